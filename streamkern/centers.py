@@ -43,7 +43,7 @@ class CenterSet(NamedTuple):
 
     Attributes:
         Z: shape (p, d), scaled as the dataset's rows are; in memory, or where the rows are stored.
-        ids: the row each was, shape (p,), or None where they are not rows.
+        ids: ids of the rows, shape (p,); None for centers that are not rows.
     """
 
     Z: Array | StoredCenters
@@ -82,7 +82,7 @@ class Drawn:
 
 
 class InMemory(Parameters, Drawn):
-    """Centers that are held."""
+    """Centers in memory."""
 
     stored = False
 
@@ -155,9 +155,9 @@ class DatasetCenters:
 
 @dataclass(frozen=True)
 class AllRows(Drawn):
-    """Every training row, where it is stored: Z = X, for ``EigenPro2``. Rows need not fit in memory, now or later.
+    """Every training row as a center, read from its file: Z = X, for ``EigenPro2``. Rows need not fit in memory.
 
-    A saved model holds them, and reads them from its own directory.
+    A saved model has a copy of the rows in its directory, and reads them from there.
     """
 
     stored = True
@@ -167,7 +167,7 @@ class AllRows(Drawn):
         return dataset.base_rows
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """All rows in the order they are stored in; one sweep, for their mean."""
+        """Return all rows in stored order; takes one sweep for their mean."""
         plain = Assembly(dataset.plain(), dtype=dtype)
         total, n = sweep(executor, ScanWork(Scan(plain), _row_sum))
         return CenterSet(DatasetCenters(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
@@ -314,7 +314,7 @@ class KMeans(InMemory):
         return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
 
     def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
-        """Rows in place of the centers that had none: k-means++ goes on from the others."""
+        """Return rows to replace centers without rows: k-means++ goes on from the others."""
         k, rng = self.p - len(Z), generator("k-means again", self.seed, iteration)
         ids = data.draw(min(data.base_rows, _drawn_from(self.p)), self.seed, iteration)
         X, _ = gather(executor, Assembly(data, center=center, dtype=Z.dtype), ids)
@@ -330,7 +330,7 @@ class KMeans(InMemory):
 
 @dataclass(frozen=True)
 class RPCholesky(InMemory):
-    """Rows that span the kernel's functions: randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
+    """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the
     pivots Z before. It takes s p² + s p d multiply-adds, and s (p + 2 d) numbers of the dtype in memory, for s rows.
@@ -388,7 +388,6 @@ class RPCholesky(InMemory):
         return rows * (self.p + 3 * dataset.n_features) * itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return {**asdict(self), "name": "RPCholesky", "kernel": self.kernel.to_json()}
 
 

@@ -134,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("run", parents=[pipeline], add_help=False, help="train a pipeline", epilog=_EXIT)
-    command.add_argument("--run-dir", type=_path, metavar="DIR", help="where results are kept (default: runs/NAME)")
+    command.add_argument("--run-dir", type=_path, metavar="DIR", help="directory of the results (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
     )
@@ -143,43 +143,47 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=CHECKPOINT_SECONDS,
         metavar="S",
-        help=f"between checkpoints ({CHECKPOINT_SECONDS:.0f})",
+        help=f"seconds between checkpoints ({CHECKPOINT_SECONDS:.0f})",
     )
-    command.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    command.add_argument("--quiet", action="store_true", help="print only errors")
     command.set_defaults(command=_with_settings(command, "training.run_command"))
 
-    command = commands.add_parser("resume", help="go on with an interrupted run", epilog=_EXIT)
+    command = commands.add_parser("resume", help="resume an interrupted run", epilog=_EXIT)
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; as before by default")
     command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
-    command.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    command.add_argument("--quiet", action="store_true", help="print only errors")
     command.set_defaults(command=_late("training.resume_command"))
 
     command = commands.add_parser(
-        "retrain", parents=[pipeline], add_help=False, help="train if there is something new, promote if it passes",
+        "retrain", parents=[pipeline], add_help=False,
+        help="train if data or pipeline have changed, promote if the gate passes",
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
     command.add_argument(
-        "--registry", type=_path, metavar="DIR", help="where models are kept: a directory, or s3://BUCKET/NAME"
+        "--registry", type=_path, metavar="DIR", help="the registry of models: a directory, or s3://BUCKET/NAME"
     )
     command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
-    command.add_argument("--cold", action="store_true", help="begin at 0 rather than at the champion's weights")
+    command.add_argument("--cold", action="store_true", help="train from 0, without the champion's weights")
     command.add_argument(
-        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that stay ({VERSIONS_KEPT})"
+        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions to keep ({VERSIONS_KEPT})"
     )
     command.add_argument(
-        "--forget", type=_path, metavar="ROWS", help="rows of the champion's that are no longer there, as they were"
+        "--forget",
+        type=_path,
+        metavar="ROWS",
+        help="deleted rows to subtract from the champion, in their original file",
     )
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
-    command.add_argument("--quiet", action="store_true", help="say nothing but errors, and the last line")
+    command.add_argument("--quiet", action="store_true", help="print only errors and the last line")
     command.set_defaults(command=_with_settings(command, "models.retrain_command"))
 
-    command = commands.add_parser("models", help="the models that retraining keeps", epilog=_EXIT)
-    command.add_argument("registry", metavar="DIR", help="where they are kept: a directory, or s3://BUCKET/NAME")
+    command = commands.add_parser("models", help="list, show, promote, roll back or prune models", epilog=_EXIT)
+    command.add_argument("registry", metavar="DIR", help="the registry: a directory, or s3://BUCKET/NAME")
     command.add_argument("action", nargs="?", choices=("list", "show", "promote", "rollback", "prune"), default="list")
     command.add_argument("version", nargs="?", metavar="VERSION", help="for show (default: the champion) and promote")
     command.add_argument(
-        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that prune leaves ({VERSIONS_KEPT})"
+        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that prune keeps ({VERSIONS_KEPT})"
     )
     command.set_defaults(command=_late("models.models_command"))
 
@@ -201,11 +205,16 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--rows", type=_count, default=TUNING_ROWS, metavar="N", help=f"rows of the subsample ({TUNING_ROWS:,})"
     )
-    command.add_argument("--centers", type=_count, metavar="N", help="most centers; the pipeline's, up to 2,000")
     command.add_argument(
-        "--kernel", action="append", choices=RADIAL_NAMES, help="kernels to compare; may be repeated; the pipeline's"
+        "--centers", type=_count, metavar="N", help="most centers (default: the pipeline's, up to 2,000)"
     )
-    command.add_argument("--run-dir", metavar="DIR", help="where tune.json and tune.html go (default: runs/NAME)")
+    command.add_argument(
+        "--kernel",
+        action="append",
+        choices=RADIAL_NAMES,
+        help="a kernel to compare (default: the pipeline's); may be repeated",
+    )
+    command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json and tune.html (default: runs/NAME)")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "tuning.tune_command"))
 
@@ -218,20 +227,20 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
     command.add_argument("--out", metavar="FILE", help="the page (default: RUN/report.html; several: comparison.html)")
     command.add_argument(
-        "--live", action="store_true", help="serve the page on this machine, and follow the run, until Ctrl-C"
+        "--live", action="store_true", help="serve the page on this machine and update it, until Ctrl-C"
     )
     command.add_argument("--port", type=_count, metavar="N", help="port of --live; a free one by default")
     command.add_argument(
         "--image-shape",
         type=_shape,
         metavar="HxW",
-        help="rows are images, 28x28 or 32x32x3; a square is seen by itself",
+        help="shape of rows that are images, such as 32x32x3; squares are recognised",
     )
     command.set_defaults(command=_late("runs.report_command"))
 
     command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
-    command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
-    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
+    command.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
+    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -240,54 +249,64 @@ def make_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "predict", parents=[machine], help="predict stored rows with a saved model", epilog=_EXIT
     )
-    command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
-    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
-    command.add_argument("out", metavar="TARGET", help="the .parquet or .csv file or .zarr directory to make")
+    command.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
+    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
+    command.add_argument("out", metavar="TARGET", help="the .parquet or .csv file or .zarr directory to create")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
-    command.add_argument("--interval", type=float, metavar="SHARE", help="write ends that hold the target, such as 0.9")
+    command.add_argument(
+        "--interval", type=float, metavar="SHARE", help="write intervals of this coverage, such as 0.9"
+    )
     command.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
     command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of TARGET if not given")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
-    command.add_argument("--overwrite", action="store_true", help="replace other predictions that are there")
+    command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.predict_command"))
 
     command = commands.add_parser("explain", help="columns that a model depends on, and gradients of single rows")
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
-    command.add_argument("data", metavar="DATA", nargs="?", help="rows whose gradients are wanted: a table of any kind")
-    command.add_argument("--rows", type=int, default=20, metavar="N", help="the first of them; 20 by default")
+    command.add_argument("data", metavar="DATA", nargs="?", help="rows to print gradients for: a table in any format")
+    command.add_argument("--rows", type=int, default=20, metavar="N", help="number of first rows to use (20)")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.explain_command"))
 
     command = commands.add_parser("ingest", help="write any table in the training layout, shuffled on request")
-    command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
-    command.add_argument("path", metavar="TARGET", help="the local directory to make, or the URL of a store")
+    command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
+    command.add_argument("path", metavar="TARGET", help="the local directory to create, or the URL of a store")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="features to use")
     _add_schema(command)
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="which order (default: 0)")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order (default: 0)")
     command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
-    command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; as they are by default")
-    command.add_argument("--shard", metavar="BYTES", help="join zarr chunks to shards of this size")
+    command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; unchanged by default")
+    command.add_argument("--shard", metavar="BYTES", help="combine zarr chunks into shards of this size")
+    command.add_argument(
+        "--compression", choices=("fast", "small"), default="fast", help="compression of zarr (default: fast)"
+    )
+    command.add_argument("--keep-bits", type=_count, metavar="N", help="round floats to N bits, to save disk space")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
-    command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
+    command.add_argument(
+        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
+    )
     command.add_argument("--missing", choices=("error", "nan"), default="nan", help="missing features (default: nan)")
-    command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest there")
+    command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest")
     command.set_defaults(command=_late("data.ingest_command"))
 
-    command = commands.add_parser("inspect", help="look at every row of a data set: columns, classes, order")
-    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
+    command = commands.add_parser("inspect", help="summarise every row of a data set: columns, classes, order")
+    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
-    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to look at")
+    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to summarise")
     _add_schema(command)
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
-    command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
+    command.add_argument(
+        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("data.inspect_command"))
 
@@ -346,7 +365,7 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
             if equals:
                 settings[key.strip()] = value
             elif args.pipeline is None:
-                args.pipeline = word  # "--set rows=10 digits.py": the option has taken the file's name with it
+                args.pipeline = word  # "--set rows=10 digits.py": argparse gave the file's name to the option
             else:
                 raise UsageError(f"{word!r} is not a setting.", where="--set", expected="NAME=VALUE")
         if args.help:
@@ -366,7 +385,7 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
 
 
 def _add_schema(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--exclude", type=lambda text: text.split(","), metavar="A,B,...", help="columns to leave out")
+    command.add_argument("--exclude", type=lambda text: text.split(","), metavar="A,B,...", help="columns to drop")
     command.add_argument(
         "--schema",
         type=_schema,

@@ -102,6 +102,17 @@ def require_types(owner: Any, *names: str) -> None:
             object.__setattr__(owner, name, value.item())
 
 
+def require_step(solver: Any) -> None:
+    """Check that the step of a solver is None, or a positive finite number.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if solver.step is not None and not (math.isfinite(solver.step) and solver.step > 0):
+        where = f"{type(solver).__name__}(step=...)"
+        raise UsageError(f"The step is {solver.step}.", where=where, expected="a positive number")
+
+
 def require_counts(owner: object, **least: int) -> None:
     """Check the types of all fields of a dataclass, and that these are counts, or None where they may be.
 
@@ -110,7 +121,7 @@ def require_counts(owner: object, **least: int) -> None:
         least: the smallest value of each field.
 
     Raises:
-        UsageError: a field is no whole number, or one below its smallest value; or any other is not of its type.
+        UsageError: a field is not an integer, is below its smallest value, or has another type.
     """
     require_types(owner)
     for name, smallest in least.items():
@@ -150,13 +161,13 @@ class ModelFormatError(StorageError):
 
 
 class NumericalError(StreamkernError, ArithmeticError):
-    """The iteration left the region where its numbers mean anything: diverged, stagnated, or non-finite."""
+    """The iteration diverged, stagnated, or gave numbers that are not finite."""
 
     exit_status = 3
 
 
 class MemoryLimitError(StreamkernError, MemoryError):
-    """A process that came to hold more than its memory budget, or was given no more by the system: it stops."""
+    """A process exceeded its memory budget, or the system refused to allocate memory."""
 
     def __str__(self) -> str:
         return StreamkernError.__str__(self)

@@ -127,7 +127,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             kernel = named_kernel(self.kernel, self._where("kernel"))
             if kernel is None:
                 raise UsageError(
-                    f"{next(iter(inside))} is given, and there is no kernel.",
+                    f"{next(iter(inside))} is given without a kernel.",
                     where=self._where("kernel"),
                     expected='a kernel whose parameters are set, such as "laplace"',
                 )
@@ -424,35 +424,35 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
-            distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
-            are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself, or three seconds; ``report_["kernel"]`` says why. Fewer than 400 rows are left out one at
-            a time, without a metric; of fewer than 40 the bandwidth is the root mean square distance of two rows. A
-            grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
-        centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
-            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
-        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
+            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds;
+            ``report_["kernel"]`` has its result. Fewer than 400 rows are left out one at a time, without a metric;
+            with fewer than 40 the bandwidth is the root mean square distance of two rows. To search bandwidths with
+            scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
+            rows become centers, with a warning. None: all rows, at most 2,000, drawn uniformly (2,000 in each leaf);
+            with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
+        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
+            else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: none, but as
-            ``kernel=None`` chooses. ``feature_importances_`` has the result.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
-            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
-            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
-            model.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
+            metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
+            solver; ``report_["partition"]`` has the reason. Validation rows then choose the width of blending. None:
+            one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None: as ``preprocess`` says.
+            centers are in those units. None: as ``preprocess`` determines.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
-        validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
-            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
-            None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
-            5,000, is held out for answers (``report_["held_out"]``).
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
+            after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
+            pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
+            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
@@ -460,8 +460,8 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
             ``distributed.Client``, which stays open; a pickled estimator has its address.
         random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
-            ``numpy.random.RandomState`` that one is drawn from. None: another one in every fit.
-            ``report_["seed"]`` has it.
+            ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
+            seed.
         device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
@@ -498,50 +498,49 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
 
 
 class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
-    """Classification by least squares on class indicators: the class of the largest probability is the prediction.
+    """Classify rows by least squares on class indicators, and predict the most probable class.
 
-    ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
-    ``validation``; or with the solver ``Direct``, which has the outputs on training rows as if each had been left out.
-    Else, or with ``class_weight``, the class of the largest output is predicted, with ``threshold`` what is above it.
+    Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
+    training rows left out one at a time. Without probabilities, or with ``class_weight``, the prediction is the class
+    of the largest output; with ``threshold``, the second of two classes if its score is above the threshold.
 
     Args:
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
-            distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
-            are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself, or three seconds; ``report_["kernel"]`` says why. Fewer than 400 rows are left out one at
-            a time, without a metric; of fewer than 40 the bandwidth is the root mean square distance of two rows. A
-            grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
-        centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
-            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
-        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
-        class_weight: weight of the rows of a class, times their sample weights: a number by label, 1 for labels that
-            the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
-            nevertheless those of the rows as they are. None: 1 for all. Of several labels a row a list with a dict for
-            each, of weights of 0 and 1, or ``"balanced"``: the weights by all labels are multiplied.
-        threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
-            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several
-            labels a row, that of each. ``report_["threshold"]`` has the result. None: the class of the larger
-            output is predicted.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
+            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds;
+            ``report_["kernel"]`` has its result. Fewer than 400 rows are left out one at a time, without a metric;
+            with fewer than 40 the bandwidth is the root mean square distance of two rows. To search bandwidths with
+            scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
+            rows become centers, with a warning. None: all rows, at most 2,000, drawn uniformly (2,000 in each leaf);
+            with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
+        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
+            else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
+        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
+            that it lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities still
+            describe the unweighted rows. None: 1 for all. With several labels a row, ``"balanced"``, or a list with a
+            dict of the weights of 0 and 1 for each label; the weights of a row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
+            labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: none, but as
-            ``kernel=None`` chooses. ``feature_importances_`` has the result.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
-            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
-            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
-            model.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
+            metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
+            solver; ``report_["partition"]`` has the reason. Validation rows then choose the width of blending. None:
+            one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None: as ``preprocess`` says.
+            centers are in those units. None: as ``preprocess`` determines.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
-        validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
-            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
-            None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
-            5,000, is held out for answers (``report_["held_out"]``).
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
+            after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
+            pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
+            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
@@ -549,8 +548,8 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
             ``distributed.Client``, which stays open; a pickled estimator has its address.
         random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
-            ``numpy.random.RandomState`` that one is drawn from. None: another one in every fit.
-            ``report_["seed"]`` has it.
+            ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
+            seed.
         device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
@@ -626,10 +625,10 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         return tags
 
     def decision_function(self, X: Any) -> Array:
-        """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).
+        """Return a score for each class, shape (n, K); with two classes the difference of the two, shape (n,).
 
-        Where probabilities decide, their logarithms but for a number a row; else outputs, as ``model_`` has them. Of
-        several labels a row, each label's output less 1/2: shape (n, L).
+        Scores are logarithms of probabilities, up to a constant for each row, if ``predict`` uses probabilities; else
+        the outputs of ``model_``. With several labels a row, each label's output less 1/2: shape (n, L).
 
         Args:
             X: as in ``predict``.

@@ -95,7 +95,7 @@ class EventLog:
         except OSError as error:
             # Losing the log must not cost the run; where the disk is full, the next result says so as an error.
             self._close()
-            self.emit("warning", message=f"events are no longer written: {error.strerror}")
+            self.emit("warning", message=f"events cannot be written any more: {error.strerror}")
 
     def _close(self) -> None:
         if self._file is not None:

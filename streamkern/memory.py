@@ -96,7 +96,7 @@ def keeping() -> Iterator[None]:
 
 def _trim() -> None:
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None:  # which has a heap of its own
+    if arrow is not None:  # which has a separate heap
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries keep less
     if trim is not None:
@@ -181,7 +181,7 @@ def limited(budget: int) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
         raise MemoryLimitError(
-            f"The system gave no more memory: {str(error) or 'an allocation failed'}.",
+            f"The system refused to allocate memory: {str(error) or 'an allocation failed'}.",
             where=f"this process holds {format_bytes(resident())}; its budget is {format_bytes(budget)}",
             expected="as much memory as the budget",
             remedy="end other programs, or raise the limit that is set for this process (ulimit -v); or give a smaller "

@@ -82,7 +82,7 @@ class Predicted(NamedTuple):
 
 @dataclass(eq=False)
 class KernelMachine(ModelAnswers):
-    """f(x) = Σ_j α_j k(x, z_j), with the steps from stored rows to x and from f to a prediction.
+    """A trained model f(x) = Σ_j α_j k(x, z_j), with the preprocessing of stored rows and the decoding of outputs.
 
     Args:
         kernel: the kernel.
@@ -98,8 +98,8 @@ class KernelMachine(ModelAnswers):
         origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
             shape (d,).
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
-        answers: calibration of probabilities or intervals; None where there were no rows to learn it from.
-        sums: normal equations, see ``update_model``; None where the solver did not keep them.
+        answers: calibration of probabilities or intervals; None without rows to learn it from.
+        sums: normal equations, see ``update_model``; None if the solver did not keep them.
     """
 
     kernel: Kernel
@@ -235,7 +235,7 @@ class KernelMachine(ModelAnswers):
     def decision_function(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Array:
-        """Outputs f(x), shape (n, c): a score for each class, or predicted values.
+        """Return outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
             X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
@@ -255,7 +255,7 @@ class KernelMachine(ModelAnswers):
     def stream_outputs(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
-        """Outputs block by block, in the order of the rows; memory does not grow with their number."""
+        """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = self._scan(self.dataset(X))
         weights = self._intervals().widened(self.weights) if scales else None
         yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
@@ -270,12 +270,12 @@ class KernelMachine(ModelAnswers):
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
-        """Predictions block by block, in the order of the stored rows; a row has the same for any choice of ``rows``.
+        """Yield predictions block by block, in the order of the stored rows; they do not depend on ``rows``.
 
         Args:
             X: as in ``decision_function``; every stored row once.
             executor: where blocks run; threads of this process by default.
-            outputs: whether outputs are wanted too.
+            outputs: whether outputs are returned too.
             scales: whether the outputs for intervals are returned along with them, see ``intervals``.
             rows: first and last + 1 row; all by default.
             unseen: takes the number of rows with a category that training did not see, by column.
@@ -286,7 +286,7 @@ class KernelMachine(ModelAnswers):
         dataset = self.dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:
             raise UsageError(
-                "The data set is a choice of rows, or augmented.", where="dataset", expected="every stored row once"
+                "The data set is a selection of rows, or augmented.", where="dataset", expected="every stored row once"
             )
         scan, bounds = self._scan(dataset), dataset.source.bounds
         starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)
@@ -303,7 +303,7 @@ class KernelMachine(ModelAnswers):
     def answering(
         self, scales: bool = False, panels: Callable[[Basis], list[Array]] = lambda basis: []
     ) -> Callable[[Array], Array]:
-        """A function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
+        """Return a function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
         With ``scales`` to (n, 2c): with the outputs for ``intervals``. ``panels`` says where panels are kept.
 
@@ -346,7 +346,9 @@ class KernelMachine(ModelAnswers):
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self.task_rows(dataset)
-        if isinstance(self.Z, np.ndarray):  # few rows use every core, too; each task reads stored centers anew
+        if isinstance(
+            self.Z, np.ndarray
+        ):  # small tasks, so that few rows use every core; stored centers are read again in each task
             rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 
@@ -367,7 +369,7 @@ class KernelMachine(ModelAnswers):
                 yield from pool.imap(task, items, shared)
 
     def predict(self, X: Any, *, executor: Executor | None = None, threads: int | None = None) -> Array:
-        """Labels, shape (n,), or values, shape (n,) or (n, c).
+        """Return labels, shape (n,), or values, shape (n,) or (n, c).
 
         Args:
             X: as in ``decision_function``.
@@ -386,7 +388,7 @@ class KernelMachine(ModelAnswers):
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``, and those of ``metrics_of``.
+        """Return metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``, and those of ``metrics_of``.
 
         Args:
             X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
@@ -403,15 +405,15 @@ class KernelMachine(ModelAnswers):
             return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
-        """As ``score``, with the details that a report shows, in the same sweep over the rows."""
+        """Return the metrics of ``score`` and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.answers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
+        """Write the model as a zarr group with JSON attributes, replacing any model at this path.
 
         Raises:
-            StorageError: the disk is full or not writable; an earlier model is still there.
+            StorageError: the disk is full or not writable; an earlier model is unchanged.
         """
         arrays, metadata = self.artifact()
         sums = self.sums.load() if isinstance(self.sums, StoredSums) else self.sums

@@ -84,7 +84,7 @@ class Display:
                 self._next = self._clock() + (0.0 if self._live else LINE_EVERY)
                 self._draw(fields["name"], f"{fields['name']} ...")
             case "stage", "end":
-                how = "taken over from an earlier run" if fields["cached"] else duration(fields["seconds"])
+                how = "reused from an earlier run" if fields["cached"] else duration(fields["seconds"])
                 self._line(f"{fields['name']}: {how}")
             case "memory", _:
                 self._line(f"memory: {format_bytes(fields['projected'])} of {format_bytes(fields['budget'])} projected")
@@ -193,7 +193,7 @@ class Display:
 def _can_draw(stream: TextIO) -> bool:
     if stream.isatty():
         return os.environ.get("TERM") != "dumb"
-    # A notebook has IPython, whose shell says what it is; without ipywidgets rich has nothing to draw with.
+    # IPython's shell tells a notebook from a terminal; without ipywidgets rich cannot draw in a notebook.
     shell = sys.modules.get("IPython")
     found = shell.get_ipython() if shell is not None else None
     if found is None or type(found).__name__ != "ZMQInteractiveShell":

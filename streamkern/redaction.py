@@ -1,8 +1,8 @@
 """Secrets stay out of whatever is written: errors, events, manifests, results, reports and records of a registry.
 
 There is one function, ``redacted``, and every writer calls it. It hides user information and queries of URLs by their
-shape; and, by value, whatever this process has been given as a secret: passwords and signatures in URLs, settings and
-storage options with the name of a secret, and such variables of the environment, or what a connection string has there.
+shape, and the values of all known secrets: passwords and signatures in URLs, settings, storage options and environment
+variables with the name of a secret, and the secret parts of connection strings.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _hidden(more: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _pattern(word: str) -> str:
-    """A short secret is hidden as a word of its own only: its letters may occur in any digest."""
+    """A short secret is hidden only as a whole word: its letters may occur in any digest."""
     return re.escape(word) if len(word) >= _LONG else rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])"
 
 

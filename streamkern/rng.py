@@ -1,7 +1,7 @@
 """Randomness that belongs to the row: pure functions of integers, with no state.
 
-What is drawn for a row depends on a key and on the row's id alone, so reading a block again, in another order, on
-another worker or cut differently gives the same numbers.
+The random numbers of a row depend on a key and on the row's id alone, so they are the same when a block is read again,
+in another order, on another worker or in another size.
 
 This module is the plain reference. The backends' fast noise is tested equal to ``normal_rows``.
 """

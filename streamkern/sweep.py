@@ -144,7 +144,7 @@ def sweep(
     n = len(work.blocks)  # type: ignore[arg-type]
     if not n:
         raise DataError(
-            "There are no rows to go over.",
+            "The data set has no rows.",
             where="sweep",
             expected="at least one row",
             remedy="check the path, the glob or the split",

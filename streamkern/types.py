@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class Parameters:
-    """Base of frozen dataclasses that stand for a choice of the user: a kernel, a solver, a step."""
+    """Base of frozen dataclasses of a user's settings: a kernel, a solver, a step."""
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters as JSON-serialisable data, for fingerprints, reports and saved models."""

@@ -85,7 +85,7 @@ def test_a_second_run_takes_over_and_a_changed_setting_runs_again(capsys: pytest
     again = result_of()
     assert computed(again) == ["save"]
     assert again["weights_sha256"] == first["weights_sha256"]
-    assert "taken over from an earlier run" in capsys.readouterr().out
+    assert "reused from an earlier run" in capsys.readouterr().out
     assert main([*run, "--set", "bandwidth=3"]) == 0
     assert computed(result_of()) == ["eigensystem", "train", "save", "evaluate"]
     assert result_of()["weights_sha256"] != first["weights_sha256"]
@@ -486,7 +486,7 @@ def test_warnings_and_kept_stages_are_told(live: bool):
     display("stage", {"name": "centers", "state": "end", "seconds": 0.1, "cached": True})
     display.close()
     assert "warning: look out\n" in stream.getvalue()
-    assert "centers: taken over from an earlier run\n" in stream.getvalue()
+    assert "centers: reused from an earlier run\n" in stream.getvalue()
 
 
 def test_a_stream_that_fails_ends_the_display_and_not_the_run(clock: Clock):

@@ -289,8 +289,8 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
     ("plan(centers=sk.Uniform(600))", "600 rows"),
     ("sk.plan(job(), memory='4GiB', worker_memory='100MiB')", "100.0 MiB"),
-    ("sk.plan(job(), memory='4GiB', worker_threads=0)", "0 threads"),
-    ("sk.plan(job(), workers=-1)", "-1 workers"),
+    ("sk.plan(job(), memory='4GiB', worker_threads=0)", "worker_threads is 0"),
+    ("sk.plan(job(), workers=-1)", "workers is -1"),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
     ("sk.HorizontalFlip((2, 2), probability=2)", "2"),
     ("sk.FeatureDropout(2)", "2"),
@@ -309,7 +309,7 @@ VALUES: list[tuple[str, str]] = [
     ("data.augment(copies=2).without([])", "augmented"),
     ("run(f, centers=None, features=sk.Nystrom(sk.Laplace(1)))", "centers"),
     ("data.scale([1, 2])", "(2,)"),
-    ("data.augment(3)", "3 is no augmentation"),
+    ("data.augment(3)", "3 is not an augmentation"),
     ("data.augment(copies=2, rows=5)", "copies and rows"),
     ("data.augment(copies=0)", "copies is 0"),
     ("data.split(test=2)", "2"),
@@ -393,14 +393,14 @@ VALUES: list[tuple[str, str]] = [
     ("sk.load_pipeline(file(f, 'def pipeline(a: int = 1): ...'), {'a': 'x'})", "'x'"),
     ("sk.load_pipeline(file(f, 'def pipeline(a: int = 1): ...'))", "NoneType"),
     ("sk.load_pipeline(file(f, 'def pipeline(a: \"Missing\" = 1): ...'))", "Missing"),
-    ("sk.retrain(job(), f / 'models', keep=0)", "0 versions"),
+    ("sk.retrain(job(), f / 'models', keep=0)", "keep is 0"),
     ("sk.retrain(job(), f / 'models')", "no test rows"),
     ("sk.Registry(f)", "no model registry"),
     ("sk.Registry(f / 'models', create=True).load()", "champion"),
     ("sk.Registry(f / 'models', create=True).promote('x')", "'x'"),
     ("sk.Registry(f / 'models', create=True).promote(3)", "version 3"),
     ("sk.Registry(f / 'models', create=True).rollback()", "earlier champion"),
-    ("sk.Registry(f / 'models', create=True).prune(0)", "0 versions"),
+    ("sk.Registry(f / 'models', create=True).prune(0)", "keep is 0"),
     ("Gate('accuracy >')", "accuracy >"),
     ("Gate('1 > 0 and ' * 5000)", "characters"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f), 's3://bucket/out.parquet')", "out.parquet"),
@@ -498,13 +498,14 @@ VALUES: list[tuple[str, str]] = [
     ("sk.ingest((X * 1e3, Y), f / 'out.zarr', dtype='float16', memory='10MB')", "9.5 MiB"),
     ("sk.ingest((X * 1e9, Y), f / 'out.zarr', dtype='float16')", "float16"),
     ("sk.ingest((X, Y), f / 'out.zarr', missing='zero')", "zero"),
+    ("sk.ingest((X, Y), f / 'out.zarr', compression='best')", "best"),
     ("sk.ingest((X, Y), zarr(f) and file(f, '', 'out.zarr'))", "out.zarr"),
     ("sk.ingest(X, f / 'out.zarr', target='y')", "'y'"),
     ("sk.ingest(file(f, '', 'a.csv'), f / 'out.zarr')", "a.csv"),
     ("sk.ingest(file(f, 'a,b', 'a.csv'), f / 'out.zarr')", "a.csv"),
     ("sk.Retry(timeout=0)", "0"),
     ("sk.Registry(f / 'models', create=True).load()", "champion"),
-    ("next(model().stream_predictions(data.split(test=0.5)[0]))", "choice of rows"),
+    ("next(model().stream_predictions(data.split(test=0.5)[0]))", "selection of rows"),
     ("run(f, train=sk.from_arrays(X, np.array(['a', 1, 2] * 20, dtype=object)))", "int, str"),
     ("sk.Laplace('mean')", "mean"),
     ("sk.Laplace('median')(X, X)", "median"),
@@ -646,7 +647,7 @@ backends/base.py: Cannot gather
     backends/test_rows.py::test_an_output_that_does_not_fit_is_refused
 backends/base.py: Row indices run from
     backends/test_rows.py::test_an_index_out_of_range_is_refused
-pipeline/pipeline.py: There are weights of classes, and no classes.
+pipeline/pipeline.py: class_weight is given, and the task is regressio
     test_class_weights.py::test_unknown_labels_and_other_values_are_refused
 centers.py: A row has a value that is not finite, or too large to be s
     test_centers_kmeans.py::test_a_row_that_is_not_finite_is_refused_wherever_it_lies
@@ -658,7 +659,7 @@ data/alike.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
 data/alike.py: A feature is
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
-estimators.py: ... is given, and there is no kernel.
+estimators.py: ... is given without a kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
 solvers/estimator_inputs.py: y is the text
     test_estimators.py::test_no_target_at_all_is_told
@@ -698,9 +699,9 @@ pipeline/pipeline.py: ... raised
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 registry/retrain.py: A pipeline with this
     test_user_faults.py::test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains
-pipeline/run.py: This run cannot go on:
+pipeline/run.py: This run cannot be resumed:
     test_user_code.py::test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused
-pipeline/run.py: This run was given a secret in its settings, and secr
+pipeline/run.py: The settings of this run had a secret, which was not
     test_redaction.py::test_no_secret_is_in_any_artefact_of_a_run
 storage/csv.py: To read
     storage/test_csv_damage.py::test_more_columns_than_the_memory_takes_are_refused_before_they_are_parsed
@@ -762,7 +763,7 @@ kernels/registry.py: The kernel is the user's function
     kernels/test_radial.py::test_a_profile_is_saved_by_name_and_loading_does_not_import_it
 memory.py: The process holds
     test_memory_limit.py::test_what_outgrows_its_budget_is_told_in_words
-memory.py: The system gave no more memory:
+memory.py: The system refused to allocate memory:
     test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
@@ -828,7 +829,7 @@ storage/remote.py: http has no listing: the objects below this URL can
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
 storage/remote.py: the server sends whole files where a part was reque
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
-storage/remote.py: the store does not give this object:
+storage/remote.py: the store did not return this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline
 storage/remote.py: the store refuses:
     storage/test_remote.py::test_a_refusal_is_not_repeated
@@ -860,7 +861,7 @@ storage/zarr.py: the array
     storage/test_zarr_codecs.py::test_a_great_many_chunks_are_counted_and_not_listed
 sweep.py: Row ids run from
     test_sweep.py::test_rows_that_are_not_there_are_refused
-sweep.py: There are no rows to go over.
+sweep.py: The data set has no rows.
     test_sweep.py::test_a_sweep_over_no_rows_says_so
 """)
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""

@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -50,7 +51,7 @@ DOORS = {
             )
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py", "storage/ingest.py"},
     "pyarrow": {
         "storage/arrow.py",
         "storage/convert.py",
@@ -107,6 +108,19 @@ def test_one_module_renames_and_syncs():
         if isinstance(node, ast.Call) and ast.unparse(node.func) in calls
     }
     assert users == {"storage/writer.py"}
+
+
+def test_the_guide_for_contributors_lists_the_layers_of_the_contract():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = [re.sub("[()]", "", layer) for layer in settings["tool"]["importlinter"]["contracts"][0]["layers"]]
+    assert "```\n" + "\n".join(layers) + "\n```\n" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_architecture_lists_every_decision():
+    page = " ".join((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split())
+    for record in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        number, title = record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(". ", 1)
+        assert f"{number}. [{title}](adr/{record.name})" in page
 
 
 def test_no_module_is_a_grab_bag():

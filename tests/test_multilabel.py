@@ -182,7 +182,7 @@ def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
         assert found["score_without"][j] == pytest.approx(metrics.f1_score(Y_held[:, j], F[:, j] > 0.5), abs=1e-9)
     assert found["metric"] == "f1"
     none = sk.from_arrays(X_held, np.column_stack([Y_held[:, 0], np.zeros((600, 2), dtype=int)]))
-    with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2, whose threshold stays in the middle"):
+    with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2, whose threshold keeps its default"):
         assert _model(threshold="f1", validation=none).fit(X, Y).report_["threshold"]["value"][1:] == [0.5, 0.5]
 
 
@@ -276,7 +276,7 @@ def test_what_it_cannot_do_is_said():
         ({"class_weight": [{1: 2.0}, {}, {"red": 2.0}]}, "the label '2' name 'red'"),
         ({"class_weight": [{1: 0.0, 0: 0.0}, {}, {}]}, "weight 0"),
         ({"class_weight": [{1: -1.0}, {}, {}]}, "is -1"),
-        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "no rows that the model is not fitted to"),
+        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "without held-out rows"),
     ):
         with pytest.raises(sk.UsageError, match=text):
             _model(**given).fit(X, Y)

@@ -109,7 +109,7 @@ def test_what_it_cannot_do_is_said():
     X, y = _rare(400)
     for given, text in (
         ({"threshold": "recall"}, "'recall'"),
-        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "no rows that the model is not fitted to"),
+        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "without held-out rows"),
     ):
         with pytest.raises(sk.UsageError) as error:
             sk.KernelClassifier("gaussian", centers=20, threads=1, **given).fit(X, y)
@@ -121,7 +121,7 @@ def test_what_it_cannot_do_is_said():
     held = sk.from_arrays(X[:20], np.zeros(20, dtype=int))
     model = sk.KernelClassifier("gaussian", centers=20, threads=1, threshold="f1", validation=held)
     with (
-        pytest.warns(UserWarning, match="stays in the middle"),
+        pytest.warns(UserWarning, match="keeps its default"),
         pytest.warns(UserWarning, match="are not among the 20"),
     ):
         model.fit(X, y)

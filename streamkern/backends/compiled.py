@@ -23,8 +23,8 @@ def _kept() -> bool:
         numba.njit(cache=True)(_kept)
     except RuntimeError:
         warnings.warn(
-            "Compiled code cannot be kept, so that every process compiles anew, for some ten seconds: neither the "
-            "directory of the package nor that of the user can be written. Set NUMBA_CACHE_DIR to one that can.",
+            "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
+            "directory of the package nor that of the user is writable. Set NUMBA_CACHE_DIR to a writable one.",
             stacklevel=2,
         )
         return False
@@ -71,8 +71,8 @@ class Loop:
 
     def _compile(self) -> Callable[..., Any]:
         dispatcher = numba.njit(**OPTIONS)(self._function)
-        # Numba names a function's code in an index before it writes the code, and locks neither: another process would
-        # take what lies there, the code of another release of numba or of another type, for this function's.
+        # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
+        # could load the old file of that name, compiled by another release of numba or for another type.
         folder = dispatcher.stats.cache_path
         # Compiling leaves garbage, and reading cached code does not.
         pause = paused_collector() if self.is_compiled() else nullcontext()

@@ -189,7 +189,7 @@ class CupyDevice:
                 raise self._full(error) from error
 
     def _pinned(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A buffer of this thread that the card reads by itself; the copy before from it is over."""
+        """Return the pinned buffer of this thread; its previous copy to the card has ended."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         held = getattr(self._of_thread, "pinned", None)
         if held is None or held.nbytes < size:
@@ -200,7 +200,7 @@ class CupyDevice:
         return StorageError(
             f"The GPU has no memory left: {error}",
             where=self.name,
-            expected=f"what this process may use, {format_bytes(self.budget)}, to be free",
+            expected=f"{format_bytes(self.budget)} of free GPU memory",
             remedy="stop other programs on it, use fewer centers or a smaller batch, or --device cpu",
         )
 

@@ -29,6 +29,8 @@ def ingest_command(args: Namespace) -> None:
             format=args.format,
             dtype=args.dtype,
             shard=args.shard,
+            compression=args.compression,
+            keep_bits=args.keep_bits,
             memory=args.memory,
             threads=args.threads or default_threads(),
             header=not args.no_header,

@@ -9,7 +9,7 @@ from streamkern.redaction import redacted
 
 
 def say(text: str) -> None:
-    """Write to stdout; a reader that has gone away (``| head``) is no failure."""
+    """Write to stdout; ignore a closed pipe (``| head``)."""
     try:
         sys.stdout.write(redacted(text))
         sys.stdout.flush()

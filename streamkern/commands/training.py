@@ -81,7 +81,7 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
     except KeyboardInterrupt:
         if any((folder / "checkpoints").glob("*/[0-9]*")):
             display.close()
-            complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
+            complain(f"to continue the run: streamkern resume {shlex.quote(str(folder))}")
         raise
     except StreamkernError:
         saved = read_json(folder / "result.json") or {}

@@ -35,8 +35,8 @@ def open_dataset(
 ) -> Dataset:
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
 
-    The columns of a table are numbers, booleans, categories (text) and dates and times; a value may be missing in each.
-    ``streamkern inspect`` prints what it takes each for. A CSV file is read once to open it, and parsed again with each
+    Columns of a table are numbers, booleans, categories (text), dates and times; each may have missing values.
+    ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it, and parsed again in each
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
@@ -46,12 +46,12 @@ def open_dataset(
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
-        weight: name of the column of sample weights >= 0. What ``ingest`` has made knows its own.
+        weight: name of the column of sample weights >= 0; ingested data have it recorded.
         format: ``zarr`` or ``parquet`` if the path does not show it.
-        storage_options: for fsspec URLs; secrets are better left to the environment.
-        retry: how patient to be with a remote store.
-        on_corrupt: ``error``: a corrupt chunk is an error when it is read. ``quarantine``: every chunk is read once
-            now; the rows of those that are corrupt are left out, with a warning, and listed in ``quarantine``.
+        storage_options: for fsspec URLs; set secrets in the environment instead.
+        retry: timeouts and repetitions of requests to a remote store.
+        on_corrupt: ``error``: a corrupt chunk is an error when it is read. ``quarantine``: the call reads every
+            chunk once and excludes the rows of corrupt ones, with a warning; ``quarantine`` lists them.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -84,7 +84,7 @@ def from_arrays(
     schema: Any = None,
     exclude: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset over arrays in memory, Dask arrays, or a table in memory.
+    """Open arrays in memory, Dask arrays, or a table in memory as a dataset.
 
     Args:
         X: features: an array, shape (n, d) or (n, ...), which is flattened, NumPy or Dask; or a table: a pandas or
@@ -93,7 +93,7 @@ def from_arrays(
         columns: names of the features of an array; columns of a table to use.
         schema: of a table, as in ``open_dataset``.
         exclude: columns of a table to leave out.
-        sample_weight: weights >= 0, shape (n,), held in memory; rows of weight 0 take no part.
+        sample_weight: weights >= 0, shape (n,), in memory; rows of weight 0 are dropped.
 
     Raises:
         DataError: shapes or types that cannot be rows.

@@ -131,7 +131,7 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
     if len(source.bounds) > 1:
         where = source.where_row(chunk, row - int(source.bounds[chunk]))
     values = np.nan_to_num(np.abs(stored.astype(np.float64)), nan=0.0, posinf=np.inf)
-    if source.schema is not None:  # numbers that stand for text are large
+    if source.schema is not None:  # numbers of texts are large
         values[list(source.schema.positions("category"))] = 0.0
     j = int(np.argmax(values))
     if np.isinf(values[j]):

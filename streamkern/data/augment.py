@@ -21,7 +21,7 @@ class Augmentation(Protocol):
     """A small frozen value that changes scaled rows in place.
 
     Its effect on a row depends on the row, its id, its copy number and the seed alone, never on its neighbours in
-    the block; so rows read again, or cut differently, come out the same.
+    the block; so a row is the same when it is read again or in another block.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
@@ -69,7 +69,7 @@ class GaussianNoise(Parameters):
 class FeatureDropout(Parameters):
     """Replaces each feature of a row by a value, independently with a probability.
 
-    Feature j of a row is dropped where the row's standard normal j of ``rng.normal_rows`` lies below Φ⁻¹(probability).
+    Feature j of a row is dropped if the row's standard normal j of ``rng.normal_rows`` is below Φ⁻¹(probability).
     The others are not scaled up: prediction sees rows without dropout.
 
     Args:
@@ -103,14 +103,13 @@ class MixUp(Parameters):
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
     indicators.
 
-    The partner x₂ is a stored row, scaled and not augmented, out of a bank that is drawn once from the chosen rows (as
-    centers are) and held in memory by each process: any row of 100 million could not be fetched at the speed of a
-    stream, and a partner from the same block would depend on how blocks are cut. Which row of the bank, and λ, are
-    functions of (seed, copy, row id).
+    The partner x₂ is a stored row, scaled and not augmented, from a bank in the memory of each process, which is drawn
+    once from the chosen rows (as centers are). Reading any of 100 million rows would be too slow, and a partner from
+    the same block would depend on the size of blocks. The partner and λ are functions of (seed, copy, row id).
 
     Args:
-        alpha: α > 0: near 0 rows stay nearly as they are, at 1 λ is uniform.
-        bank: rows to draw partners from; all there are, if fewer.
+        alpha: α > 0: near 0 rows hardly change, at 1 λ is uniform.
+        bank: number of rows to draw partners from, at most.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -156,11 +155,11 @@ class Custom:
     """A function of the user's: ``function(X, U) -> X'``, row by row.
 
     X holds scaled rows, shape (b, d), and may be changed in place; U holds uniform numbers in (0, 1), shape (b,
-    uniforms), that belong to the rows. Row i of the result may depend on X[i] and U[i] alone, or rows would change with
-    the blocks they come in; ``testing.augmentation.AugmentationSuite`` tests that.
+    uniforms), one row of them for each row of X. Row i of the result may depend on X[i] and U[i] alone, or rows would
+    depend on their block; ``testing.augmentation.AugmentationSuite`` tests that.
 
     Args:
-        function: the function. To run in other processes, it stands at the top level of a module.
+        function: the function. To run in other processes, it must be defined at the top level of a module.
         uniforms: numbers a row.
 
     Raises:

@@ -246,8 +246,8 @@ class Auto(Parameters):
         words: dict[int, tuple[str | None, ...]] = {}
         for number, j in enumerate(schema.positions("category")):
             found, counts = seen.values[number], seen.counts[number]
-            tells_rows_apart = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
-            if found is None or len(found) < 2 or tells_rows_apart:
+            almost_unique = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
+            if found is None or len(found) < 2 or almost_unique:
                 dropped.append(j)
             elif len(found) <= MOST_INDICATORS:
                 one_hot[j] = found
@@ -289,7 +289,7 @@ class Auto(Parameters):
 
 @dataclass(frozen=True)
 class MeansByValue(TargetEncode):
-    """Copies of numbers, of which each value is a category, to its mean target, where that tells more than its place.
+    """Add columns of mean targets by value, for numbers whose values are codes.
 
     The others are left out. See ``numeric.tells_more``.
     """
@@ -327,7 +327,7 @@ class MeansByValue(TargetEncode):
 
 @dataclass(frozen=True)
 class AutoScale:
-    """Stands for the standardisation of all numbers among the features, which are known once others are made."""
+    """Standardise all numbers among the features, which are known after other steps are fitted."""
 
     def settled(self, dataset: Dataset) -> Standardise:
         """Scale the numbers and times; indicators, sines and cosines are of unit size already."""
@@ -372,7 +372,7 @@ class Facts:
             taken = self.sample[at] == raw.ids
         labels: set[Any] | None = set()
         if self.classes and raw.y is not None:
-            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # of several labels a row there are no means
+            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MOST_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
         return len(X), gaps, Pieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)

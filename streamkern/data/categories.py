@@ -90,14 +90,12 @@ class _Categorical(Parameters):
 
 @dataclass(frozen=True)
 class OneHot(_Categorical):
-    """A column of categories to one indicator for each category that the training rows have, where it stood.
-
-    A missing value is a category of its own.
+    """Replace a column of categories by one indicator for each category of the training rows, or "missing".
 
     Args:
-        columns: names or positions of columns of categories; by default all that the schema calls so.
-        unknown: of a category that training did not see: ``missing``, to take it for a missing value (indicators of 0
-            where training had none); ``ignore``, for indicators of 0; or ``error``.
+        columns: names or positions of columns of categories; by default all categories of the schema.
+        unknown: for a category that training did not see: ``missing`` treats it as a missing value (indicators of 0
+            if training had no missing value); ``ignore`` gives indicators of 0; ``error`` raises one.
 
     Raises:
         UsageError: no columns, or an unknown policy.
@@ -114,12 +112,12 @@ class OneHot(_Categorical):
 
 @dataclass(frozen=True)
 class Ordinal(_Categorical):
-    """A column of categories to their ranks 0, 1, ... among the categories of the training rows; missing is the last.
+    """Replace a column of categories by ranks 0, 1, ... among the categories of the training rows; "missing" is last.
 
     Args:
         columns: as in ``OneHot``.
-        unknown: of a category that training did not see: ``missing``, to take it for a missing value (the code −1 where
-            training had none); ``ignore``, for the code −1; or ``error``.
+        unknown: for a category that training did not see: ``missing`` treats it as a missing value (the code −1 if
+            training had no missing value); ``ignore`` gives the code −1; ``error`` raises one.
 
     Raises:
         UsageError: as in ``OneHot``.
@@ -132,15 +130,15 @@ class Ordinal(_Categorical):
 
 @dataclass(frozen=True)
 class TargetEncode(Parameters):
-    """A column of many categories to the mean target of each: of classes, the share of each class.
+    """Replace a column of many categories by the mean target of each category, or by the shares of classes.
 
-    Training rows take means over the other folds of rows, which a hash of the row's id defines, so that no row's
-    own target is among its features; in prediction the means are those of all rows. Means of few rows are drawn
+    Training rows get means over the other folds of rows, which a hash of the row's id defines, so that no row's
+    own target enters its features; in prediction the means are over all rows. Means of few rows are shrunk
     towards the mean of all rows (Micci-Barreca 2001).
 
     Args:
         columns: names or positions; by default all columns of categories.
-        smooth: rows' worth of the mean of all rows that every category gets.
+        smooth: number of additional rows, with the overall mean, that every category gets.
         folds: folds of training rows, at least 2.
         task: ``classification`` or ``regression``; the pipeline's or the estimator's by default.
 
@@ -349,7 +347,7 @@ def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None)
 
 
 class CategoriesSeen:
-    """Contributes the values of some columns; that of a missing value is infinity, which is no value.
+    """Contributes the values of some columns, with infinity for a missing value.
 
     Args:
         columns: their positions.
@@ -378,7 +376,7 @@ class CategoriesSeen:
                 raise DataError(
                     "A category is infinity.",
                     where=f"{where}, row {int(raw.ids[np.argmax(np.isinf(x))])}, column {name!r}",
-                    expected="a number that stands for a category",
+                    expected="a finite number, or a missing value",
                     remedy="correct the value, or leave it empty",
                 )
             values, rows = np.unique(x, return_counts=True)
@@ -391,7 +389,7 @@ class CategoriesSeen:
 
 
 def labels_of(dataset: Dataset, columns: Sequence[int]) -> tuple[str, ...]:
-    """Names of features for messages; their positions where they have none."""
+    """Return names of features for messages, or positions if they have no names."""
     names = dataset.columns
     return tuple(str(column) if names is None else names[column] for column in columns)
 
@@ -417,7 +415,7 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
             check(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
             X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
             known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
+        except StreamkernError:  # the run reports it, with the damaged place or the memory needed
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
 

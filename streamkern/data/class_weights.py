@@ -53,11 +53,6 @@ class ClassWeightedSource(DerivedSource):
         return found._replace(row=found.row + 16)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``.
-
-        Raises:
-            DataError: a label is not among the classes.
-        """
         X, y, w = self.source.read(chunk)
         if self.encoding is None:
             return Rows(X, y, w)
@@ -148,7 +143,7 @@ def weighted_by_class(
             f"There are weights for {len(class_weight)} labels a row, and one label a row.",
             where="class_weight",
             expected='"balanced", or one dict',
-            remedy="give the dict by itself",
+            remedy="pass one dict",
         )
     labels = encoding.values.tolist()
     mass = np.array([facts.masses.get(label, 0.0) for label in labels])

@@ -26,26 +26,26 @@ from streamkern.user_code import users_code
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Virtual rows: a source, a choice of its rows, their scaling, and how often and how they are augmented.
+    """Virtual rows: a source, a selection of its rows, their scaling, and their augmentations.
 
-    A dataset of C copies is C rounds over the chosen rows; in round r each row is augmented with copy number r. A
-    number of rows that is not a multiple ends with a round over a fixed sample. Every method returns a new dataset.
+    A dataset of C copies is C rounds over the selected rows; in round r each row is augmented with copy number r. If
+    the number of virtual rows is not a multiple, the last round is a fixed sample. Every method returns a new dataset.
 
     Args:
         source: the stored rows.
-        rules: which rows take part; all, if empty.
+        rules: select rows; all, if empty.
         transforms: fitted preprocessing of stored rows, in order; it makes the d features.
         factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
-        virtual_rows: how many rows a pass has; None for each chosen row once.
+        virtual_rows: rows of a pass; None for each selected row once.
         seed: seed of the augmentations and of the sample.
-        quarantine: which rows are left out because their chunks are corrupt; see ``without``.
+        quarantine: ranges of rows that are excluded because their chunks are corrupt; see ``without``.
         origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
-            shape (d,). A fit sets it for kernels of differences, where rows lie far from 0.
-        wide: whether stored values are taken in float64 until they are scaled; None where the source's dtype says so.
-            Rows that a model predicts are taken as its training rows were, in whatever dtype they come.
-        labels: the classes, where rows that are yet to come may have others than these; None for those of these rows.
+            shape (d,). A fit sets it for kernels of differences if rows are far from 0.
+        wide: whether stored values stay float64 until they are scaled; None: as the source's dtype requires. A model
+            predicts rows with the value of its training rows, whatever their dtype.
+        labels: the classes, if later rows may have classes that these rows lack; None for the classes of these rows.
     """
 
     source: Source
@@ -93,12 +93,12 @@ class Dataset:
 
     @property
     def takes_float64(self) -> bool:
-        """True if stored values are kept in float64 until they are scaled, as float32 would not hold them all."""
+        """True if stored values stay float64 until they are scaled, because float32 cannot represent them all."""
         return wide(self.source.dtype) if self.wide is None else self.wide
 
     @property
     def columns(self) -> Names:
-        """Names of the d features, or None where they have none."""
+        """Names of the d features; None if absent."""
         names = self.source.columns
         for transform in self.transforms:
             names = transform.names(names)
@@ -143,7 +143,7 @@ class Dataset:
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:
-        """Features times ``factor`` plus ``shift``, on top of any earlier scaling.
+        """Multiply features by ``factor`` and add ``shift``, after any earlier scaling.
 
         Args:
             factor: a number or shape (d,).
@@ -170,7 +170,7 @@ class Dataset:
         return self._with(factor=self.factor * arrays[0], shift=self.shift * arrays[0] + arrays[1])
 
     def transform(self, transform: Transform) -> Dataset:
-        """Features through one more fitted transform, after any scaling the dataset has.
+        """Apply one more fitted transform to the features, after any scaling of the dataset.
 
         Raises:
             UsageError: the dataset is augmented already, or the transform was fitted for another width.
@@ -222,9 +222,9 @@ class Dataset:
         )
 
     def prepared_like(self, other: Dataset) -> Dataset:
-        """These rows with the transforms, the scaling and the origin of another dataset, in place of their own.
+        """Return these rows with the transforms, the scaling and the origin of another dataset.
 
-        They are read by the schema of the other's.
+        They are read by the schema of the other dataset.
         """
         return self._with(
             source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor,
@@ -232,7 +232,7 @@ class Dataset:
         )  # fmt: skip
 
     def final(self) -> Dataset:
-        """These rows as they are outside training, where no row knows the fold of its own target."""
+        """Return these rows with the transforms of prediction: target means are over all folds."""
         return self._with(transforms=final(self.transforms))
 
     def relative_to(self, origin: float | Array) -> Dataset:
@@ -246,7 +246,7 @@ class Dataset:
         rows: int | None = None,
         seed: int | None = None,
     ) -> Dataset:
-        """Vary rows as they are streamed: ``copies`` rounds over the rows, each with fresh random numbers.
+        """Augment rows while they are streamed: ``copies`` rounds over the rows, each with fresh random numbers.
 
         Args:
             augmentations: applied in order, after any the dataset has.
@@ -267,7 +267,7 @@ class Dataset:
         for each in augmentations:
             if isinstance(each, type) or not isinstance(each, Augmentation | MixUp):
                 raise UsageError(
-                    f"{each!r} is no augmentation.", where="augment", expected="one such as sk.GaussianNoise(0.1)"
+                    f"{each!r} is not an augmentation.", where="augment", expected="one such as sk.GaussianNoise(0.1)"
                 )
         if copies is not None and rows is not None:
             raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")
@@ -289,13 +289,13 @@ class Dataset:
         )
 
     def split(self, test: float = 0.2, seed: int = 0, *, stratify: bool = False) -> tuple[Dataset, Dataset]:
-        """Two disjoint parts by a hash of the row id: the same split under any chunking.
+        """Return two disjoint parts by a hash of the row id: the same split under any chunking.
 
         Args:
             test: share of the rows in the second part, in (0, 1).
             seed: which split.
-            stratify: keep every class's share of the rows in both parts, to within one row. The labels are read at
-                once, twice, and the ids of the second part kept, 8 bytes each.
+            stratify: keep every class's share of the rows in both parts, to within one row. The call reads the labels
+                twice, and keeps the ids of the second part, 8 bytes each.
 
         Returns:
             (rest, test). Neither is augmented unless this dataset is.
@@ -322,10 +322,10 @@ class Dataset:
     def sample(
         self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None
     ) -> Dataset:
-        """A fixed sample of exactly ``rows`` stored rows, the same under any chunking; uniform by default.
+        """Return a fixed sample of exactly ``rows`` stored rows, the same under any chunking; uniform by default.
 
-        A stratified or weighted sample depends on values of rows: it reads them at once, a chunk at a time, and keeps
-        the ids of its rows, 8 bytes each.
+        A stratified or weighted sample depends on values of rows: the call reads all rows, a chunk at a time, and
+        keeps the ids of the sample, 8 bytes each.
 
         Args:
             rows: how many.
@@ -355,7 +355,7 @@ class Dataset:
         return replace(self, rules=(*self.rules, rule), virtual_rows=None)
 
     def without(self, quarantine: Sequence[Quarantined]) -> Dataset:
-        """The dataset without the rows of corrupt chunks. All others keep their ids, their order and their randomness.
+        """Return the dataset without the rows of corrupt chunks. Other rows keep ids, order and augmentation.
 
         Raises:
             UsageError: the dataset is augmented already, or ranges that overlap or descend.
@@ -389,7 +389,7 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Ids of k distinct rows, uniform, in an order of their own; a larger draw begins with a smaller one.
+        """Return ids of k distinct rows, drawn uniformly in random order; a larger draw begins with the smaller one.
 
         Raises:
             DataError: there are fewer rows than that.

@@ -1,4 +1,4 @@
-"""Blocks whose rows lie on a device: copied there as they are stored, and scaled and made noisy there."""
+"""Blocks whose rows are on a device: copied there as they are stored, and scaled and made noisy there."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from streamkern.types import Array, IntArray
 
 @dataclass(eq=False)
 class Draws(Stream):
-    """A pass of as many rows as any other, each drawn by itself. A block is a function of its key, as ever.
+    """A pass whose rows are drawn independently, with replacement. A block is a function of its key, as ever.
 
     Args:
         chances: of the stored rows, shape (source rows,), in any unit; 0 where a row takes no part.

@@ -42,7 +42,7 @@ class Lookup:
     unseen: Counter[str] = field(default_factory=Counter)
 
     def word(self, name: str, number: float) -> str:
-        """The value that a number stands for, as the user wrote it where that is known."""
+        """Return the text of an encoded value, as the user wrote it if known."""
         if self.source is not None and name in (self.source.columns or ()):
             found = self.source.words((self.source.columns or ()).index(name)).get(float(number))
             if found is not None:

@@ -57,7 +57,6 @@ class FilteredSource(DerivedSource):
         return f"{self.source.where(int(self._chunks[chunk]))} (chosen rows {a} to {b - 1})"
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return the row in words: as the other source has it."""
         return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:

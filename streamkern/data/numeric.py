@@ -79,7 +79,7 @@ def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
 
 def units_differ(X: Array) -> bool:
     """Return True if the units of features differ among these rows, of finite numbers: others are refused later."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of the rows, which the run names
+    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses rows that overflow, and names them
         variance = X.var(axis=0)
     return bool(np.isfinite(variance).all()) and Units().differ(variance)
 
@@ -103,13 +103,13 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
             X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
             if alike or units_differ(X):
                 known[key] = joined_columns(X, columns)
-        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
+        except StreamkernError:  # the run reports it, with the damaged place or the memory needed
             pass
     return known.get(key, Joined([], []))
 
 
 def tells_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
-    """Return True if each value has a mean target of its own, which those of neighbouring values do not predict.
+    """Return True if means of the target by value are not predicted by those of neighbouring values.
 
     Means by value and means of neighbouring values (the value among them) are compared on rows of a fold by those of
     the other folds. The first have to explain ``TELLS_MORE`` of the variance more, and more than two standard errors.

@@ -10,7 +10,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import QUANTILE
 from streamkern.types import Array
 
-_MARK = "\0"  # in no name: what follows it says what a step made of a column
+_MARK = "\0"  # separates the name of a column from the name of a feature made of it; occurs in no name
 
 
 class Features(NamedTuple):

@@ -103,7 +103,7 @@ class Standardise(Parameters):
 
 @dataclass(frozen=True)
 class UnitRange(Parameters):
-    """Every feature to [0, 1] over the training rows; a constant feature to 0. Later rows may lie outside."""
+    """Scale every feature to [0, 1] over the training rows, a constant one to 0. Later rows may be outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         spread = high - low
@@ -204,7 +204,7 @@ class Normalise(_WithoutSweep):
 class RandomProjection(_WithoutSweep):
     """Rows times a random matrix R, shape (d, width): distances are kept to about √(8 ln n / width).
 
-    Johnson and Lindenstrauss (1984). R is a function of the seed, and a model keeps the seed. It is held in memory.
+    Johnson and Lindenstrauss (1984). R is a function of the seed, which a model keeps; R itself is in memory.
 
     Args:
         components: columns of R.
@@ -241,14 +241,14 @@ class RandomProjection(_WithoutSweep):
 
 @dataclass(frozen=True)
 class Impute(Parameters):
-    """A value for each feature that is missing (NaN). Without this step a missing value is an error.
+    """Replace missing values (NaN). Without this step a missing value is an error.
 
     Args:
         policy: ``mean`` of the feature's values over the training rows; ``median``, over a uniform sample of at most
             32 MiB of them; or ``constant``.
         value: for ``constant``.
-        columns: names or positions of the features to fill; None for all that are not categories: a missing category
-            is a category of its own.
+        columns: names or positions of the features to fill; None for all except categories, where "missing" is a
+            category.
         indicator: whether each feature that has missing values in training gets an indicator of them, after the others.
 
     Raises:
@@ -472,7 +472,7 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     for step in steps:
         if isinstance(step, Learning):
             wide = step.width(dataset)
-            # A projection learns nothing: it is what it will be.
+            # A projection learns nothing, so it is known before the fit.
             known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
             dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
             d = wide

@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: of texts, each one that rows share once."""
+        """Bytes of the rows; a text that rows share counts once."""
         size = sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
         if self.y is not None and self.y.dtype == object:
             size += sum(map(sys.getsizeof, {id(text): text for text in self.y.reshape(-1).tolist()}.values()))
@@ -106,13 +106,13 @@ class Reader:
             with self._lock:
                 if index in self._chunks or index in self._sent:
                     continue
-                under_way = sum(self._sent.values()) + size
+                requested = sum(self._sent.values()) + size
                 wanted = set().union(*self.wanted)
                 for spare in [held for held in self._chunks if held not in wanted]:
-                    if self._held + under_way <= self.cache_bytes:
+                    if self._held + requested <= self.cache_bytes:
                         break
                     self._held -= self._chunks.pop(spare).nbytes
-                if self._held + under_way > self.cache_bytes or under_way > self.cache_bytes // 2:
+                if self._held + requested > self.cache_bytes or requested > self.cache_bytes // 2:
                     return
                 self._sent[index] = size
                 if self._pool is None:

@@ -88,7 +88,7 @@ Chooser = Rule | Listed | Without
 
 
 def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:
-    """Ids in [start, stop) that every rule keeps, ascending; None where there is no rule, which means all."""
+    """Return the ids in [start, stop) that every rule keeps, ascending; None, for all, without rules."""
     if not rules:
         return None
     ids = np.arange(start, stop, dtype=np.int64)

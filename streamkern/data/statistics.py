@@ -63,7 +63,7 @@ class Extremes:
 
 @dataclass(eq=False)
 class RawScan:
-    """The blocks of a scan as stored, with where they lie.
+    """The blocks of a scan as stored, with their places in words.
 
     Args:
         scan: the scan.
@@ -262,7 +262,7 @@ def _labels(raw: Raw, where: str) -> Array:
     if y.dtype.kind == "f" and (fractional := y != np.rint(y)).any():
         bad = int(np.argmax(fractional))
         raise DataError(
-            f"The target has values that are no classes, such as {y[bad]!s}.",
+            f"The target has values that cannot be classes, such as {y[bad]!s}.",
             where=f"{where}, row {int(raw.ids[bad])}",
             expected="labels: texts, booleans or whole numbers",
             remedy=_REGRESS,

@@ -460,7 +460,7 @@ class Scan:
         return self.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key, where)
 
     def raw(self, key: Key) -> tuple[Raw, str]:
-        """Stored rows of block (index,), and where they lie in words."""
+        """Return the stored rows of block (index,), and their place in words."""
         data = self.assembly.dataset
         round_, at = divmod(key[0], len(self._full[0]))  # a last round has rows of the full ones only
         in_full = round_ < self._full_rounds

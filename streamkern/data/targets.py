@@ -97,7 +97,7 @@ class Classes:
         return F if self.probabilities is None else self.probabilities.scores(F)
 
     def decided(self, F: Array) -> IntArray:
-        """Codes of the classes that outputs (n, K) stand for, shape (n,)."""
+        """Return codes of the classes predicted from outputs (n, K), shape (n,)."""
         if self.probabilities is not None:
             return self.probabilities.most_probable(F)
         if self.cut:
@@ -270,7 +270,7 @@ class Indicators(Continuous):
         return values
 
     def decided(self, F: Array) -> IntArray:
-        """Zeros and ones that outputs (n, L) stand for, shape (n, L)."""
+        """Return zeros and ones predicted from outputs (n, L), shape (n, L)."""
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
 
 

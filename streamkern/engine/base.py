@@ -3,7 +3,7 @@
 Implementations stand side by side: ``host`` (compiled tiles, the default), ``numpy`` (the reference, which needs no
 compiler), ``device`` (a GPU, by the array API) and ``meter`` (shapes only: the cost of a run, before it runs).
 
-What every implementation promises. Sums are taken in an order that depends on shapes alone, never on threads, so that
+Promises of every implementation. Sums are taken in an order that depends on shapes alone, never on threads, so that
 bits do not depend on them. Results have the dtype of what goes in unless a verb says otherwise. Matrices in float64
 stay in float64. Errors are ``NumericalError`` with a remedy. An engine is bound to an executor, whose threads run its
 tiles; pickled, it is unbound, and runs them one after another where it is unpickled.
@@ -132,7 +132,7 @@ class Engine(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """See ``TaskRunner.overlaps``; also whether K(Z, Z) and its factor lie in the memory of the process."""
+        """See ``TaskRunner.overlaps``; also whether K(Z, Z) and its factor are in the memory of the process."""
 
     def bound(self, executor: TaskRunner) -> Engine:
         """The same, with tiles run by an executor's threads."""

@@ -92,7 +92,7 @@ class HostEngine(NumpyEngine):
             basis.buffers.append(buffer)
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """The first panel of X, in a buffer that ``panels`` goes on with."""
+        """The first panel of X, in a buffer for ``panels``."""
         buffer, first = _buffer(basis), X[: basis.row_tile]
         basis.block(first, out=buffer[: len(first)])
         return buffer

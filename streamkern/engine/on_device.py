@@ -1,8 +1,9 @@
 """The verbs of a device: kernel values, their products and the factor of an exact projection are computed there.
 
 Results of arrays on the host are on the host. Every line is of the array API, so that any device's namespace will do,
-and none knows which it is. What has p or d numbers a row lives on the device; what has a number an output (residuals,
-gradients, weights) comes back, where solvers, sums and checkpoints are the same as without a device.
+and none knows which it is. Arrays with p or d numbers a row are on the device; arrays with a number an output
+(residuals, gradients, weights) come back to the host, where solvers, sums and checkpoints are the same as without a
+device.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def matmul(meter: Meter, A: Any, B: Any) -> Any:
 
 
 def count_product(meter: Meter, A: Any, B: Any, operations: float, columns: int, parallel: bool) -> None:
-    """Count the operations of a product by its shape and dtype, and by where it is taken."""
+    """Count the operations of a product by its shape and dtype, and by the place where it is computed."""
     if "panel" in (getattr(A, "kind", ""), getattr(B, "kind", "")):
         kind = "panel"
     elif columns == 1 and not parallel:

@@ -294,7 +294,7 @@ class Tree:
 
 
 def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
-    """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
+    """Contiguous ranges of lanes for workers, in proportion to their threads; workers without lanes are left out."""
     chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
     total, before, parts = sum(threads[address] for address in chosen), 0, {}
     for address in chosen:

@@ -1,4 +1,4 @@
-"""A client of a scheduler at an address, which is gone entirely once it is no longer used, or could not be made."""
+"""A client of a scheduler at an address, closed completely after use or a failed connection."""
 
 from __future__ import annotations
 

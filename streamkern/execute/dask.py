@@ -173,7 +173,7 @@ class DaskExecutor:
 
     @property
     def dashboard(self) -> str | None:
-        """Address of Dask's dashboard; None where the scheduler has none."""
+        """Address of Dask's dashboard; None if the scheduler has no dashboard."""
         known = "dashboard" in self.client.scheduler_info(n_workers=0).get("services", {})
         return str(self.client.dashboard_link) if known else None
 

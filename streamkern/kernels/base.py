@@ -254,7 +254,6 @@ class Sum(_Combined):
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """Sums of those of the parts."""
         P, Q = self.parts[0].slopes(S, x_norms, z_norms, backend)
         for part in self.parts[1:]:
             more = part.slopes(S, x_norms, z_norms, backend)
@@ -319,7 +318,6 @@ class Scaled(Kernel):
 
     @property
     def norm(self) -> int:
-        """The norm of k_0."""
         return self.kernel.norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
@@ -327,7 +325,6 @@ class Scaled(Kernel):
         S *= S.dtype.type(self.scale)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """Slopes of k_0, times c."""
         P, Q = self.kernel.slopes(S, x_norms, z_norms, backend)
         return P * self.scale, None if Q is None else Q * self.scale
 
@@ -454,7 +451,7 @@ class Expansion(Basis):
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        head = object.__new__(type(self))  # a copy would pack all centers anew
+        head = object.__new__(type(self))  # a copy would pack all centers again
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
         head.resident = self.engine.hold_head(self.resident, head.Z)

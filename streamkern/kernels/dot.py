@@ -22,8 +22,8 @@ class Linear(Kernel):
 
     Args:
         offset: c, 0 or above.
-        centred: whether x and z are taken less the mean of the centers, as kernels of distances may be: what is added
-            to all rows changes nothing then.
+        centred: whether the mean of the centers is subtracted from x and z, so that adding a constant to all rows
+            changes nothing.
 
     Raises:
         UsageError: the offset is negative or not finite, or ``centred`` is not a boolean.
@@ -50,7 +50,6 @@ class Linear(Kernel):
             S += S.dtype.type(self.offset)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """1."""
         return np.ones_like(S), None
 
     def diag(self, X: Array) -> Array:
@@ -94,7 +93,6 @@ class Polynomial(Kernel):
                     strip *= base
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """Degree γ (γ ⟨x, z⟩ + c)^(degree − 1)."""
         return self.degree * self.gamma * (self.gamma * S + self.offset) ** (self.degree - 1), None
 
     def diag(self, X: Array) -> Array:
@@ -107,8 +105,8 @@ class ArcCosine(Kernel):
 
     One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009),
     the step function for n = 0; further layers compose. For n = 1, k(x, x) = ‖x‖². A layer of n = 2 takes
-    q = k(x, x) to 3q²: give it rows of about unit norm. For n = 0 each layer halves the digits that are right where x
-    is near z, because the angle is the square root of what rounding leaves of 1 − cos θ; the diagonal is exact.
+    q = k(x, x) to 3q²: give it rows of about unit norm. For n = 0 each layer halves the number of correct digits if x
+    is near z, because the angle is the square root of the rounded 1 − cos θ; the diagonal is exact.
 
     Args:
         order: n, 0, 1 or 2.
@@ -171,10 +169,9 @@ class NTK(Kernel):
 
 @dataclass(frozen=True)
 class DotProfile(Kernel):
-    """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. That it is positive definite is the user's word.
+    """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
 
-    It is so where g is a power series of nonnegative coefficients (Schoenberg 1942). Saved and loaded as
-    ``RadialProfile`` is.
+    A power series g with nonnegative coefficients is (Schoenberg 1942). Saved and loaded like ``RadialProfile``.
 
     Args:
         function: g, from inner products to values, of any shape and either floating dtype, element by element.

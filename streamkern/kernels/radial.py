@@ -70,7 +70,7 @@ class Radial(Kernel):
         """
         if isinstance(self.bandwidth, str):
             raise UsageError(
-                "The bandwidth is the median distance of rows that no one has looked at.",
+                "The bandwidth is the median distance of training rows, and none have been read.",
                 where=repr(self),
                 expected="a number, outside of training",
                 remedy="give the number, or take the kernel of a trained model: model.kernel",
@@ -127,7 +127,7 @@ class Laplace(_Normed):
     Args:
         bandwidth: σ > 0, or ``"median"``, see ``Radial``: the median of distances in the kernel's norm.
         norm: 2, or 1 for r = Σ_k |x_k − z_k|: a product of kernels of one feature each. It suits tables, whose columns
-            mean different things; it takes about three times the arithmetic.
+            have different meanings; it takes about three times the arithmetic.
 
     Raises:
         UsageError: as for ``Radial``, or another norm.
@@ -221,14 +221,15 @@ class ExponentialPower(_Normed):
 
 @dataclass(frozen=True)
 class RadialProfile(Kernel):
-    """k(x, z) = g(‖x − z‖²) for a user's g, elementwise in NumPy. That it is positive definite is the user's word.
+    """k(x, z) = g(‖x − z‖²) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
 
-    A model with such a kernel is saved with the function's name. Loading a model executes no code, so it does not
-    import the function: it must be given the kernel.
+    A model with such a kernel is saved with the function's name. Loading a model executes no code and does not
+    import the function: pass the kernel to ``load_model``.
 
     Args:
-        function: g, from squared distances to values, of any shape and either floating dtype. It must give each element
-            by itself: it sees tiles. To be saved, or sent to another process, it stands at the top level of a module.
+        function: g, from squared distances to values, of any shape and either floating dtype. It must work
+            elementwise, because it is called on tiles. To be saved, or sent to another process, it must be defined
+            at the top level of a module.
 
     Raises:
         UsageError: g cannot be called.

@@ -106,7 +106,7 @@ def classes_answers(
         found = [each for each in left_out if each is not None]
         if len(found) < len(left_out) or not found:
             if threshold is not None:
-                warn("the solver of a leaf leaves no rows out to choose a threshold on: it stays in the middle")
+                warn("the solver of a leaf leaves no rows out to choose a threshold on: it keeps its default")
             return None
         rows = _joined(found, mass)
     return class_answers(rows, problem, warn, threshold)

@@ -192,7 +192,7 @@ def without(recipe: Any) -> Any:
 
 
 def single(partition: Partition, n: int) -> bool:
-    """Return True if n rows are no more than one leaf may have."""
+    """Return True if n rows fit one leaf."""
     return open_to_one(partition) and n <= partition.most
 
 

@@ -312,7 +312,7 @@ def _as_cut(tree: CutTree, assembly: Assembly, executor: Executor, stages: Stage
             f"{np.count_nonzero(counts == 0):,} of the champion's {tree.leaves:,} leaves have no rows.",
             where="the training rows",
             expected="rows in every leaf",
-            remedy="begin anew: --cold",
+            remedy="train from the start: --cold",
         )
     stages.choice(f"partition: the champion's {tree.leaves:,} leaves, of {counts.min():,} to {counts.max():,} rows")
     return Grown(tree, counts, np.ones(tree.leaves, dtype=bool))

@@ -372,7 +372,7 @@ class Ground:
                 f"The column {column!r} has {len(found):,} values.",
                 where="Partition(by=...)",
                 expected=f"at most {MOST_VALUES:,}",
-                remedy="leave by out: rows are then cut along directions that matter",
+                remedy="leave by out: rows are then cut along gradients of the outputs",
             )
         return Counter(found)
 

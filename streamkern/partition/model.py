@@ -214,7 +214,7 @@ class LeafBasis(Basis):
 
     @property
     def width(self) -> int:
-        """None of its own."""
+        """0: each leaf has its own functions."""
         return 0
 
     @property
@@ -222,7 +222,7 @@ class LeafBasis(Basis):
         return self.number
 
     def block(self, X: Array, out: Array | None = None) -> Array:
-        """No values of its own, shape (b, 0)."""
+        """Return an empty array, shape (b, 0)."""
         return np.empty((len(X), 0), dtype=self.number)
 
     def predict(self, X: Array, W: Array) -> Array:
@@ -278,7 +278,6 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of all that predictions depend on."""
         leaves = [each["fingerprint"] for each in self.leaves.facts]
         return digest(super().fingerprint, self.tree.fingerprint, leaves, self.leaves.constants.tolist(), self.blend)
 
@@ -294,10 +293,10 @@ class PartitionedMachine(KernelMachine):
         return None if self.leaves.folder is None else self.leaves
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model and those of its leaves as one zarr group, in place of whatever model is there.
+        """Write the model and those of its leaves as one zarr group, replacing any model at this path.
 
         Raises:
-            StorageError: the disk is full or not writable; an earlier model is still there.
+            StorageError: the disk is full or not writable; an earlier model is unchanged.
         """
         arrays, metadata = self.artifact()
         cuts = {"directions": self.tree.directions, "cuts": self.tree.cuts, "children": self.tree.children}

@@ -1,4 +1,4 @@
-"""A partition that goes on from a champion: its preprocessing and its cuts stay, and so does every leaf whose rows do.
+"""Warm start of a partition from a champion: its preprocessing and its cuts stay, and so does every leaf whose rows do.
 
 A leaf is a function of its encoded rows and of the recipe. With the champion's preprocessing and tree, rows that have
 not changed are encoded and routed as they were: the leaf that they make is the one that the run directory has kept.
@@ -26,7 +26,7 @@ from streamkern.user_code import described
 
 
 class Champion:
-    """The model that a partition goes on from; a digest of a pipeline names its cuts, and does not look inside.
+    """The champion of a warm start; a digest of a pipeline contains its cuts only.
 
     Args:
         model: the champion.
@@ -38,7 +38,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class WarmPartition(Partition):
-    """A partition that goes on from a champion's.
+    """A partition with the cuts of a champion.
 
     Args:
         champion: the model.
@@ -58,13 +58,13 @@ def plain(partition: Partition) -> Partition:
 
 
 def champion_of(partition: Partition) -> PartitionedMachine | None:
-    """The model that a partition goes on from; None where it begins anew."""
+    """Return the champion of a partition; None for a cold start."""
     champion = partition.champion if isinstance(partition, WarmPartition) else None
     return None if champion is None else champion.model
 
 
 def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartition:
-    """The partition that goes on from a model."""
+    """Return the partition with the cuts of a model."""
     return WarmPartition(**vars(partition), champion=Champion(model))
 
 
@@ -92,7 +92,7 @@ def as_champion(
             "The classes are not those of the champion.",
             where="the target",
             expected="the champion's classes",
-            remedy="begin anew: --cold",
+            remedy="train from the start: --cold",
         )
     return data, replace(facts, encoding=decided_by(champion.encoding, None))
 

@@ -1,8 +1,8 @@
 """Seconds of each kind of operation on this machine: measured once, in a few seconds, and kept.
 
-Each kind is timed as a run does it, on as many threads at a time as the run has. What depends on the pipeline (a value
-of its kernel at its width, the assembly of a row) is timed at its own shapes; so a plan of a new shape takes part of a
-second more, and the next one none.
+Each kind is timed as a run does it, with the threads of the run. Operations that depend on the pipeline (a value
+of its kernel at its width, the assembly of a row) are timed at its shapes, so a plan of a new shape takes part of a
+second more.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _KIND, _PREPARED = "Checkpoint", "Prepared"
 class Checkpoints:
     """Keeps checkpoints of one training in a directory.
 
-    A step hands its state over and goes on: states are frozen, and a thread writes them. What the solver prepared is
-    written once, with the first of them, so that a short training writes nothing.
+    A step passes its state to a thread that writes it, and continues, because states are frozen. The prepared value of
+    the solver is written once, with the first checkpoint, so that a short training writes nothing.
 
     Args:
         folder: their directory; its siblings are those of other trainings.

@@ -24,7 +24,7 @@ COPIES = 3
 WIDEST = 20_000
 """Features of a row, at most: wider ones are not kept."""
 
-_DRAW = 7  # a draw of its own among those of the data set
+_DRAW = 7  # distinguishes this draw from others of the data set
 
 
 def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:

@@ -34,18 +34,19 @@ from streamkern.user_code import in_words, unknown_code, users_place
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A training job: data, model and solver. Describes; reads nothing.
+    """A training job: data, model and solver. Creating one reads no data.
 
     Args:
         train: training rows with a target.
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
-            error on held-out rows of a subsample, within half of the time of the fit; where that is too little, with
+            error on held-out rows of a subsample, within half of the time of the fit; if that is too little, with
             the root mean square distance of two rows as bandwidth. The plan lists the trials.
-        centers: where centers come from; None for features that need none, and for the default number of them: 2,000,
-            or of more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000; fewer of many wide rows.
-        solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
-        features: a feature map, for the solvers that work on one; None for kernel values at centers.
+        centers: source of the centers; None for the default number of them (2,000, or with more than 8,000 rows a
+            quarter, up to 5,000, or an eighth, up to 8,000; fewer for many wide rows), and for features without
+            centers.
+        solver: the solver; ``"auto"`` chooses by the size of the problem, and the plan gives the reason.
+        features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
         task: ``classification`` or ``regression``.
@@ -56,21 +57,21 @@ class Pipeline:
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
             ``kernel=None`` chooses.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
-        class_weight: weight of the rows of a class, times their own weight: a number by label, 1 for labels that the
-            dict lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities are nevertheless those of
-            the rows as they are. Of several labels a row a list with a dict for each, of weights of 0 and 1, or
-            ``"balanced"``: the weights by all labels are multiplied.
-        threshold: of two classes, the metric that the cut between them is chosen for, on rows that the model is not
-            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several labels a
-            row, that of each. None: the class of the larger output is predicted.
-        standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
-            units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
-            they are. None: as ``preprocess`` says.
+        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
+            that it lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities still describe the
+            unweighted rows. With several labels a row, ``"balanced"``, or a list with a dict of the weights of 0 and 1
+            for each label; the weights of a row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises, on rows that the model is not
+            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several labels
+            a row, there is a threshold for each. None: no threshold.
+        standardise: True: scale every feature to mean 0 and variance 1 over the training rows as the last step, so that
+            noise is in units of standard deviations: short for ``Standardise()``. False: leave plain numbers
+            unscaled. None: as ``preprocess`` determines.
         seed: seed of the order of rows.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.
-        diagnose: record in the result where the weights stand against least squares, and the spectrum: one more sweep,
-            and p² numbers several times over; see ``streamkern.solvers.diagnostics.diagnose``.
+        diagnose: add a comparison of the weights with least squares, and the spectrum, to the result: one more sweep,
+            and several matrices of p² numbers; see ``streamkern.solvers.diagnostics.diagnose``.
         name: of the run in reports; the file's name by default.
         file: the pipeline file that it comes from, or an empty text.
         settings: settings given to the file.
@@ -117,7 +118,7 @@ class Pipeline:
         require_class_weight(self.class_weight, "Pipeline(class_weight=...)")
         if self.class_weight is not None and self.task != "classification":
             raise UsageError(
-                "There are weights of classes, and no classes.",
+                "class_weight is given, and the task is regression.",
                 where="Pipeline(class_weight=...)",
                 expected="None for regression",
                 remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
@@ -147,9 +148,9 @@ class Pipeline:
                 )
 
     def unknown_code(self) -> str | None:
-        """The reason, a sentence, why edits of the user's functions cannot be detected; None if they can.
+        """Why edits of the user's functions cannot be detected, a sentence; None if they can.
 
-        Nothing that an earlier run has left is reused then.
+        If they cannot, no result of an earlier run is reused.
         """
         data = [each for each in (self.train, self.test, self.validation) if each is not None]
         rows = [(each.rules, each.transforms, each.augmentations) for each in data]
@@ -163,7 +164,7 @@ def _made(part: Any, method: str) -> bool:
 
 
 def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline that a file defines, under settings given as text.
+    """Load the pipeline of a file, with settings given as text.
 
     Args:
         path: a Python file with a function ``pipeline``.
@@ -364,7 +365,7 @@ def _convert(text: str, kind: Any, name: str) -> Any:
     literal = any(typing.get_origin(option) is typing.Literal for option in options)
     if not literal and not {bool, int, float, str, Path} & set(options):
         raise UsageError(
-            f"The parameter {name!r} is a {wanted}, which a word of the command line cannot be.",
+            f"The parameter {name!r} is a {wanted}, which the command line cannot parse.",
             where=f"--set {name}=...",
             expected="int, float, str, bool, Path, a Literal, or one of them or None",
             remedy="annotate the parameter as str and parse it in pipeline()",

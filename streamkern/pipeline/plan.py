@@ -172,9 +172,9 @@ def plan(
         UsageError: ``worker_threads`` is below 1, or a number of bytes cannot be parsed.
     """
     if worker_threads < 1:
-        raise UsageError(f"A worker has {worker_threads} threads.", where="worker_threads", expected="at least 1")
+        raise UsageError(f"worker_threads is {worker_threads}.", where="worker_threads", expected="at least 1")
     if workers < 0:
-        raise UsageError(f"There are {workers} workers.", where="workers", expected="0 or more")
+        raise UsageError(f"workers is {workers}.", where="workers", expected="0 or more")
     limit = None if worker_memory is None else parse_bytes(worker_memory)
     budget = default_budget() if memory is None else parse_bytes(memory)
     if pipeline.partition is not None:

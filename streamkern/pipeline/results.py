@@ -79,5 +79,5 @@ class RunResult(dict[str, Any]):
         ]
         taken = [stage["name"] for stage in self["stages"] if stage["cached"]]
         if taken:
-            lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
+            lines.append(f"  kept     {', '.join(taken)}: reused from an earlier run")
         return "\n".join([*lines, f"  result   {self.run_dir / 'result.json'}", f"  model    {self.model_path}"])

@@ -53,7 +53,7 @@ def run(
     device: str = "auto",
     verbose: int = 0,
 ) -> RunResult:
-    """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
+    """Train a pipeline; resume an interrupted run of the same pipeline in the same directory.
 
     Args:
         pipeline: the definition.
@@ -84,7 +84,9 @@ def run(
             f"The pipeline is {pipeline!r}.", where="run(pipeline)", expected="a Pipeline; load_pipeline reads a file"
         )
     if math.isnan(checkpoint_seconds) or checkpoint_seconds < 0:
-        raise UsageError(f"There are {checkpoint_seconds} seconds.", where="checkpoint_seconds", expected="0 or more")
+        raise UsageError(
+            f"checkpoint_seconds is {checkpoint_seconds}.", where="checkpoint_seconds", expected="0 or more"
+        )
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
     with (
@@ -128,12 +130,12 @@ def run(
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
-                "last_done": None if trained else before,  # it is what model.zarr is
+                "last_done": None if trained else before,  # the run that trained model.zarr
             }
-            # The disk may be what failed: the error that is on its way must not be replaced by a second one.
+            # If the disk failed, a second error must not replace the first.
             with suppress(StorageError):
                 if status == "refused" and finished is not None:
-                    write_json(folder / "manifest.json", finished)  # the run that result.json goes on describing
+                    write_json(folder / "manifest.json", finished)  # the run that result.json still describes
                 else:
                     write_json(folder / "result.json", failure)
             events.emit("run", state=status, error=failure["error"])
@@ -153,9 +155,9 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
-    """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
+    """Resume an interrupted run of a pipeline file with the settings of its manifest; a finished run is not changed.
 
-    It goes on in the working directory where it was started, where the file's relative paths lead.
+    The run continues in the working directory where it was started, so that relative paths keep their meaning.
 
     Args:
         run_dir: its directory.
@@ -185,14 +187,14 @@ def resume(
             "This run was not started from a pipeline file.",
             where=str(folder),
             expected="a run of streamkern run PIPELINE",
-            remedy="call sk.run with the same pipeline and run_dir: it goes on where this one ended",
+            remedy="call sk.run with the same pipeline and run_dir: it resumes where this run ended",
         )
     if any("***" in value for value in manifest["settings"].values()):
         raise UsageError(
-            "This run was given a secret in its settings, and secrets are not kept.",
+            "The settings of this run had a secret, which was not saved.",
             where=str(folder / "manifest.json"),
             expected="settings that can be kept",
-            remedy="run it again with the same settings and --run-dir: it goes on where this one ended",
+            remedy="run it again with the same settings and --run-dir: it resumes where this run ended",
         )
     with locked(folder):
         result = read_json(folder / "result.json")
@@ -204,17 +206,17 @@ def resume(
             "The working directory of this run is gone.",
             where=str(place),
             expected="the directory in which the run was started",
-            remedy="call streamkern run with the pipeline file and this --run-dir: it goes on where this one ended",
+            remedy="call streamkern run with the pipeline file and this --run-dir: it resumes where this run ended",
         )
     folder = folder.absolute()
     with chdir(place):
         pipeline = load_pipeline(manifest["file"], manifest["settings"])
         if unknown := pipeline.unknown_code():
             raise UsageError(
-                f"This run cannot go on: {unknown}",
+                f"This run cannot be resumed: {unknown}",
                 where=manifest["file"],
                 expected="functions whose code, and all that it refers to, can be compared with the earlier run's",
-                remedy="take that out of the function; or train anew with streamkern run, which reuses nothing then",
+                remedy="remove it from the function; or start again with streamkern run, which then reuses no result",
             )
         return run(
             pipeline,

@@ -193,7 +193,7 @@ class KeptStages(Stages):
                 problem, solver, iteration, anew, on_step=self.stepped, start=start, keeper=checkpoints
             )
             if outcome.failure is not None and checkpoints is not None:
-                checkpoints.clear()  # going on from there would end there again
+                checkpoints.clear()  # a resumed run would fail at the same step
             require_success(outcome)
             for message in last.report.get("warnings", ()):
                 self.events.emit("warning", message=message)

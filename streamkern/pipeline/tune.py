@@ -95,21 +95,21 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Results of a search: the models that were tried, and the one to take.
+    """Results of a search: the models that were tried, and the choice.
 
     Attributes:
         trials: every kernel with every ridge, at the most centers.
         curve: the chosen kernel with the best ridge at each number of centers, ascending.
         choice: the trial that was chosen.
-        pipeline: the pipeline with the choice in it: ``sk.run(tuning.pipeline)``.
-        medians: the median distance of two rows, by the norm that it is taken in.
+        pipeline: the pipeline with the chosen settings: ``sk.run(tuning.pipeline)``.
+        medians: the median distance of two rows, by norm.
         rows: rows that trials were fitted to.
         held_out: rows they were scored on.
         metric: name of ``score``: ``accuracy`` or ``r2``.
         seconds: of the tuning.
         reasons: of the choice, a sentence each.
-        search: the choice of a kernel that is left open, among norms, bandwidths, metrics and ridges; None where one
-            is given, or the rows are too few for a search. ``trials`` are then of rows through its metric.
+        search: the search for a kernel, if none is given, among norms, bandwidths, metrics and ridges; None if a kernel
+            is given, or the rows are too few. ``trials`` then use its metric.
     """
 
     trials: tuple[Trial, ...]
@@ -370,7 +370,7 @@ class _Bench:
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
-        # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
+        # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
         scaling = pipeline.standardise if search is not None else bool(pipeline.standardise)
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
         scaled, facts = prepare(recipe, executor, Stages())
@@ -444,14 +444,14 @@ def _pipeline(
         )  # fmt: skip
     if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
         raise UsageError(
-            "A pipeline is given, and parameters that belong to it are given as well.",
+            "A pipeline is given together with parameters that belong to it.",
             where="tune(task=..., preprocess=..., standardise=...)",
             expected="these with a Dataset only",
             remedy="set them in the pipeline",
         )
     if data.features is not None:
         raise UsageError(
-            "The pipeline works on features.",
+            "The pipeline has a feature map.",
             where="tune(data)",
             expected="kernel values at centers",
             remedy="tune a pipeline without features: its bandwidth serves random features too",
@@ -544,7 +544,7 @@ def _chosen(
     widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
     sigma = _bandwidth(choice.kernel)
     if search is not None:
-        reasons = [search.reason(), "the pipeline's kernel stays open: a run chooses again, on rows of its own"]
+        reasons = [search.reason(), "the pipeline still has no kernel: a run searches again, on other rows"]
     elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
         reasons.append("the bandwidth is at the end of the range tried: look further out with another kernel=...")
     given = pipeline.centers
@@ -569,7 +569,7 @@ def _chosen(
         name = solver.to_json()["name"]
         small = min((t for t in trials if t.kernel == choice.kernel), key=lambda t: t.ridge)
         reasons.append(
-            f"ridge: {name} has none, and stops early instead; with {most.centers:,} centers the squared error is "
+            f"ridge: {name} has no ridge, and stops early instead; with {most.centers:,} centers the squared error is "
             f"{most.mse:.4g} at the best ridge, {small.mse:.4g} at {small.ridge:.0e}"
         )
         reasons.append(f"q, batch and step: {name} measures them on the problem when it runs, which no subsample can")

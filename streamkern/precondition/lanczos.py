@@ -103,7 +103,7 @@ def block_lanczos(
     sweeps = 0
     while sweeps < limit:
         sweeps += 1
-        # What is swept with is the rounded block, so the rounded block is what the space is spanned by.
+        # The sweep multiplies with the rounded block, so the space must be spanned by the rounded block.
         rounded = block.astype(basis.dtype)
         product, n = sweep(contribution, rounded)
         product /= n

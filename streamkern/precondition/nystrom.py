@@ -48,7 +48,7 @@ class NystromPreconditioner:
         return (1.0 - self.eigensystem.tail / values) / values
 
     def truncated(self, q: int) -> NystromPreconditioner:
-        """The preconditioner of the first q eigenpairs, q below their number; itself where they are no more."""
+        """Return the preconditioner of the first q eigenpairs; itself if it has no more."""
         values = self.eigensystem.values
         if q >= len(values):
             return self

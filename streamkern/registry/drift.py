@@ -3,8 +3,8 @@
 A ``DataProfile`` holds, for each column, how many training rows lie between the deciles of a sample of them, below its
 lowest and above its highest value, and where a value is missing. Two counts over the same bins are compared by the
 population stability index Σ (p − q) ln(p/q), and by the largest difference of the two distribution functions, which is
-the Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 is no change, one above 0.25 a
-change of population.
+the Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 means no change, and one above 0.25
+a change of population.
 
 Of a model in leaves, rows are counted by leaf as well, and the targets within each.
 """
@@ -42,7 +42,7 @@ SAMPLE_BYTES = 32 << 20
 _DECILES = np.linspace(0, 1, 11)
 _EDGES = len(_DECILES)
 _BINS = _EDGES + 2  # below and above all edges, and missing
-_FLOOR = 1e-4  # share of an empty bin: its logarithm is finite, and a stray row is no change of population
+_FLOOR = 1e-4  # share of an empty bin: its logarithm is finite, and a stray row does not count as a change
 
 
 def edges_of(values: Array) -> Array:
@@ -130,7 +130,7 @@ class Tally:
 
 
 def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
-    """Counts of targets in their bins, or those of labels where there are no edges."""
+    """Return counts of targets in their bins, or of labels if there are no edges."""
     labels: Counter[str] = Counter()
     targets = np.zeros((0, _BINS), dtype=np.int64)
     if y is not None and edges is not None:
@@ -143,7 +143,7 @@ def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[st
 
 @dataclass(eq=False)
 class RoutedScan(RawScan):
-    """The blocks of a scan as stored, each with the leaf that its rows lie in.
+    """The blocks of a scan as stored, with the leaf of each row.
 
     Args:
         scan: of rows as the tree's model sees them.

@@ -61,10 +61,10 @@ class Standing:
 
 
 class Registry:
-    """Models by version number, in a local directory or in a store over a network.
+    """Models by version number, in a local directory or an object store.
 
-    A store over a network (``s3://bucket/models``) has no locks: of two machines that would replace the same champion
-    one is refused, if the store has conditional writes, as S3 does; for others let one machine write.
+    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them is
+    refused, provided that the store has conditional writes, as S3 does; otherwise let one machine write.
 
     Args:
         place: the directory, or an fsspec URL.
@@ -72,7 +72,7 @@ class Registry:
         storage_options: for fsspec.
 
     Raises:
-        UsageError: there is no registry there, and none is to be made.
+        UsageError: there is no registry at this place, and ``create`` is False.
         StorageError: it cannot be made, or reached.
     """
 
@@ -87,7 +87,7 @@ class Registry:
             raise UsageError(
                 "There is no model registry here.",
                 where=self.where,
-                expected="a place where streamkern retrain has kept models",
+                expected="a directory or URL with models of streamkern retrain",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
 
@@ -113,13 +113,14 @@ class Registry:
         return self._parsed(self._champion_file()[0])
 
     def path(self, version: int | str | None = None) -> Path:
-        """The local directory of a version; of the champion by default.
+        """Return the local directory of a version; of the champion by default.
 
         Args:
             version: its number, as a number or as text such as ``7`` or ``000007``.
 
         Raises:
-            UsageError: it is no version number, there is no such version, there is no champion, or it is not local.
+            UsageError: the version is not a number or does not exist, there is no champion, or the registry is not
+                local.
         """
         if not isinstance(self._store, DirectoryStore):
             raise UsageError(
@@ -135,7 +136,7 @@ class Registry:
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
-        """The number of a version that is there; of the champion by default.
+        """Return the number of an existing version; of the champion by default.
 
         Raises:
             UsageError: see ``path``.
@@ -168,7 +169,7 @@ class Registry:
         return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
-        """Metadata of a version; of the champion by default.
+        """Return the metadata of a version; of the champion by default.
 
         Raises:
             UsageError: see ``path``.
@@ -181,7 +182,7 @@ class Registry:
             seal = record.pop("sha256", None)
             if seal != digest(record) or record.get("version") != number:
                 raise ModelFormatError(
-                    "The record is not what was written: its checksum differs.",
+                    "The record is damaged: its checksum differs.",
                     where=self._at(name),
                     expected="the checksum it was written with",
                     remedy="restore it from a copy",
@@ -191,7 +192,7 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """A version's model; the champion's by default. It is complete even if others promote or prune meanwhile.
+        """Load the model of a version, the champion by default, complete even if others promote or prune meanwhile.
 
         Raises:
             UsageError: see ``path``.
@@ -208,13 +209,13 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """The result of ``read`` for a part of a version; of the champion's, again if it was replaced meanwhile.
+        """Return the result of ``read`` for a part of a version; repeat it if the champion was replaced meanwhile.
 
         Args:
             version: its number; the champion's by default.
             part: the name of a directory, such as ``profile.zarr``.
-            read: is given the directory, or a copy, which is gone afterwards.
-            user: holds, after ``read``, the object with whose end the copy may go instead.
+            read: called with the directory, or a temporary copy.
+            user: contains, after ``read``, an object that keeps the copy for its lifetime.
         """
 
         def at(number: int) -> T:
@@ -222,7 +223,7 @@ class Registry:
             try:
                 return read(folder)
             finally:
-                self._store.let_go(folder, *user)
+                self._store.release(folder, *user)
 
         return self._steady(version, at)
 
@@ -240,7 +241,7 @@ class Registry:
         raise StorageError(
             "The champion changed faster than it could be read.",
             where=self.where,
-            expected="a champion that stands for a moment",
+            expected="a champion that does not change while it is read",
             remedy="try again",
         )
 
@@ -250,8 +251,8 @@ class Registry:
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Lock the registry, and repair what a killed process left half done.
 
-        The lock goes with the process that holds it, so that a dead one never leaves it behind. Where the registry is
-        not local, it is one on the run directory, among the processes of this machine.
+        The operating system releases the lock when the process ends. If the registry is
+        not local, the lock is on the run directory and excludes processes of this machine.
 
         Args:
             run_dir: where training runs, if it does.
@@ -268,7 +269,7 @@ class Registry:
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
-        """A new version. The caller holds the lock.
+        """Add a new version. The caller holds the lock.
 
         Args:
             fill: writes ``model.zarr`` and its further files into a given directory.
@@ -299,7 +300,7 @@ class Registry:
             raise StorageError(
                 f"The version could not be written: {error.strerror}.",
                 where=self.where,
-                expected="a disk with room, and the right to write",
+                expected="a disk with space, and permission to write",
                 remedy="free space",
             ) from error
         return number
@@ -337,7 +338,7 @@ class Registry:
         return number
 
     def rollback(self) -> int:
-        """Make the champion before this one the champion again. The caller holds the lock.
+        """Promote the previous champion again. The caller holds the lock.
 
         Returns:
             Its number.
@@ -373,9 +374,7 @@ class Registry:
             UsageError: ``keep`` is below 1.
         """
         if keep < 1:
-            raise UsageError(
-                f"{keep} versions are to be kept.", where="prune", expected="at least 1", remedy="keep 1 or more"
-            )
+            raise UsageError(f"keep is {keep}.", where="prune", expected="at least 1", remedy="keep 1 or more")
         standing, present = self.standing, self.versions
         kept = {*present[-keep:], standing.champion, *standing.before[:1]}
         gone = [number for number in present if number not in kept]
@@ -384,11 +383,11 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log; a place that cannot be written to does not undo the decision."""
+        """Append a decision to the log; if the log is not writable, the decision stands."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
-        """All decisions, oldest first; half a line of a killed process is left out."""
+        """Return all decisions, oldest first; an incomplete line of a killed process is skipped."""
         found = []
         for line in self._store.lines():
             with suppress(ValueError, StorageError):
@@ -415,7 +414,7 @@ class Registry:
     def _standing_to_replace(self) -> tuple[Standing, str | None]:
         """The standing, and the tag of its file.
 
-        Where the file is damaged, a promotion is what mends it, and nothing is promoted by itself.
+        A promotion repairs a damaged file; nothing is promoted automatically.
         """
         content, tag = self._champion_file()
         try:

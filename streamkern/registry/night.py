@@ -85,7 +85,7 @@ def added_night(
     forget: Dataset | None,
     threads: int | None,
 ) -> tuple[Night | None, str | None]:
-    """The night, where the champion's sums can be taken; or why every row is read again.
+    """Return the decision of a night that updates the champion's sums; or why every row is read again.
 
     Args:
         pipeline: the definition.

@@ -49,7 +49,7 @@ from streamkern.user_code import described
 GROWN = 1.5
 """Times the rows that the centers were chosen among: with more, they are chosen again, and training begins at 0."""
 
-_DRAW = 11  # a draw of its own among those of the data set
+_DRAW = 11  # distinguishes this draw from others of the data set
 
 
 class RetrainResult(dict[str, Any]):
@@ -105,31 +105,31 @@ def retrain(
 ) -> RetrainResult:
     """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
 
-    Where the champion keeps its sums (``solver=Direct(keep_sums=True)``), rows that are stored as they were are not
-    read again: new ones are added to its sums, with its kernel, centers and preprocessing.
+    If the champion keeps its sums (``solver=Direct(keep_sums=True)``), unchanged stored rows are not
+    read again: new rows are added to its sums, with its kernel, centers and preprocessing.
 
-    Killed at any moment, the next call goes on: training from its checkpoint, a promotion that was decided is carried
-    out, and the champion is the one before or the one after.
+    After a kill at any moment, the next call resumes: training continues from its checkpoint, and a promotion that was
+    decided is completed. The champion is always the old or the new one.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
-        registry: where models are kept: a directory, made where it is missing, or an fsspec URL (``s3://bucket/models``),
-            where training runs in ``runs/NAME``.
+        registry: directory of the models, created if missing; or an fsspec URL (``s3://bucket/models``), with training
+            in ``runs/NAME``.
         gate: the condition, as ``streamkern.registry.gate`` reads it; by default not worse than the champion by more
             than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
-        cold: begin at 0 with new centers, rather than at the champion's weights where that can be.
-        keep: versions that stay, besides the champion and the one before it.
-        forget: rows that the champion was fitted to and that are no longer among the training rows, as they were, with
-            their target: of a file that was removed, or all of a file before rows were deleted from it. They are taken
-            away from the champion's sums, and from its centers; without them every row is read again.
+        cold: start at 0 with new centers, even if a warm start from the champion is possible.
+        keep: versions to keep, besides the champion and the one before it.
+        forget: rows of the champion that are no longer training rows, with their original targets: those of a removed
+            file, or the whole file before rows were deleted from it. They are subtracted from the champion's sums and
+            removed from its centers; without ``forget`` every row is read again.
         memory: as for ``run``.
         threads: as for ``run``.
         scheduler: as for ``run``; test rows are scored on threads of this process.
         device: as for ``run``.
         checkpoint_seconds: as for ``run``.
         listeners: called with every event of the training.
-        report: writes the page of a run directory and says where, as the command line does; the version keeps it. Where
-            it fails, that is a warning.
+        report: writes the page of a run directory and returns its path, as the command line does; the version keeps the
+            page. A failure is a warning.
         verbose: as for ``run``.
 
     Returns:
@@ -144,7 +144,7 @@ def retrain(
     """
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)
     if keep < 1:
-        raise UsageError(f"{keep} versions are to be kept.", where="keep", expected="at least 1")
+        raise UsageError(f"keep is {keep}.", where="keep", expected="at least 1")
     if pipeline.test is None:
         raise UsageError(
             "The pipeline has no test rows.",
@@ -211,7 +211,7 @@ def _decide(
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
-    why_cold = _anew(pipeline, models, champion, cold, last)
+    why_cold = _why_cold(pipeline, models, champion, cold, last)
     keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
     sums = ledger(pipeline) if keeps else None
     night: Night | None = None
@@ -254,7 +254,7 @@ def _decide(
     if report is not None and night is None:  # a report is one of a run
         try:
             page = report(folder)
-        except Exception as error:  # a picture is no reason to lose a night
+        except Exception as error:  # a failed report must not fail the night
             warnings = [*warnings, f"the report could not be written: {error}"]
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
@@ -314,7 +314,7 @@ def _decide(
     return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
 
 
-def _anew(
+def _why_cold(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
 ) -> str | None:
     """Why training begins without the champion, or None."""

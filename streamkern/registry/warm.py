@@ -1,4 +1,4 @@
-"""The pipeline that goes on from a champion, where its weights, centers and scaling fit the rows."""
+"""Warm start of a pipeline from a champion whose weights, centers and scaling fit the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamkern.solvers.warm import SHARE, WarmEigenPro
 
 
 def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
-    """The pipeline that goes on from the champion; or as it is, and why it must begin anew.
+    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
 
     Args:
         pipeline: the definition.

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from streamkern.report.figures import UNIT, Level, Line, Plot, histogram, number_text, plot
-from streamkern.report.markup import LARGEST_TABLE, NONE, PLOTTED_OUTPUTS, Entry, beside, details, framed, legend, table
+from streamkern.report.markup import (
+    LARGEST_TABLE,
+    NONE,
+    PLOTTED_OUTPUTS,
+    Entry,
+    details,
+    framed,
+    legend,
+    side_by_side,
+    table,
+)
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.verdict import labels
 from streamkern.types import Array
@@ -118,7 +128,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
     ]
     head = ("bin", rows, "predicted", "observed")
     key = legend([Entry("observed", 0, 0, "circle"), Entry("as often as said", 6, 1)])
-    figures = beside(
+    figures = side_by_side(
         framed("reliability", key, caption),
         framed("probabilities", legend([Entry(rows, 0)]), f"{rows} by {what}."),
     )
@@ -145,7 +155,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
     left = "" if len(called) - (len(called) == 2) == len(entries) else (
         f" Of {len(called)} classes those {len(entries)} with the least area are drawn."
     )  # fmt: skip
-    of = f" of {_word(part)} rows; points are what is predicted.{left}"
+    of = f" of {_word(part)} rows; points are the predictions.{left}"
     summary = [
         [name, *_numbers(each, ("support", "auc", "average_precision", "recall", "precision"))]
         for name, each in _listed(metrics)
@@ -157,7 +167,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
         [number_text(float(f"{score:.4g}")), *(_number(value) for value in rest)]
         for score, *rest in _spread(points)[:, 1:]
     ]) if one else ""  # fmt: skip
-    figures = beside(
+    figures = side_by_side(
         framed("roc", legend(entries), f"ROC curve{'' if one else 's'}{of} Chance is on the diagonal."),
         framed("precision", legend(entries), f"Precision and recall{of}"),
     )
@@ -196,7 +206,7 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
         f"Targets of {_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
         f"predicted errors to that with the largest.{said}"
     )
-    figures = beside(
+    figures = side_by_side(
         framed("fifths", legend([*entries, Entry("what they say", 6, 1)]), caption),
         framed("widths", legend(entries), "How wide the intervals are, in the target's unit."),
     )

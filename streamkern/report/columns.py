@@ -56,8 +56,8 @@ def _shares(metric: dict[str, Any]) -> str:
             + "</details>"
         )
     note = (
-        "Changes of predictions with columns, in units of standard deviations. It is no cause: columns that say "
-        "the same share what either alone would have."
+        "Changes of predictions with columns, in units of standard deviations. They do not show causes; correlated "
+        "columns divide their share."
     )
     return "".join([*drawn, f'<p class="note">{note}</p>'])
 

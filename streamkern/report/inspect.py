@@ -48,7 +48,7 @@ class Inspection:
         facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
         columns: sketches of the columns.
         names: of the columns.
-        others: name, type and contents of columns that are no features as they stand, such as text.
+        others: name, type and contents of columns that cannot be features without encoding, such as text.
     """
 
     facts: dict[str, Any]
@@ -156,11 +156,11 @@ def inspect(
     memory: str | int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Inspection:
-    """Look at every row of a data set, twice; and once at columns that are no features as they stand.
+    """Sweep over every row of a data set twice; and once over columns that cannot be features without encoding.
 
     Args:
-        path: whatever ``ingest`` takes: a path, glob or URL, arrays, frames.
-        target: the column of targets, or several; for what ``ingest`` has made, what it noted.
+        path: any source of ``ingest``: a path, glob or URL, arrays, frames.
+        target: the column of targets, or several; for ingested data, the recorded one.
         columns: features to look at.
         schema: kinds of columns by name, as for ``open_dataset``.
         exclude: columns to leave out.
@@ -173,7 +173,7 @@ def inspect(
         StorageError: a chunk cannot be read.
         DataError: the files cannot be read as rows.
         PlanRefusedError: it would not fit the memory; with the remedy.
-        MemoryLimitError: the process came to hold more all the same.
+        MemoryLimitError: the process exceeded its budget.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
     with ExitStack() as stack:
@@ -329,9 +329,10 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
-    unnamed = dict(facts["classes"] or ()).get("", 0)  # of parquet and arrays: a field of text that is empty has none
+    # Only in parquet and arrays: an empty field of a text file is a missing label.
+    unnamed = dict(facts["classes"] or ()).get("", 0)
     if unnamed:
-        advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
+        advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > WARN_ABOVE:
         advice.append("the rows are sorted by label, or nearly so: streamkern ingest --shuffle")

@@ -30,7 +30,7 @@ class LivePage:
 
     Raises:
         UsageError: there is no run in one of the directories.
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def bar(share: float, text: str, colour: str = COLOURS[0]) -> Markup:
 
 
 def heat(counts: Array, names: Sequence[str], caption: str) -> str:
-    """Counts of (class, taken for) as a table whose cells are shaded by their share of the row."""
+    """Return counts of (class, predicted class) as a table whose cells are shaded by their share of the row."""
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
     def cell(i: int, j: int) -> str:
@@ -81,7 +81,7 @@ def heat(counts: Array, names: Sequence[str], caption: str) -> str:
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table class="heat">'
         f"<caption><span>{escape(caption)}</span></caption>"
-        f'<thead><tr><th scope="col">is \\ taken for</th>{head}</tr></thead>'
+        f'<thead><tr><th scope="col">true \\ predicted</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -137,7 +137,7 @@ def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
     return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{details(numbers) if numbers else ''}</figure>"
 
 
-def beside(*figures: str) -> str:
+def side_by_side(*figures: str) -> str:
     """Figures side by side where the window is wide enough, else one under another."""
     return f'<div class="pair">{"".join(figures)}</div>'
 

@@ -23,9 +23,9 @@ def log_to_mlflow(
 ) -> str:
     """Log a run to MLflow. The same run again is found there and not logged twice.
 
-    Logged are what the pipeline was (parameters), the scores of training and test rows, the loss and the validation
+    It logs the settings of the pipeline (parameters), the scores of training and test rows, the loss and the validation
     scores of every pass (metrics), memory and speed, the digest of the weights (a tag), and the files
-    ``manifest.json``, ``result.json`` and, where it has been written, ``report.html``.
+    ``manifest.json``, ``result.json`` and, if it exists, ``report.html``.
 
     Args:
         run_dir: the run directory; training may have ended in any way.

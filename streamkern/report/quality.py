@@ -1,8 +1,8 @@
 """Shuffle quality: how much more the labels of batches vary than those of randomly drawn ones.
 
-The rows of a batch that come from one place of a sorted store are alike, and what a step learns from them is nearly
-what it would learn from one. The measure is the variance of the batches' label means over what it is for a global
-shuffle: 1 is as good as random, and m is the worst there is for batches of m rows.
+The rows of a batch that come from one place of a sorted store are similar, and a step on them learns little more than
+from one of them. The measure is the variance of the batches' label means over what it is for a global shuffle: 1 is as
+good as random, and m is the worst there is for batches of m rows.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Spread:
         n = len(y)
         starts = np.arange(0, n, self.batch)
         sizes = np.diff(np.append(starts, n))
-        labels, between = Labels.none(), 0.0
+        labels, between = LabelCounts.none(), 0.0
         if y.ndim == 1:
             values, codes = distinct(y)
             if len(values) <= MAX_CLASSES:
                 cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
                 counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
                 between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
-                labels = Labels(Counter(dict(zip(values, counts.sum(axis=0).tolist(), strict=True))))
+                labels = LabelCounts(Counter(dict(zip(values, counts.sum(axis=0).tolist(), strict=True))))
             else:
-                labels = Labels(None)
+                labels = LabelCounts(None)
         zero = np.zeros(1)
         if self.pivot is None:
             return len(starts), n, labels, between, 0.0, zero, 0.0
@@ -73,7 +73,7 @@ class Spread:
         return len(starts), n, labels, between, ahead, centred.sum(axis=0), float(np.square(centred).sum())
 
 
-class Labels:
+class LabelCounts:
     """Rows of each label; None where there are too many to count. Adds.
 
     Args:
@@ -84,15 +84,15 @@ class Labels:
         self.counts = counts
 
     @classmethod
-    def none(cls) -> Labels:
+    def none(cls) -> LabelCounts:
         """No rows."""
         return cls(Counter())
 
-    def __add__(self, other: Labels) -> Labels:
+    def __add__(self, other: LabelCounts) -> LabelCounts:
         if self.counts is None or other.counts is None:
-            return Labels(None)
+            return LabelCounts(None)
         total = self.counts + other.counts
-        return Labels(total if len(total) <= MAX_CLASSES else None)
+        return LabelCounts(total if len(total) <= MAX_CLASSES else None)
 
 
 def stored_ratio(sums: tuple[Any, ...]) -> float:
@@ -147,13 +147,13 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         y = source.read(chunk).y
         ids = chosen(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
         assert y is not None
-        parts.append(_labels_of(y if ids is None else y[ids - int(bounds[chunk])]))
+        parts.append(_chunk_labels(y if ids is None else y[ids - int(bounds[chunk])]))
     means, sizes, total = _label_means(parts)
     if total <= 0:
         return 1.0
     within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
                                       weights=sizes))  # fmt: skip
-    # The means of chunks of few rows differ by chance, which is no fault of the order.
+    # The means of small chunks also differ by chance, which the order does not cause.
     apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
     groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
     mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)
@@ -186,7 +186,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
     )
 
 
-class _Labels(NamedTuple):
+class _ChunkLabels(NamedTuple):
     """The stored labels of a chunk.
 
     Attributes:
@@ -202,7 +202,7 @@ class _Labels(NamedTuple):
     spread: float
 
 
-def _labels_of(y: Array) -> _Labels:
+def _chunk_labels(y: Array) -> _ChunkLabels:
     """Labels of one chunk, shape (n,) or (n, c)."""
     counts, numbers = None, np.zeros((len(y), 1))
     if y.ndim == 1 and y.dtype.kind in "OUbiu":
@@ -212,10 +212,10 @@ def _labels_of(y: Array) -> _Labels:
     if y.dtype.kind not in "OU":
         numbers = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(len(y), -1)
     mean = numbers.mean(axis=0)
-    return _Labels(len(y), counts, mean, float(np.square(numbers - mean).sum()))
+    return _ChunkLabels(len(y), counts, mean, float(np.square(numbers - mean).sum()))
 
 
-def _label_means(parts: list[_Labels]) -> tuple[Array, Array, float]:
+def _label_means(parts: list[_ChunkLabels]) -> tuple[Array, Array, float]:
     """Mean label of each part, shape (k, c); rows of each; variance of all. One-hot where labels are classes."""
     sizes = np.array([part.rows for part in parts])
     known = [part.counts for part in parts if part.counts is not None]

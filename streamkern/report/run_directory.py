@@ -50,7 +50,7 @@ class RunDirectory:
 
     @property
     def solver(self) -> dict[str, Any]:
-        """Name and parameters of the solver; empty where the run has chosen it by itself."""
+        """Name and parameters of the solver; empty if the run chose it."""
         found = self.manifest.get("solver")
         return found if isinstance(found, dict) else {}
 

@@ -34,9 +34,9 @@ from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
 _LABELS = 5  # of several a row, whose thresholds are shown
-_SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
+_SMALLEST_SIDE = 8  # pixels; narrower rows are not shown as images unless their shape is given
 
-_BESIDE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
+_SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
 
 Plots = dict[str, Plot]
 
@@ -300,7 +300,7 @@ def _confusion(record: RunDirectory) -> str:
         rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
         html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
     if wrong:
-        listed = "; ".join(f"{a} taken for {b} ({n:,})" for a, b, n in wrong)
+        listed = "; ".join(f"{a} predicted as {b} ({n:,})" for a, b, n in wrong)
         html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
     else:
         html += f"<p>No {word} row is predicted as another class.</p>"
@@ -519,7 +519,7 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
     html = ""
     if lines:
         plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
-        above = f" What is allowed lies above the plot: {', '.join(beyond)}." if beyond else ""
+        above = f" The budget is above the plot: {', '.join(beyond)}." if beyond else ""
         html = framed("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
     html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
     if not many:
@@ -555,7 +555,7 @@ def _settings(record: RunDirectory) -> str:
     manifest = dict(record.manifest)
     versions = manifest.pop("versions", {})
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
-    found = {k: v for k, v in _solver_report(record).items() if k not in _BESIDE}
+    found = {k: v for k, v in _solver_report(record).items() if k not in _SHOWN_ELSEWHERE}
     shown = {name: number_text(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
@@ -615,6 +615,6 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
 
 
 def _nothing(why: str, *records: RunDirectory) -> str:
-    """Why a section is empty; of a run that goes on, that it is not there yet."""
+    """Return the reason why a section is empty; for a running run, that it is not there yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

@@ -40,10 +40,10 @@ class Explanation:
     """The columns and directions that a model depends on.
 
     Attributes:
-        columns: names of the stored columns; their numbers where they have none.
+        columns: names of the stored columns, or their positions if they have no names.
         importances: share of each in the squared gradient of the outputs, shape (columns,), sum 1; None for a model
             that was fitted without a metric.
-        directions: of a full metric, the most telling first: share, and features with their loadings.
+        directions: of a full metric, the most important first: share, and features with their loadings.
         predictions: of the rows, shape (n,) or (n, c).
         gradients: derivative of the predicted value, or of the score of the predicted class, by each column in the
             column's own units, shape (n, columns); NaN for a category.
@@ -104,11 +104,11 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
 
     Args:
         model: a model; or the path of one, or of a run.
-        rows: rows whose gradients are wanted, as for ``KernelMachine.predict``; None for none.
-        most: the first of them that are taken; None for all.
+        rows: rows to compute gradients for, as for ``KernelMachine.predict``; None for none.
+        most: number of first rows to use; None for all.
 
     Raises:
-        UsageError: gradients are wanted of a model on features, or one with several outputs.
+        UsageError: ``rows`` are given, and the model is on features or has several outputs.
         DataError: the rows are not those of training.
         StorageError: there is no model.
     """
@@ -127,7 +127,7 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
             "Preprocessing combines columns, so no feature belongs to a single column.",
             where="explain(rows=...)",
             expected="a model whose features come from one column each",
-            remedy="leave the rows out: shares of features are there",
+            remedy="leave the rows out to get shares of features",
         )
     predictions, gradients = row_gradients(made, rows, most)
     return Explanation(names, shares, _directions(made), predictions, gradients)

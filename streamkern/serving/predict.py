@@ -61,11 +61,11 @@ class PredictionResult:
         path: where.
         rows: rows.
         columns: names of the parquet columns.
-        kept: rows that an interrupted prediction had written already; all, where the target was there already.
+        kept: rows written by an earlier, interrupted prediction; all, if the target existed already.
         seconds: how long it took.
         rows_per_second: speed over the rows that were not kept, from the first read to the last write.
-        peak_memory_bytes: most that the process has held since it began.
-        projected_memory_bytes: projected peak; 0 where nothing was left to do.
+        peak_memory_bytes: peak memory of the process since its start.
+        projected_memory_bytes: projected peak; 0 if nothing was left to do.
         memory_budget_bytes: the budget.
         stored_bytes: bytes on disk.
         unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
@@ -119,34 +119,34 @@ def predict(
 ) -> PredictionResult:
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
-    The column ``prediction`` holds labels as they were in training, or values (``prediction_0``, ... where there are
-    several). The target appears when it is whole. The same call after an interruption goes on with the parts that are
-    missing and gives the same bytes; after it is done, it does nothing. A CSV file has no room for a note of what it
-    holds: a call after it is done ends with an error, unless ``overwrite`` is given.
+    The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
+    outputs). The target appears when it is complete. After an interruption, the same call computes the missing parts
+    and gives the same bytes; after completion, it does nothing. A CSV file cannot store a fingerprint, so a call after
+    completion raises an error, unless ``overwrite`` is given.
 
     Args:
-        model: a saved model, one in memory, or a registry, by its directory or URL: its champion.
-        data: a table of any kind that can be trained on, with the columns of the training data; others are passed over.
-        target: the local file (parquet, CSV) or directory (zarr) to make.
+        model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
+        data: a table in any format that can be trained on, with the columns of training; others are ignored.
+        target: the local file (parquet, CSV) or directory (zarr) to create.
         id: a column of numbers or strings to copy.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
             ``probabilities``.
         interval: write the ends that hold the target with this probability: ``lower`` and ``upper``, or ``lower_0``,
             ``upper_0``, ``lower_1``, ... where there are several values. In zarr one array, ``interval``.
-        format: ``parquet``, ``csv`` or ``zarr``; by the end of ``target`` if not given.
+        format: ``parquet``, ``csv`` or ``zarr``; by the ending of ``target`` if not given.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: of this process, as for ``run``.
         scheduler: where blocks run, as for ``run``.
-        overwrite: replace other predictions that are there.
+        overwrite: replace existing predictions.
         storage_options: for fsspec URLs of the data.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
         UsageError: parameters that contradict each other.
-        PlanRefusedError: it would not fit; with the remedy.
-        MemoryLimitError: the process came to hold more all the same; parts that were written are kept.
+        PlanRefusedError: the prediction would not fit the memory; with the remedy.
+        MemoryLimitError: the process exceeded its budget; written parts are kept.
         DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
         StorageError: nothing there, something else at the target, or a full disk: finished parts are kept.
         BusyError: another process writes to the target.
@@ -180,7 +180,7 @@ def predict(
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
-                held, working = _taken_by(machine, Dataset(source))
+                held, working = _prediction_memory(machine, Dataset(source))
                 # A part in blocks, joined, as labels, in the format's arrays, and encoded by a thread; and the next.
                 held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
                 projected = require_fitting("prediction", source, working, budget, executor.slots, held)
@@ -210,8 +210,8 @@ def predict(
         )
 
 
-def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
-    """Bytes that the model takes, and those that a thread takes which predicts rows, beyond reading them."""
+def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
+    """Return the bytes of the model, and of a thread that predicts rows, without those for reading them."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model.output_dtype.itemsize
     row = source.reading().row
@@ -350,7 +350,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
 def _require_room(place: Path, replace: bool) -> None:
     if os.path.lexists(place) and not replace:
         raise StorageError(
-            "there is something at this place already",
+            "this path already exists",
             where=str(place),
             expected="nothing, or predictions of the same rows by the same model",
             remedy="choose another place, or remove it, or ask to overwrite it if it holds other predictions",
@@ -500,7 +500,7 @@ def evaluate(
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
-        held, working = _taken_by(machine, dataset)
+        held, working = _prediction_memory(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)

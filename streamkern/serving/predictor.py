@@ -33,22 +33,22 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 
 
 class Predictor:
-    """Predicts rows in memory, as ``KernelMachine.predict`` does, without its cost of beginning.
+    """Predict rows in memory like ``KernelMachine.predict``, without its setup in every call.
 
-    Any number of threads may ask at a time; each keeps a buffer of its own. Nothing is written after the model is
-    loaded. BLAS may use threads for one answer: where many run side by side, start with OMP_NUM_THREADS=1.
+    Any number of threads may call it at a time; each has its own buffer. The model is not changed after it is
+    loaded. BLAS may use several threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
 
     Args:
-        model: a saved model, one in memory, or a registry, by its directory or URL or as a ``Registry``: its champion.
-        max_rows: most rows of one question.
+        model: a saved model, a model in memory, or a registry (a directory, URL or ``Registry``), for its champion.
+        max_rows: most rows of one call.
 
     Attributes:
         model: the model.
-        max_rows: most rows of one question.
+        max_rows: most rows of one call.
 
     Raises:
-        StorageError: there is no model here.
-        ModelFormatError: it is not a model, or not as it was written.
+        StorageError: there is no model at this path.
+        ModelFormatError: the files are not a model, or are damaged.
         UsageError: ``max_rows`` is below 1, or the registry has no champion.
     """
 
@@ -135,7 +135,12 @@ class Predictor:
             )
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
-            raise DataError(f"There are {many:,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+            raise DataError(
+                f"There are {many:,} rows.",
+                where="the rows",
+                expected=expected,
+                remedy="split the rows into several calls",
+            )
         schema = self.model.schema
         if is_table(X) or (schema is not None and not schema.plain and len(X)):
             return self.model.rows_of(X)

@@ -34,7 +34,7 @@ class ModelAnswers:
             executor: where blocks run; threads of this process by default.
 
         Raises:
-            UsageError: the model has none: it predicts values, or there were no rows to learn them from.
+            UsageError: the model has no probabilities: it predicts values, or there were no rows to learn them from.
             DataError: as in ``decision_function``.
         """
         return self._calibration().probabilities(self.decision_function(X, executor=executor))
@@ -89,7 +89,7 @@ class ModelAnswers:
             )
         if calibration.sets is None:
             raise UsageError(
-                "The model has no rows that it was not fitted to, from which sets of classes are made.",
+                "The model was trained without held-out rows, which prediction sets need.",
                 where="prediction_set",
                 expected="a classifier that was trained with validation rows",
                 remedy="train with validation=0.1 (Pipeline(validation=...))",
@@ -121,7 +121,7 @@ class ModelAnswers:
             Shape (n, 2), or (n, c, 2) where targets have several values; float64.
 
         Raises:
-            UsageError: the model has none: it is a classifier, or there were no rows to learn them from.
+            UsageError: the model has no intervals: it is a classifier, or there were no rows to learn them from.
             DataError: as in ``decision_function``.
         """
         return self.intervals(self.decision_function(X, executor=executor, scales=True), coverage)

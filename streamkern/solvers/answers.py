@@ -62,7 +62,7 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
 
 
 def with_held_out(recipe: Any) -> tuple[Any, str]:
-    """The recipe with rows held out for probabilities or intervals, and their description; "" where none are.
+    """Return the recipe with rows held out for probabilities or intervals, and their description, "" without such rows.
 
     Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
 
@@ -99,7 +99,7 @@ def require_left_out(source: str | None) -> None:
     """
     if source is None:
         raise UsageError(
-            "There is a threshold to choose, and no rows that the model is not fitted to.",
+            "A threshold cannot be chosen without held-out rows.",
             where="threshold",
             expected="validation rows, or the solver Direct without augmentation",
             remedy="give validation=0.1 (Pipeline(validation=...)), or solver=sk.Direct()",
@@ -174,7 +174,7 @@ def class_answers(
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
         warn(
             f"{len(missing)} of {encoding.outputs} classes are not among the {made.facts['rows']:,} rows that "
-            f"probabilities are fitted to ({shown}): they have the parameters that all classes share"
+            f"probabilities are fitted to ({shown}): they get the parameters shared by all classes"
         )
     return made
 
@@ -186,7 +186,7 @@ def _with_cut(
     F = left_out.outputs
     cut = cut_for(metric, F[:, 1] - F[:, 0], left_out.y == 1, left_out.w)
     if cut is None:
-        warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it stays in the middle")
+        warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it keeps its default")
         return made
     half = np.array([[-cut.value / 2, cut.value / 2]]) + (0.0 if made.logits else 0.5)
     found = {
@@ -211,7 +211,7 @@ def _with_cuts(
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
         warn(
             f"all or none of the {len(left_out.y):,} rows that thresholds would be chosen on have the label(s) "
-            f"{shown}, whose threshold stays in the middle"
+            f"{shown}, whose threshold keeps its default"
         )
     values = np.array([0.5 if cut is None else 0.5 + cut.value for cut in found])
     facts = {

@@ -1,10 +1,10 @@
 """``solver="auto"``: the choice of a solver by the size of the problem, with the reason.
 
-Decided by operations, passes and memory alone, at the fixed prices below: never by what was measured on this machine,
-its threads or what the process holds already, so that a pipeline has the same solver, and weights, everywhere. Among
-solvers that fit the memory the one with the least to do is taken: one pass of normal equations gives what the others
-converge to, and an iterative method takes the passes it is given. Where the kernel of a table is left open, and with
-it a ridge, normal equations may take ``RIDGE_WORTH`` times as much. Features that the user did not ask for are never
+The choice depends on operations, passes and memory at the fixed prices below, never on measurements of this machine,
+its threads or the memory in use, so that a pipeline has the same solver, and weights, everywhere. Among solvers that
+fit the memory, the one with the least work is chosen: one pass of normal equations gives the solution that the others
+converge to, and an iterative method takes the given passes. If the kernel of a table is not given, a search also finds
+a ridge, and normal equations may take ``RIDGE_WORTH`` times as much. Features that the user did not ask for are never
 chosen: they change the model.
 """
 
@@ -122,7 +122,7 @@ def choose_solver(
         return Choice(
             direct,
             f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
-            f"of {passes} pass(es) of {name}, which have none",
+            f"of {passes} pass(es) of {name}, which have no ridge",
         )
     return Choice(
         iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"

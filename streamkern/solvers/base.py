@@ -143,10 +143,10 @@ class Problem:
         """
         if not isinstance(self.centers.Z, np.ndarray):
             raise UsageError(
-                "The centers are all rows, and stay where they are stored.",
+                "The centers are all rows and stay in their files, which this solver does not support.",
                 where="centers=AllRows()",
                 expected="EigenPro2, without features",
-                remedy="use EigenPro2, or centers that are held, such as Uniform(p)",
+                remedy="use EigenPro2, or centers in memory, such as Uniform(p)",
             )
         return np.asarray(self.centers.Z, dtype=self.dtype)
 
@@ -345,7 +345,7 @@ class Iteration(Protocol):
         """The state with nothing pending, as at the end of training."""
 
     def weights(self, state: Any) -> Array:
-        """The solution that a state stands for, shape (p, c)."""
+        """Return the weights of a state, shape (p, c)."""
 
     def slower(self) -> Any:
         """Return ``prepared`` with a smaller step, for a new start after training diverged; None to give up."""
@@ -433,7 +433,7 @@ class Solver(Protocol):
         """Passes without improvement on validation rows before training stops; None runs all."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Choices that the method makes by itself for p functions and bytes of its own: a word, and why in sentences.
+        """Return automatic choices of the method for p functions and a number of bytes: a word, and why in sentences.
 
         The word is part of a run's fingerprint; empty where nothing is chosen.
         """
@@ -449,7 +449,7 @@ class Solver(Protocol):
         """
 
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
-        """The iteration on a prepared value; prepares it first where it is None.
+        """Return the iteration on a prepared value; prepare it first if it is None.
 
         Raises:
             NumericalError: see ``prepare``.

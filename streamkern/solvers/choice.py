@@ -126,7 +126,7 @@ WIDEST_L1 = 200
 
 _EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
-_SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
+_SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
 _LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
 
 
@@ -309,7 +309,7 @@ class KernelChoice:
         return lines
 
     def solver(self, given: Solver, n: int) -> Solver:
-        """The solver with the ridge for n rows, where it has none but its default: noise asks for λ n."""
+        """Return the solver with the chosen ridge for n rows, if its ridge is the default: noise asks for λ n."""
         least = LEAST_LOGISTIC if isinstance(given, Logistic) else 0.0
         return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 

@@ -40,7 +40,6 @@ class DelayedGradient(Contribution):
     expansion: Expansion
 
     def begin(self, block: Block) -> Any:
-        """The first panel against the centers does not depend on the weights."""
         return self.expansion.begin(block.X)
 
     def __call__(
@@ -152,7 +151,7 @@ class DelayedIteration(OneByOne):
     def settle(self, state: DelayedState) -> DelayedState:
         if not state.steps:
             return state
-        # The projection stands for K⁻¹ and the preconditioner at once: the corrections in alpha are part of it.
+        # The projection includes K⁻¹ and the preconditioner: the corrections in alpha are part of it.
         alpha = state.base + self.projection.apply(state.pending)
         mean = average(state.mean, alpha, state.t + 1)
         return DelayedState(alpha, alpha, mean, state.t + 1, (), np.zeros_like(alpha), 0)

@@ -20,7 +20,7 @@ from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.every_row import SquaredTargets, solve_every_row
 from streamkern.solvers.left_out import LeftOut, leave_one_out
-from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.sums import Change, Sums, normal_equations
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -46,16 +46,16 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True)
 class Direct(ChoosesNothing):
-    """One sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
+    """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    Where the equations are too ill-conditioned for float64, and the memory budget allows it, a second sweep in a basis
-    of orthonormal functions. The report has the relative residual and a condition estimate; a warning says where the
-    solution was not reached.
+    If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
+    a basis of orthonormal functions. The report has the relative residual and a condition estimate; the fit warns if
+    the residual is too large.
 
     Args:
         ridge: λ >= 0.
-        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: rows are then added or taken
-            away by a sweep over them alone (``update_model``, ``partial_fit``, ``retrain``).
+        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: a sweep over single rows can
+            then add or subtract them (``update_model``, ``partial_fit``, ``retrain``).
 
     Raises:
         UsageError: the ridge is negative, or ``keep_sums`` is not a boolean.
@@ -236,7 +236,7 @@ class DirectIteration(WholePasses):
         norm = float(np.max(np.sum(np.abs(A), axis=0)))
         residual = engine.triangular_solve(L, b - engine.product(A, w.astype(np.float64)), lower=True)
         condition = engine.condition(L, norm)
-        # A was summed with errors of ε ‖A‖; what comes of them is largest along its least eigenvalue, ‖A‖/condition.
+        # A was summed with errors of ε ‖A‖; their effect is largest along its least eigenvalue, ‖A‖/condition.
         rounding = eps * np.sqrt(norm * condition) * relative_residual(wide, half)
         self.report["rounding"] = float(rounding)
         jitter = 0.0
@@ -335,7 +335,9 @@ class DirectIteration(WholePasses):
         elif self.problem.better_budget and "sweeps" not in self.report:
             needed = format_bytes(self.problem.better_budget)
             remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
-        said(self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1)
+        report_residual(
+            self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1
+        )
 
     def weights(self, state: Solved) -> Array:
         """The solution."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.engine.packed import PackedFactor, factor_bytes
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
@@ -56,8 +56,8 @@ _EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step cost
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _CLOSE_PRODUCTS = 2  # of delayed projection where it stands in for an exact one, and has nearly its accuracy
 _LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a whole one
-_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
-_SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
+_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which the step saturates and momentum helps
+_SETTLED = 10.0  # the preconditioned directions shrink to exp(-this) by the end of a run
 _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
 
 
@@ -68,22 +68,22 @@ class EigenPro(Parameters):
     Args:
         epochs: passes over the training rows.
         projection: ``exact``, ``packed``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else
-            packed while a lead of a quarter of the centers does, else delayed with two products (inexact where a
-            momentum is given, which delayed projection does not take).
-        s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 of more centers than s.
+            packed while a lead of a quarter of the centers does, else delayed with two products (inexact if a
+            momentum is given, which delayed projection does not support).
+        s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
+        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 if there are more centers than s.
         batch: rows of a step m; by default the measured critical batch, or enough to keep cores busy if larger; up
-            to 1,024 a lane where a run has so many rows that enough steps remain (``affordable_batch``).
+            to 1,024 a lane if the rows are enough for many steps (``affordable_batch``).
         step: η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
-            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. For steps
-            that are projected each; delayed projection takes none.
+            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. Not
+            available with delayed projection.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
-            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 where
-            ``auto`` stands for it.
+            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 if
+            ``auto`` chooses it.
 
     Raises:
         UsageError: a value is out of range.
@@ -108,8 +108,7 @@ class EigenPro(Parameters):
                 expected="one of " + ", ".join(PROJECTIONS),
             )
         require_counts(self, epochs=1, s=1, q=1, batch=1, patience=1, projection_products=0)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
+        require_step(self)
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise UsageError(f"The momentum is {self.momentum}.", where="EigenPro(momentum=...)", expected="in [0, 1)")
         if self.momentum and self.projection == "delayed":
@@ -194,7 +193,7 @@ class EigenPro(Parameters):
         """Eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError(
-                "EigenPro works on a kernel and centers.",
+                "EigenPro needs a kernel and centers, not features.",
                 where="features",
                 expected="features=None",
                 remedy="leave features out",

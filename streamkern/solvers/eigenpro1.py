@@ -19,7 +19,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.engine import Engine
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
@@ -44,10 +44,10 @@ class EigenPro1(ChoosesNothing):
     Args:
         epochs: passes over the training rows.
         q: eigenpairs of the preconditioner, the paper's k; at most one less than there are features.
-        subsample: rows M of the randomised SVD; all where there are fewer.
+        subsample: rows M of the randomised SVD, at most all.
         batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
-        step: η of the mean gradient; by default what the preconditioned spectrum allows, measured on rows outside the
-            subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
+        step: η of the mean gradient; by default the largest that the preconditioned spectrum allows, measured on rows
+            outside the subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
         tau: damping τ in (0, 1]; the paper has 1/4 for random features, where the step came from the subsample.
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the average of the iterates rather than the last one.
@@ -73,8 +73,7 @@ class EigenPro1(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "EigenPro1")
         require_counts(self, epochs=1, q=1, subsample=2, batch=1, patience=1)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="EigenPro1(step=...)", expected="a positive number")
+        require_step(self)
         if not 0 < self.tau <= 1:
             raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
 

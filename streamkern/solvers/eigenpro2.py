@@ -91,7 +91,7 @@ class EigenPro2(ChoosesNothing):
         """
         if problem.features is not None:
             raise UsageError(
-                "EigenPro2 works on kernel values at the training rows.",
+                "EigenPro2 needs a kernel at the training rows, not features.",
                 where="features",
                 expected="features=None",
                 remedy="leave features out, or use EigenPro1",

@@ -19,7 +19,7 @@ def has_probabilities(estimator: Any) -> bool:
     if hasattr(estimator, "model_") and estimator.model_.answers is None:
         raise AttributeError(
             "This classifier has no probabilities: fit it with validation=0.1, or with "
-            "solver=sk.Direct(), which knows its outputs on rows that are left out"
+            "solver=sk.Direct(), which computes leave-one-out outputs"
         )
     return True
 

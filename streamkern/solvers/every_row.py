@@ -4,7 +4,7 @@ With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/
 (S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
 products of kernel values lose. So the factor may be in the arithmetic's float32, with its residual measured.
 
-Rows of equal features are given the mean of their targets: that is the same function, and of what is left no
+Rows of equal features get the mean of their targets: that is the same function, and of the remaining rows no
 coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
 f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
 """

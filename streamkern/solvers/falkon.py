@@ -18,7 +18,7 @@ from streamkern.kernels import Expansion
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.residual import FAR, said
+from streamkern.solvers.residual import FAR, report_residual
 from streamkern.solvers.weighting import center_weights
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -105,7 +105,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """
     if problem.features is not None:
         raise UsageError(
-            f"{solver} works on kernel values at centers.",
+            f"{solver} needs a kernel at centers, not features.",
             where="features",
             expected="features=None",
             remedy="leave features out",
@@ -247,7 +247,9 @@ class FalkonIteration(FactoredIteration):
             causes.append(f"rounding to {expansion.dtype} acts as a ridge of {jitter:.2g} times the one given")
             remedies += narrow
         far = residual > FAR or jitter > 1
-        said(self.report, "Falkon", residual, causes, [*remedies, "a larger ridge", "a smaller bandwidth"], far)
+        report_residual(
+            self.report, "Falkon", residual, causes, [*remedies, "a larger ridge", "a smaller bandwidth"], far
+        )
 
     def _adjoint(self, h: Array) -> Array:
         """A⁻ᵀ T⁻ᵀ h."""

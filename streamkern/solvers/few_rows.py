@@ -114,7 +114,6 @@ class LeftOutRounds(Rounds):
         )  # fmt: skip
 
     def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:
-        """The round's model, at the best ridge."""
         problem = self.problem_through(kind, number, M, factor)
         engine, c, ids = problem.engine.here(), self.encoding.outputs, problem.centers.ids
         assert ids is not None

@@ -378,7 +378,7 @@ def fit(
         require_measurable(rows, name)
     if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
-            "The solver has a patience, and there are no validation rows to lose it on.",
+            "The solver has patience=, which needs validation rows.",
             where="patience",
             expected="validation rows",
             remedy="give validation rows, or leave patience out",

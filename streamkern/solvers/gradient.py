@@ -57,7 +57,6 @@ class NormalProduct(Contribution):
     basis: Basis
 
     def begin(self, block: Block) -> Any:
-        """The first panel of φ(X) does not depend on the weights."""
         return self.basis.begin(block.X)
 
     def __call__(

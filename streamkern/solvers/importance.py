@@ -83,7 +83,8 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
     data = problem.train.plain()
     if problem.train.last_round:
         raise UsageError(
-            f"Rows are sampled by importance, and {len(problem.train):,} are no multiple of {data.base_rows:,}.",
+            f"Importance sampling needs equal copies of each row: {len(problem.train):,} rows are not a multiple of "
+            f"{data.base_rows:,}.",
             where='sampling="importance"',
             expected="the same number of copies of each row",
             remedy="give augment(copies=...) in place of rows",

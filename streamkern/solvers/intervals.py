@@ -1,12 +1,12 @@
 """Intervals about predicted values, by split conformal prediction on rows that the model was not fitted to.
 
-The rows' residuals are divided by a predicted scale s(x), which is learned from some of the rows; of the others
-the quantile q of |y − f(x)|/s(x) is taken, and the interval is f(x) ± q s(x). Where rows are exchangeable it holds the
-target with the requested probability, whatever the model and the scale are worth: with m rows between coverage
+A scale s(x) of the residuals is fitted to some of the rows. The quantile q of |y − f(x)|/s(x) over the other rows gives
+the interval f(x) ± q s(x). If rows are exchangeable, it contains the target with the requested probability,
+whatever the quality of model and scale: with m rows between coverage
 and coverage + 1/(m + 1), over draws of them (Papadopoulos et al. 2002; Lei et al. 2018). Weights count as in a
 weighted quantile.
 
-Each fifth of the predicted scale has a quantile of its own, where there are rows enough, so that the coverage holds in
+Each fifth of the predicted scale has its own quantile, if there are enough rows, so that the coverage holds in
 each of them (Mondrian conformal prediction: Vovk, Gammerman and Shafer 2005, section 4.5; Boström and Johansson 2020).
 
 The scale is a second output: ridge regression of |residual| on the first functions of the model's own basis, so that it
@@ -28,7 +28,7 @@ from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.solvers.left_out import LeftOut, require_coverage
-from streamkern.solvers.metrics import Held
+from streamkern.solvers.metrics import Covered
 from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
@@ -291,7 +291,7 @@ def relative_scales(found: Array) -> Array:
     return np.maximum(1.0 + found.astype(np.float64), FLOOR)
 
 
-def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Held:
+def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Covered:
     """Mask of the targets in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
     scale = relative_scales(found)
-    return Held(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)
+    return Covered(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)

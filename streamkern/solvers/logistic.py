@@ -45,7 +45,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
         return encoding
     if not isinstance(encoding, Classes):
         raise UsageError(
-            f"The logistic loss is of classes, and the targets are {encoding.outputs} column(s) of values or labels.",
+            f"Logistic needs classes, and the targets are {encoding.outputs} column(s) of values or labels.",
             where="solver=Logistic()",
             expected="a classifier with one label a row",
             remedy="use sk.Direct()",
@@ -77,7 +77,7 @@ class Logistic(ChoosesNothing):
         check_ridge(self.ridge, "Logistic")
         if not self.ridge > 0:
             raise UsageError(
-                "The ridge is 0: weights of classes that can be separated would grow for ever.",
+                "The ridge is 0: the weights of separable classes would grow without bound.",
                 where="Logistic(ridge=...)",
                 expected="a number > 0",
             )

@@ -1,4 +1,4 @@
-"""The loop over passes and steps, which can be left and gone on with at any step."""
+"""The loop over passes and steps, which can stop and resume at any step."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def train_stably(
 
 
 class _Loop:
-    """The loop over passes and steps. ``now`` is replaced whole, so that at any moment it is a place to go on from."""
+    """The loop over passes and steps; training can resume from ``now`` at any moment, since it is replaced whole."""
 
     def __init__(
         self,

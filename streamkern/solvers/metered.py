@@ -533,7 +533,7 @@ class MeteredProblem(Problem):
         return _Stream(self, batch, chances)
 
     def all_tiles(self, stream: Any, rows: int) -> Any:
-        """A tile that stands for all."""
+        """Count one tile in place of all."""
         return _Tiles(self, rows)
 
     def recent_blocks(self, stream: Any, keys: Callable[[Any], Iterable[Key]]) -> Any:
@@ -562,7 +562,7 @@ class MeteredProblem(Problem):
         return ids, places
 
     def sweep(self, contribution: Any, state: Any = None, data: Any = None) -> Parts:
-        """One block that stands for all rows, with those of other threads and the waiting sums."""
+        """Count one block in place of all rows, with the blocks of other threads and the waiting sums."""
         meter, slots = self.meter, self.size.slots
         rows = min(SCAN_ROWS, self.size.n)
         peak, held, meter.parallel = meter.peak, meter.alive, True

@@ -4,8 +4,8 @@ With M = I: fit, take the average gradient outer product G = 1/n Σ_i Σ_l ∇f_
 again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin, Science 2024). G is one sum over blocks
 of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
 
-Rounds run on a sample of the rows, which is held in memory: each is a ridge regression over centers, at the best of the
-ridges of ``RIDGES`` on the held-out rows. What is learned is a linear transform of rows, so that kernels, solvers,
+Rounds run on a sample of the rows in memory: each is a ridge regression over centers, at the best of the
+ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels, solvers,
 devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
 because a bandwidth is in the units of the rows.
 """
@@ -68,9 +68,9 @@ class AGOP:
 
     Args:
         rounds: most rounds; they stop when the error on held-out rows grows.
-        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also turns them, d² numbers; ``"auto"`` tries both
-            and keeps the better on held-out rows; where there are more than 1,000 features, the diagonal alone.
-        rows: rows of the sample, which is held in memory; a fifth of them to compare rounds on.
+        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also rotates them, d² numbers; ``"auto"`` tries both
+            and keeps the better on held-out rows; with more than 1,000 features, only the diagonal.
+        rows: rows of the sample in memory; a fifth of them is held out to compare rounds.
         centers: centers of a round, at most a quarter of the sample.
         seed: which sample, centers and signs.
 

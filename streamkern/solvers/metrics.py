@@ -138,14 +138,14 @@ class Ranks:
         ((keys, hits, others),) = whole.pieces
         place = _PLACE - whole.shift
         ends = np.searchsorted(keys >> place, np.arange(k + 1))
-        # Where scores were tied, the middle of those that a key stands for.
+        # Tied scores share a key: use the middle of its range.
         units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (_PLACE - 1)) + ((1 << whole.shift) >> 1)
         scores = units / _UNIT
         return [(scores[a:b], hits[a:b], others[a:b]) for a, b in pairwise(ends)]
 
 
-class Held(NamedTuple):
-    """Mask of the targets that lie in their intervals.
+class Covered(NamedTuple):
+    """Mask of the targets inside their intervals.
 
     Attributes:
         inside: shape (n, c), booleans.
@@ -184,7 +184,7 @@ def measured(
     y: Array,
     w: Array | None,
     P: Array | None = None,
-    held: Held | None = None,
+    covered: Covered | None = None,
     predicted: IntArray | None = None,
 ) -> Measured:
     """Sums over rows.
@@ -195,7 +195,7 @@ def measured(
         y: encoded targets: class codes (n,), -1 for a label that training did not see; or values (n, c).
         w: sample weights, shape (n,), or None.
         P: probabilities of the classes, shape (n, K), or None where the model has none.
-        held: which targets lie in their 90% intervals, or None where the model has none.
+        covered: targets inside their 90% intervals; None without intervals.
         predicted: codes of the predicted classes, shape (n,), where they are known already.
     """
     if isinstance(encoding, Classes):
@@ -205,11 +205,11 @@ def measured(
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
     mass = float(len(y)) if w is None else float(w.sum())
     sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
-    if held is None:
+    if covered is None:
         return Measured(sums)
-    sums["inside"] = held.inside.sum(axis=0) if w is None else w @ held.inside
-    ranked = held.inside.shape[1] <= RANKED
-    return Measured(sums, Ranks.of_hits(np.log(held.scale), held.inside, w) if ranked else None)
+    sums["inside"] = covered.inside.sum(axis=0) if w is None else w @ covered.inside
+    ranked = covered.inside.shape[1] <= RANKED
+    return Measured(sums, Ranks.of_hits(np.log(covered.scale), covered.inside, w) if ranked else None)
 
 
 def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, predicted: IntArray) -> Measured:

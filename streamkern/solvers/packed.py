@@ -23,7 +23,7 @@ from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, mea
 from streamkern.solvers.projection import DIAGONAL, factored
 from streamkern.types import Array
 
-_LEAST = 2 * PANEL  # rows of a lead that are kept whatever the memory: of the order of what the eigenpairs take
+_LEAST = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
 
 
 @dataclass(frozen=True, eq=False)

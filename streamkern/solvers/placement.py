@@ -44,7 +44,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
     raise UsageError(
         f"{why[0].upper()}{why[1:]} computed on the CPU only.",
         where="device",
-        expected="one model, of a kernel at centers that are held in memory",
+        expected="one model with a kernel at centers in memory",
         remedy='use --device auto or cpu (device="auto")',
     )
 

@@ -263,7 +263,7 @@ def _log_soft(F: Array, width: float) -> Array:
 
 
 def softmax_of_logits(classes: int) -> ProbabilityCalibration:
-    """The probabilities that logits stand for, which nothing has corrected."""
+    """Return the softmax of logits, without calibration."""
     one, none = np.ones(classes), np.zeros(classes)
     return ProbabilityCalibration(one, none, none, {"source": "softmax", "rows": 0, "missing": []}, logits=True)
 

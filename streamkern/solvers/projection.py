@@ -269,7 +269,7 @@ def center_eigensystem(
     if s >= p:
         return top_eigensystem(engine.kernel_matrix(expansion, p) if K is None else K, q, engine, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
-    # In float32: what comes of it is a basis, and the eigenpairs are taken anew.
+    # float32 suffices for a starting basis: the eigenpairs are computed again below.
     start = top_eigensystem(engine.kernel_matrix(expansion, s).astype(np.float32), more, engine, floor)
     right = engine.right_factor((start.vectors / start.values).T.astype(expansion.dtype))
     V = engine.values(expansion.head(s), expansion.Z, right.times).astype(np.float64)
@@ -283,7 +283,7 @@ def center_eigensystem(
     F = engine.product(product, vectors[:, clear] / np.sqrt(values[clear]))
     values, vectors = engine.eigh(engine.product_t(F, F))
     values, vectors = values[::-1], vectors[:, ::-1]
-    # Where V has no more than these, what follows the last of them is not known, and may be as large.
+    # If V has no further vectors, the next eigenvalue is unknown and may be as large as the last.
     rank = min(engine.count(values[:q] > floor * values[0]), max(1, len(values) - 1))
     tail = max(float(values[rank]) if rank < len(values) else 0.0, floor * float(values[0]))
     return Eigensystem(values[:rank].copy(), engine.product(F, vectors[:, :rank] / np.sqrt(values[:rank])), tail)
@@ -322,7 +322,7 @@ class ProjectedKernel:
 
     def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
         self.n, self.engine = len(X), projection.engine
-        # Training rows that are centers have the largest diagonal values, and held-out rows are none.
+        # Training rows that are centers have the largest diagonal values, and held-out rows are never centers.
         K = self.engine.kernel_values(expansion, np.concatenate([X, expansion.Z[-DIAGONAL:]]))
         nystrom = projection.nystrom
         E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.types import Array
 
 FAR = 0.05
-"""Relative residual above which a better solve is tried, and a fit is said to be off."""
+"""Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
 
 
 def relative_residual(residual: Array, whole: Array) -> float:
@@ -28,18 +28,18 @@ def relative_residual(residual: Array, whole: Array) -> float:
     return float(np.sqrt(np.max(np.where(size > 0, found / np.where(size > 0, size, 1.0), 0.0))))
 
 
-def said(
+def report_residual(
     report: dict[str, Any], solver: str, residual: float, causes: Sequence[str], remedies: Sequence[str], far: bool
 ) -> None:
-    """Add a residual to a report, and a warning where the fit is off.
+    """Add a residual to a report, and a warning if it is too large.
 
     Args:
-        report: of the iteration; gets ``residual``, and ``warnings`` where there is one.
+        report: of the iteration; gets ``residual``, and ``warnings`` if there is one.
         solver: its name.
         residual: relative.
-        causes: why it is large, where that is known.
+        causes: why it is large, if known.
         remedies: in words.
-        far: whether the fit is off.
+        far: whether the residual is too large.
     """
     report["residual"] = residual
     report.pop("warnings", None)

@@ -37,7 +37,7 @@ def residual(F: Array, y: Array) -> None:
 
 
 def weigh(F: Array, w: Array | None) -> float:
-    """Σ w ‖r‖² over residuals r = F, shape (b, c), each then scaled by its w in place; w = 1 where it is None."""
+    """Σ w ‖r‖² over residuals r = F, shape (b, c), each then scaled by its w in place; w is 1 if None."""
     squares = np.square(F, dtype=np.float64)
     if w is None:
         return float(np.sum(squares))

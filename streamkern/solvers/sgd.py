@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
@@ -41,12 +41,11 @@ class SGD(ChoosesNothing):
         step: γ of the mean gradient; by default the one that the measured spectrum allows.
         schedule: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
-        stages: (passes, step) pairs that follow one another, instead of ``step`` (Luo et al. 2022); the last goes on.
+        stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022); the last step is kept.
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the polynomial-decay average of the iterates.
-        replacement: whether rows are drawn with replacement, as Carratino et al. analyse it; a pass then has as many
-            rows as otherwise, but not every one. Among all rows while they fit in memory, else among those of the
-            chunks that are read side by side.
+        replacement: whether rows are drawn with replacement, as in the analysis of Carratino et al.; a pass then has as
+            many draws as rows. Draws are from all rows while they fit in memory, else from the chunks of a window.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
 
@@ -222,8 +221,7 @@ class GradientDescent(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "GradientDescent")
         require_counts(self, epochs=1, patience=1)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
+        require_step(self)
 
     def prepare(self, problem: Problem) -> float:
         """Measure the step that the basis allows."""

@@ -201,7 +201,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class StoredSums:
-    """The sums of a saved model, which are read when rows are added or taken away.
+    """The sums of a saved model, read when rows are added or subtracted.
 
     Args:
         path: of the model.
@@ -250,7 +250,7 @@ def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
 
 
 def bound_rows(train: Dataset) -> str:
-    """Why no row of a fit can be taken away: its features depended on more than the row; empty where any can."""
+    """Why rows of a fit cannot be subtracted: its features depended on more than the row; empty where any can."""
     if train.augmentations or len(train) != train.base_rows:
         return "the rows were augmented, or repeated"
     if any(then is not now for then, now in zip(train.transforms, final(train.transforms), strict=True)):

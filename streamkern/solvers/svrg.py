@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
@@ -34,7 +34,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import WeightedProduct, preconditioned_norms, weights
-from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -47,10 +47,10 @@ _LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 @dataclass(frozen=True)
 class SVRG(ChoosesNothing):
-    """Stochastic variance-reduced gradients, with the preconditioner of block Lanczos or without.
+    """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
-    gradients of the last half of the last pass. A warning says where it is too large.
+    gradients of the last half of the last pass. If it is too large, the fit warns.
 
     Args:
         epochs: outer loops; each evaluates every row twice, once for the full gradient and once in a step.
@@ -61,9 +61,9 @@ class SVRG(ChoosesNothing):
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
         sampling: ``uniform``: a pass goes over every row once. ``importance``: each row of a batch is drawn with
             replacement and a probability proportional to β_i = ‖P^{−1/2} φ_i‖², and its gradient divided by it
-            (Algorithm 1). The step is then bound by the mean of the β_i and not by the largest: far fewer epochs where
-            rows are of very unequal weight. It takes a sweep for the β_i and 24 bytes a stored row, and reads at
-            random: it is for rows whose chunks stay in memory.
+            (Algorithm 1). The mean of the β_i then limits the step rather than the largest: far fewer epochs if
+            row norms are very unequal. It takes a sweep for the β_i and 24 bytes for each stored row, and reads
+            rows in random order, so the chunks should fit in memory.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
 
@@ -83,8 +83,7 @@ class SVRG(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "SVRG")
         require_counts(self, epochs=1, k=1, batch=1, patience=1)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="SVRG(step=...)", expected="above 0")
+        require_step(self)
         for name, known in (("preconditioner", PRECONDITIONERS), ("sampling", SAMPLINGS)):
             if getattr(self, name) not in known:
                 raise UsageError(
@@ -238,7 +237,7 @@ class SVRGIteration(OneByOne):
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)
         remedies = ["more epochs", "a larger ridge", "a larger k"] + ["step=None"] * (self.solver.step is not None)
-        said(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > FAR)
+        report_residual(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > FAR)
         return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:

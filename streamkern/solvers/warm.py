@@ -57,7 +57,7 @@ class WarmEigenPro(EigenPro):
                 "The classes are not those of the champion.",
                 where="the target",
                 expected="the champion's classes",
-                remedy="begin anew: --cold",
+                remedy="train from the start: --cold",
             )
         start = self.start
         if isinstance(given, Continuous) and isinstance(self.encoding, Continuous):
@@ -78,6 +78,6 @@ class _Warm:
         """The given weights."""
         zero = self._iteration.init()
         alpha = self._start.astype(zero.alpha.dtype)
-        # As after a training that was SHARE times as long: the average goes on rather than begins.
+        # As after a training of SHARE times the length: the average continues instead of starting again.
         taken = SHARE * self._iteration.epochs * self._iteration.stream.steps
         return ProjectedState(alpha, alpha.astype(np.float64), taken, alpha)

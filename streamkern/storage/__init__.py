@@ -81,11 +81,11 @@ def array_source(
     schema: Any = None,
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Open NumPy or Dask arrays, or a table in memory; the weights are held in memory. See `open_source`."""
+    """Open NumPy or Dask arrays, or a table in memory; the weights are in memory. See `open_source`."""
     if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
         rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":
-        # A quarter of a second to import, which only those who have such an array already paid.
+        # Importing dask takes a quarter of a second; a user with a Dask array has imported it already.
         from streamkern.storage.dask import DaskArraySource
 
         rows = DaskArraySource(X, y, columns, name)
@@ -142,7 +142,7 @@ def _require_finished(url: str) -> None:
             "the ingest to this place has not been completed",
             where=str(folder),
             expected="a whole data set",
-            remedy="repeat the ingest command: it goes on where it stopped; or wait, if it is running",
+            remedy="repeat the ingest command: it resumes where it stopped; or wait, if it is running",
         )
 
 

@@ -29,7 +29,7 @@ from streamkern.storage.convert import (
     is_table,
     is_text,
     kind_of_type,
-    require_names_apart,
+    require_distinct_names,
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
@@ -217,10 +217,6 @@ class TableSource(ChosenSource):
         self._words = [{} for _ in self._roles.features]
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``.
-
-        A null label of a lenient opening is None, and a null among its whole numbers makes the chunk float64.
-        """
         check_chunk(chunk, self.bounds)
         roles, table = self._roles, self._table(chunk, self._roles.stored)
         for name in roles.stored:
@@ -306,7 +302,7 @@ class TableSource(ChosenSource):
         return X
 
     def _wide(self, chunk: int, column: pa.ChunkedArray) -> Array:
-        """Features that lie in one column, shape (n, d)."""
+        """Return features from one column of lists or binaries, shape (n, d)."""
         width, parts, start = self._roles.width, [np.empty((0, self._roles.width), self.dtype)], 0
         for part in column.chunks:
             if pa.types.is_fixed_size_binary(part.type):
@@ -467,7 +463,7 @@ class ArrowSource(TableSource):
         self._file, self._places = file, (file,)
         with file.explaining("an Arrow IPC file (Feather version 2)"), _mapped(file) as stream:
             opened = pa.ipc.open_file(stream)
-            require_names_apart(opened.schema.names, file.path)
+            require_distinct_names(opened.schema.names, file.path)
             types = {field.name: field.type for field in opened.schema}
             batches = range(opened.num_record_batches)
             lengths, self._largest, missing = [], 0, dict.fromkeys(types, False)
@@ -499,7 +495,7 @@ class ArrowSource(TableSource):
         return pa.Table.from_batches([batch.select(names)])
 
     def _decoded(self) -> tuple[int, int]:
-        """A batch is decoded whole; a local one that is not compressed lies in the file's own pages."""
+        """A batch is decoded whole; a local, uncompressed batch stays in the file's own pages."""
         decoded, text = super()._decoded()
         return decoded + 2 * self._largest, text
 

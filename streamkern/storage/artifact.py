@@ -1,8 +1,8 @@
 """Named arrays and JSON in one directory: how models, stage results and checkpoints are kept.
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
-every stored chunk has its SHA-256 in the group's attributes. An artifact's author can make its checksums: what they
-promise is that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, whoever made it.
+every stored chunk has its SHA-256 in the group's attributes. An artifact's author computes its checksums: they only
+prove that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class TiledRows(Protocol):
-    """Rows that are read tile by tile rather than held."""
+    """Rows that are read tile by tile."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -285,7 +285,7 @@ def _walked(array: ArtifactArray, sums: bool) -> str:
 
 
 def require_machine_room(total: int, target: str | Path, kind: str) -> None:
-    """Raise StorageError if the arrays that are held are larger than the machine's memory."""
+    """Raise StorageError if the arrays are larger than the machine's memory."""
     if total > (machine := machine_memory()):
         raise StorageError(
             f"The arrays of this {kind} have {format_bytes(total)}.",
@@ -335,7 +335,7 @@ def _require_replaceable(target: Path, kind: str) -> None:
         if "kind" in marks:
             return
     raise StorageError(
-        f"This place is taken by something other than a {kind}.",
+        f"This path already exists and is not a {kind}.",
         where=str(target),
         expected="nothing, or an earlier one to replace",
         remedy="choose another place, or move the existing content away",

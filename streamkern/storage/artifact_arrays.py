@@ -121,7 +121,7 @@ class ArtifactArray:
         # The decoder trusts these numbers: it reads as many bytes as they say, and allocates as many.
         right = len(frame) >= _HEADER and stored == len(frame) and decoded == self.chunk_bytes and 0 < block <= decoded
         if not right or frame[0] != 2 or not frame[3]:
-            raise _damaged(path, f"the chunk is no Blosc frame of {self.chunk_bytes:,} bytes")
+            raise _damaged(path, f"the chunk is not a Blosc frame of {self.chunk_bytes:,} bytes")
         out = bytearray(self.chunk_bytes)
         try:
             blosc.decompress(frame, out)
@@ -192,7 +192,7 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
         raise ValueError("its manifest is incomplete")
     sums = manifest["chunks"]
     if not all(isinstance(each, str) and _SHA256.fullmatch(each) for each in sums):
-        raise ValueError("a checksum of its manifest is no SHA-256")
+        raise ValueError("a checksum of its manifest is not a SHA-256")
     array = ArtifactArray(place, tuple(manifest["shape"]), _dtype(manifest["dtype"]), manifest["rows"], tuple(sums))
     document = read_inside(place.parent, place / _METADATA, 1 << 20)
     if hashlib.sha256(document).hexdigest() != manifest[_METADATA]:
@@ -222,7 +222,7 @@ def from_zarr(place: Path) -> ArtifactArray:
         raise ValueError("its shape is not that of its chunks")
     array = ArtifactArray(place, tuple(shape), dtype, chunk[0] if chunk else 1, None)
     if chunk[1:] != [max(1, n) for n in shape[1:]]:
-        raise ValueError("its chunks are no whole rows")
+        raise ValueError("its chunks are not whole rows")
     found = sum(len(files) for _, _, files in os.walk(place)) - 1
     if found != array.chunks:
         raise ValueError(f"it has {array.chunks} chunks, and there are {found} files")

@@ -98,7 +98,7 @@ class Source(ABC):
         """
 
     def require_unchanged(self) -> None:
-        """Compare the stored rows with those that were opened, by metadata; rows in memory have none.
+        """Raise an error if the metadata of the files changed since they were opened; do nothing for rows in memory.
 
         Raises:
             StorageError: a file or an object is another, or gone.
@@ -151,7 +151,7 @@ class Source(ABC):
         return () if self.schema is None else tuple(column.name for column in self.schema.columns if column.text)
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature by the numbers that stand for them: of the chunks that this process has read."""
+        """Return texts of a feature by their numbers: of the chunks that this process has read."""
         return {}
 
     def conformed(self, schema: Schema | None) -> Source:
@@ -197,7 +197,7 @@ class Source(ABC):
                 f"the weight is {w[row]}",
                 where=f"{self.where_row(chunk, row)}, weight {self.weight!r}",
                 expected="a finite number >= 0",
-                remedy="correct the weights; a row of weight 0 counts for nothing",
+                remedy="correct the weights; a row of weight 0 is ignored",
             )
         return w
 

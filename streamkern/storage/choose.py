@@ -145,7 +145,7 @@ class Roles:
 
     @property
     def kinds(self) -> list[Any]:
-        """The kinds of the columns, where some are no plain numbers: for fingerprints."""
+        """Return the kinds of the columns, if some are not plain numbers: for fingerprints."""
         return [] if self.schema is None or self.schema.plain else [self.schema.kinds]
 
     def identity(self) -> list[Any]:
@@ -313,7 +313,7 @@ def choose_columns(
 
 
 def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """Names of the columns that can be features as they stand, and (name, type) of the others."""
+    """Return names of columns that can be features without encoding, and (name, type) of the others."""
     chosen = [name for name, field in fields.items() if field.number and not field.wide]
     chosen = chosen or [name for name, field in fields.items() if field.number][:1]
     others = (name for name in fields if name not in chosen)

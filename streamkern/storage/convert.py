@@ -202,7 +202,7 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
-    """Numbers that stand for texts; NaN for a null and for an empty text."""
+    """Return the numbers of texts; NaN for a null and for an empty text."""
     known, codes = _coded(texts)
     numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
     if words is not None and len(words) < MOST_WORDS:
@@ -367,13 +367,13 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
         DataError: columns of different lengths, or of one name.
     """
     if isinstance(value, pa.Table | pa.RecordBatch):
-        require_names_apart(value.schema.names)
+        require_distinct_names(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
         if is_series(value):
             raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
         if type(value).__module__.partition(".")[0] == "pandas":
-            require_names_apart([str(name) for name in value.columns])
+            require_distinct_names([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):
             return pa.table(value)
@@ -440,7 +440,7 @@ def _word(value: Any) -> str | None:
     return str(value)
 
 
-def require_names_apart(names: Sequence[str], where: str = "the table") -> None:
+def require_distinct_names(names: Sequence[str], where: str = "the table") -> None:
     """Raises an error where two columns have one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(

@@ -84,7 +84,7 @@ class CsvSource(TableSource):
             wanted = request.named
             if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
                 wanted = [name for name in self._names if name not in request.exclude]
-            # What the user calls a category keeps the zeros before its digits.
+            # Columns declared as categories keep leading zeros.
             as_text = {
                 n: pa.string()
                 for n, c in declared(request.schema).items()
@@ -147,7 +147,7 @@ class CsvSource(TableSource):
 
     def _read_by(self, schema: Schema) -> None:
         super()._read_by(schema)
-        # Texts keep the zeros before their digits, and what is read otherwise is converted from its text.
+        # Texts keep leading zeros; other kinds are converted from the text.
         self._types |= {column.name: pa.string() for column in schema.columns if column.text}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -71,8 +71,8 @@ def changed(where: str) -> StorageError:
     return StorageError(
         "the data have changed since they were opened",
         where=where,
-        expected="data that stay as they are until the command has ended",
-        remedy="run it again: it begins anew with the data as they are now",
+        expected="data that do not change during the command",
+        remedy="run it again: it starts from the beginning with the current data",
     )
 
 
@@ -160,7 +160,7 @@ def _brackets(data: bytes) -> Array:
     if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
         text = text.replace(b'"', b"")  # all of them would not be too many or too deep
     elif b"\\" in data:
-        # Pairs from the left, so that what is left of a run is the one that stands before a quotation mark.
+        # Pairs are removed from the left, so that of an odd run the backslash before a quotation mark remains.
         text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
     codes = np.frombuffer(text, dtype=np.uint8)
     quote = codes == ord('"')

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numcodecs import BitRound
 
-from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.errors import DataError, PlanRefusedError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
-from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
+from streamkern.storage.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
@@ -64,7 +65,7 @@ class Ingested:
         target: name of the target, or None.
         shuffled: whether the rows are in a random order.
         seconds: how long it took.
-        kept: rows that an interrupted ingest had written already; all, where the target was there already.
+        kept: rows written by an earlier, interrupted ingest; all, if the target existed already.
         decoded_bytes: bytes of all rows as stored in memory.
         stored_bytes: bytes on disk.
     """
@@ -100,6 +101,8 @@ def ingest(
     format: str | None = None,
     dtype: str | None = None,
     shard: int | str | None = None,
+    compression: str = "fast",
+    keep_bits: int | None = None,
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
@@ -113,23 +116,26 @@ def ingest(
 ) -> Ingested:
     """Write the rows of any supported tables in the training layout.
 
-    zarr: version 3, chunks of about 4 MiB, lz4 with shuffle, a CRC-32C each. parquet: a directory of files of one
-    fixed-size binary column, with page checksums. The same call after an interruption goes on where it stopped; after
-    it is done, it does nothing.
+    zarr: version 3, chunks of about 4 MiB, compressed, a CRC-32C each. parquet: a directory of files of one
+    fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
+    completion, it does nothing.
 
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
             arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
-        path: a local directory to make; or the URL of a store, where zarr is made: first on the local disk, below
-            TMPDIR, then sent.
+        path: a local directory to create; or the URL of a store, for zarr, which is written to the local disk below
+            TMPDIR first, and then sent.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
-        weight: the column of sample weights >= 0, which is kept as float64 and found again when the data are opened.
-        shuffle: put the rows in a uniformly random order, by way of the disk: the rows are written twice.
-        seed: which order. The order depends on the seed and the rows' order in the sources, on nothing else.
-        format: ``zarr`` or ``parquet``; by the end of ``path`` if not given.
-        dtype: store features in this dtype; as they are by default. Whole numbers must keep their values.
-        shard: join zarr chunks in shards of so many bytes: fewer objects in an object store.
+        weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
+        shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
+        seed: seed of the order, which depends on the seed and the order of the sources only.
+        format: ``zarr`` or ``parquet``; by the ending of ``path`` if not given.
+        dtype: store features in this dtype; unchanged by default. Integers must keep their values.
+        shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
+        compression: of zarr: ``fast`` decodes fastest; ``small`` takes less room, and several times longer to decode.
+        keep_bits: round features that are floats to so many bits after the leading one, so that they take less room;
+            exact by default. A value changes by at most 2^-(keep_bits + 1) of itself.
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
@@ -137,7 +143,7 @@ def ingest(
         schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
         exclude: columns to leave out.
-        overwrite: replace a dataset of this layout that is there.
+        overwrite: replace an existing dataset of this layout.
         storage_options: for fsspec.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
@@ -145,8 +151,8 @@ def ingest(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: the memory is too little for one chunk of a source.
-        MemoryLimitError: the process exceeded its budget all the same; finished parts are kept.
-        StorageError: a source cannot be read, something is at ``path`` already, or the disk is full.
+        MemoryLimitError: the process exceeded its budget; finished parts are kept.
+        StorageError: a source cannot be read, ``path`` exists already, or the disk is full.
         DataError: rows that cannot be stored.
         BusyError: another process writes to ``path``.
     """
@@ -154,8 +160,10 @@ def ingest(
     url = os.fspath(path)
     store = Sending(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
-    format = _format(Path(url), format, shard, store is not None)
+    options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
+    format = _format(Path(url), format, [name for name, given in options_of_zarr.items() if given], store is not None)
     listed = sources if isinstance(sources, list) else [sources]
+    require_compression(compression, "ingest")
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = default_budget() if memory is None else parse_bytes(memory)
@@ -175,12 +183,16 @@ def ingest(
             "target": None if kept_target is None else kept_target.name,
             "missing": missing,
         }
+        if compression != "fast":
+            options["compression"] = compression
+        if keep_bits is not None:
+            options["keep_bits"] = _kept_bits(keep_bits, out, bool(source.text))
         if source.schema is not None and (source.schema.missing or not source.schema.plain):
             options["schema"] = source.schema.to_json()
             options["text"] = list(source.text)
             if source.text and out != np.float64:
                 raise UsageError(
-                    f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
+                    f"the column {source.text[0]!r} contains text, whose numbers do not fit in {out}",
                     where="ingest(dtype=...)",
                     expected="float64",
                     remedy="leave dtype out, or encode the text as small numbers first",
@@ -210,12 +222,7 @@ def ingest(
         if store is not None:  # of other rows or options
             shutil.rmtree(place, ignore_errors=True)
         if os.path.lexists(place) and not (overwrite and present is not None):
-            raise StorageError(
-                "there is something at this place already",
-                where=str(place),
-                expected="nothing" + (", or what ingest has made" if overwrite else ""),
-                remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
-            )
+            raise existing(str(place), overwrite, "an earlier result of ingest")
         with showing(verbose) as display, job.work.held():
             job.on_progress = reporter(on_progress, display)
             kept = job.run(budget)
@@ -253,9 +260,10 @@ class _Job:
         readers = min(self.threads, len(self.source.bounds) - 1)
         # Chunks being read, and one whose rows go into pieces; pieces, and their encoded bytes.
         reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
-        writing = (self.threads + 1) * max(shard, piece)
         # Rows that are shuffled are all read before the first is written.
-        side = max(reading, 3 * writing) if self._shuffled else reading + 2 * writing
+        # Floats that do not repeat are as long when encoded, and once more with their checksum.
+        writing, encoding = (self.threads + 1) * max(shard, piece), 2 * self.threads * piece
+        side = max(reading, 3 * writing + encoding) if self._shuffled else reading + 2 * writing + encoding
         runs = SortedRuns(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
@@ -370,7 +378,7 @@ class _Job:
     def _zarr(self) -> TrainingZarr:
         return TrainingZarr(
             self.work.data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
-            self.record["shard"], self.weight,
+            self.record["shard"], self.weight, self.record.get("compression", "fast"),
         )  # fmt: skip
 
     def _pieces(
@@ -411,7 +419,9 @@ class _Job:
         X, y, w = self.source.read_checked(chunk)
         if self.record["missing"] == "error":
             _require_values(X, self.source, chunk)
-        return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
+        X = X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk))
+        bits = self.record.get("keep_bits")
+        return Rows(X if bits is None else _rounded(X, bits), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
         """The rows in stored order from row ``start`` on."""
@@ -434,7 +444,12 @@ class _Job:
             yield waiting.popleft().result()
 
 
-def _format(place: Path, format: str | None, shard: int | str | None, remote: bool) -> str:
+def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
+    """Return the format that is written; ``given`` are the options that zarr alone has.
+
+    Raises:
+        UsageError: there is no such format, or not for a URL, or not with these options.
+    """
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
         raise UsageError(
@@ -443,12 +458,12 @@ def _format(place: Path, format: str | None, shard: int | str | None, remote: bo
             expected="zarr, for a URL",
             remedy="ingest to a URL that ends in .zarr, or to a local directory and copy it to the store",
         )
-    if format not in FORMATS or (shard is not None and format != "zarr"):
+    if format not in FORMATS or (given and format != "zarr"):
         raise UsageError(
-            f"format {format!r} is not known" if format not in FORMATS else "shards belong to zarr",
+            f"format {format!r} is not known" if format not in FORMATS else f"{given[0]} belongs to zarr",
             where="ingest",
             expected=f"one of {', '.join(FORMATS)}",
-            remedy="correct the format" if format not in FORMATS else "leave shard out",
+            remedy="correct the format" if format not in FORMATS else f"leave {given[0]} out",
         )
     return format
 
@@ -460,6 +475,29 @@ def _dtype(name: str) -> np.dtype[Any]:
         raise UsageError(
             f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
         ) from error
+
+
+def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
+    """Return the number of bits that features are rounded to.
+
+    Raises:
+        UsageError: features of this dtype have no such bits, or are numbers that stand for text.
+    """
+    if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
+        most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
+        raise UsageError(
+            f"{bits} bits cannot be kept of {'text' if text else dtype}",
+            where="keep_bits",
+            expected=most,
+            remedy="correct keep_bits, or leave it out",
+        )
+    return bits
+
+
+def _rounded(X: Array, bits: int) -> Array:
+    """Features (n, d) rounded to ``bits`` bits after the leading one; gaps, and what would overflow, stay."""
+    rounded: Array = BitRound(bits).encode(np.ascontiguousarray(X)).view(X.dtype).reshape(X.shape)
+    return np.where(np.isfinite(X) & np.isfinite(rounded), rounded, X)
 
 
 def _require_values(X: Array, source: Source, chunk: int) -> None:

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from streamkern.errors import StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
+from streamkern.storage.layout import existing
 from streamkern.storage.objects import AT_ONCE, Objects
 
 _MARKS = "zarr.json"
@@ -48,12 +48,7 @@ class Sending:
             return True
         if (ours and (overwrite or marks.get("complete") is not True)) or not self._store.all():
             return False
-        raise StorageError(
-            "there is something at this place already",
-            where=self._shown,
-            expected="nothing" + (", or what ingest has made" if overwrite else ""),
-            remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
-        )
+        raise existing(self._shown, overwrite, "an earlier result of ingest")
 
     def send(self) -> str:
         """Upload a finished group and remove it from the disk; return the URL, with its secrets hidden."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.types import Array, IntArray, Rows, Target
 
 # A read has a fixed cost of 0.3-0.5 ms, so small chunks are read several at a time; above some tens of megabytes the
@@ -19,6 +19,17 @@ CHUNK_BYTES = 4 << 20
 
 FORMAT = 1
 """Version of the training layout in zarr and parquet."""
+
+
+COMPRESSIONS = ("fast", "small")
+
+
+def require_compression(name: str, where: str) -> None:
+    """Raise UsageError if there is no such compression."""
+    if name not in COMPRESSIONS:
+        raise UsageError(
+            f"compression {name!r} is not known", where=where, expected=" or ".join(map(repr, COMPRESSIONS))
+        )
 
 
 def rows_per_chunk(row_bytes: int) -> int:
@@ -158,6 +169,42 @@ def as_rows(X: Array) -> Array:
 def as_target(y: Array, target: Target) -> Array:
     """Target values in the dtype that ``target`` promises, C-contiguous."""
     return np.ascontiguousarray(y.astype(target.dtype, copy=False))
+
+
+def existing(place: str, overwrite: bool, earlier: str) -> StorageError:
+    """Return the error for a path to write to that exists; with ``overwrite``, ``earlier`` may be replaced."""
+    return StorageError(
+        "this path already exists",
+        where=place,
+        expected="a new path" + (f", or {earlier}" if overwrite else ""),
+        remedy="choose another path, or remove this one"
+        + ("" if overwrite else ", or pass overwrite=True (--overwrite)"),
+    )
+
+
+def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
+    """Return the first block to write, whose features get the name X.
+
+    Raises:
+        UsageError: the target is called X.
+        DataError: there are no blocks.
+    """
+    if target == "X":
+        raise UsageError(
+            "the target cannot be called 'X'",
+            where="target",
+            expected="a name other than X",
+            remedy="that is the features' name: choose another",
+        )
+    first = next(blocks, None)
+    if first is None:
+        raise DataError(
+            "no blocks at all",
+            where=where,
+            expected="at least one block",
+            remedy="give one block of no rows for an empty dataset",
+        )
+    return first
 
 
 def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:

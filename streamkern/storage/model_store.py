@@ -74,10 +74,10 @@ class ModelStore(ABC):
 
     @abstractmethod
     def folder(self, number: int, part: str) -> Path:
-        """A part of a version as a local folder, until ``let_go``."""
+        """A part of a version as a local folder, until ``release``."""
 
     @abstractmethod
-    def let_go(self, folder: Path, user: object = None) -> None:
+    def release(self, folder: Path, user: object = None) -> None:
         """The folder has been read; or will be, as long as there is its user."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class DirectoryStore(ModelStore):
     def folder(self, number: int, part: str) -> Path:
         return self._version(number) / part
 
-    def let_go(self, folder: Path, user: object = None) -> None:
+    def release(self, folder: Path, user: object = None) -> None:
         """Do nothing: a version here is not a copy."""
 
     def claim(self, least: int) -> tuple[int, Path]:
@@ -262,7 +262,7 @@ class ObjectStore(ModelStore):
             ) from error
         return copy / part
 
-    def let_go(self, folder: Path, user: object = None) -> None:
+    def release(self, folder: Path, user: object = None) -> None:
         if user is None:
             shutil.rmtree(folder.parent, ignore_errors=True)
         else:

@@ -48,7 +48,7 @@ class StoredRows(Protocol):
         """Return rows a to b of an array whose stored chunks may hold the rows of many reads, and are kept then."""
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return the bytes that a read holds while it decodes, in addition to its rows, and those that are held once.
+        """Return the bytes that decoding takes in addition to the rows: for each read, and once for all.
 
         Args:
             rows: of the read.

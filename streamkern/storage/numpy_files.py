@@ -47,7 +47,7 @@ class NumpyArray:
                 "the array holds Python objects, which are read by executing code",
                 where=self.where,
                 expected="numbers, booleans or text of a fixed width",
-                remedy="save it again with a dtype of its own, such as array.astype(str)",
+                remedy="save it again with a dtype other than object, such as array.astype(str)",
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class NumpyArray:
         with self._file.explaining("as many values as the array's header says"), self._lock:
             if not self._fortran:
                 return self._values(a * row, (b - a) * row).reshape(b - a, *self.shape[1:])
-            # Column-major: the rows' values stand apart, one run of them in each column.
+            # Column-major: the values of a range of rows are one run in each column.
             columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
             return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
 

@@ -132,7 +132,7 @@ class Objects(Remote):
             parts = path[start:].split("/")
             if "\\" in path[start:] or any(part in ("", ".", "..") for part in parts):
                 raise StorageError(
-                    "The name of this object is that of no file.",
+                    "The name of this object is not a file name.",
                     where=self.name(path),
                     expected="names that stay below their folder",
                     remedy="remove the object from the store",

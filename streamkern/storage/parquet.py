@@ -17,22 +17,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, StorageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text, require_names_apart
+from streamkern.storage.convert import is_text, require_distinct_names
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
-from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
+from streamkern.storage.layout import (
+    FORMAT,
+    as_rows,
+    blocks_of,
+    check_chunk,
+    feature_dtype,
+    first_block,
+    merged,
+    target_of,
+)
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
 from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_SAMPLE = 256  # texts of the first file that tell how many bytes a letter takes
-_WIDE = 2.0  # bytes of a letter where no text tells
+_SAMPLE = 256  # texts of the first file from which bytes for each letter are estimated
+_WIDE = 2.0  # bytes for each letter without such texts
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -75,7 +84,7 @@ def parquet_source(
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
     first = files.files[0]
-    require_names_apart(first.schema.names, first.path)
+    require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
     request = request.noted(notes)
     partitions = {
@@ -168,7 +177,7 @@ class ParquetSource(TableSource):
         name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
         found: list[Any] = []
         if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports it, with its place
                 found = self._files.first(files[0], name, _SAMPLE)
         texts = [text for text in found if isinstance(text, str) and text]
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
@@ -222,23 +231,9 @@ def write_parquet(
         DataError: rows that cannot be stored.
         UsageError: parameters that contradict each other.
     """
-    if target == "X":
-        raise UsageError(
-            "the target cannot be called 'X'",
-            where="target",
-            expected="a name other than X",
-            remedy="that is the features' name: choose another",
-        )
     path = Path(path)
     blocks = blocks_of(X, y, row_group_rows)
-    first = next(blocks, None)
-    if first is None:
-        raise DataError(
-            "no blocks at all",
-            where=str(path),
-            expected="at least one block",
-            remedy="give one block of no rows for an empty dataset",
-        )
+    first = first_block(blocks, target, str(path))
     require_rows(first.X.shape, "X")
     dtype = feature_dtype(first.X.dtype, "X")
     width = math.prod(first.X.shape[1:])

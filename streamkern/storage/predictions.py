@@ -225,7 +225,7 @@ class FilePredictions(Predictions):
         """The next part, at the end of the file."""
         if self._whole is None:
             self._whole = self._opened()
-        # Arrow's own file and no threads: one of them that lets go of a Python object as the process ends aborts it.
+        # Arrow's own file and no threads: a thread that releases a Python object while the process exits aborts it.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         part = str(self._files(self._encoded)[0])
         with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
@@ -275,7 +275,7 @@ class CsvPredictions(FilePredictions):
 
 
 class _CsvWriter:
-    """Text in quotes where it needs them, and an empty text always, which tells it from a missing one."""
+    """Write text with quotes if needed; empty text always, to distinguish it from a missing value."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         with open(path, "w", encoding="utf-8", newline="") as stream:

@@ -313,10 +313,10 @@ class Remote:
 
     def _gone(self, path: str, error: BaseException, attempts: int, seconds: float) -> StorageError:
         return StorageError(
-            f"the store does not give this object: {self._said(error)} (attempt {attempts}, after {seconds:.1f} s)",
+            f"the store did not return this object: {self._said(error)} (attempt {attempts}, after {seconds:.1f} s)",
             where=f"{self.name(path)}{self._store()}",
             expected=f"an answer within {self.retry.timeout:g} s a request, {self.retry.deadline:g} s in all",
-            remedy="check the network and the store and run again, which goes on where this stopped; for a slow store "
+            remedy="check the network and the store and run again, which resumes where it stopped; for a slow store "
             "pass retry=Retry(timeout=..., deadline=...)",
         )
 
@@ -324,7 +324,7 @@ class Remote:
         return StorageError(
             f"the store refuses: {self._said(error)}",
             where=f"{self.name(path)}{self._store()}",
-            expected="the right to read it",
+            expected="permission to read it",
             remedy="check the URL and the credentials: they are taken from the environment, as fsspec does, or from "
             "storage_options",
         )

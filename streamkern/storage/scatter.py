@@ -46,7 +46,7 @@ class SortedRun:
         return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
 
     def first(self, n: int) -> SortedRun:
-        """The first n rows, with labels of their own."""
+        """Return the first n rows, with their own labels."""
         return SortedRun(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:
@@ -163,7 +163,7 @@ class SortedRuns:
         cuts = np.array([[0, *np.searchsorted(self._hashes(span), edges), span[1] - span[0]] for span in spans])
         sizes = np.diff(cuts, axis=1).sum(axis=0) if spans else np.zeros(0, dtype=np.int64)
         labels = [self._labels(a) for a, _ in spans]
-        bucket = self.empty(int(sizes.max(initial=0)))  # filled again and again: memory that is freed may stay taken
+        bucket = self.empty(int(sizes.max(initial=0)))  # reused, because freed memory may not return to the system
         hashes = np.empty(len(bucket.X), dtype=np.uint64)
         end = 0
         for number, size in enumerate(sizes.tolist()):

@@ -158,5 +158,5 @@ def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
 
 
 def number_of(text: str) -> float:
-    """The number that stands for a text, wherever it is read: a whole one of 52 bits, which float64 holds."""
+    """Return the number of a text, the same wherever it is read: a whole one of 52 bits, which float64 holds."""
     return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 12)

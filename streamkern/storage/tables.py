@@ -143,7 +143,6 @@ class JoinedSource(DerivedSource):
             part.require_unchanged()
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes: the most of any part."""
         found = [part.reading() for part in self._parts]
         wider = 0 if self.in_memory else self._most_rows() * self._row_bytes()  # a part of a narrower dtype is copied
         return Reading(
@@ -179,7 +178,6 @@ class JoinedSource(DerivedSource):
         return own if part is self._parts[0] else f"{own} (rows {a} to {b - 1} of all)"
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return the row in words: as its own source has it."""
         part, inside = self._find(chunk)
         return part.where_row(inside, row)
 

@@ -27,6 +27,7 @@ class TrainingZarr:
         record: kept with the data: where they come from.
         shard_bytes: chunks are joined in shards of about so many bytes; None for none.
         weight: name of the sample weights, or None.
+        compression: as of ``write_zarr``.
     """
 
     def __init__(
@@ -40,12 +41,13 @@ class TrainingZarr:
         record: dict[str, Any],
         shard_bytes: int | None = None,
         weight: str | None = None,
+        compression: str = "fast",
     ) -> None:
         row_bytes = n_features * dtype.itemsize
         rows = max(1, min(rows_per_chunk(row_bytes), n))
         self.piece_rows = rows if shard_bytes is None else rows * max(1, shard_bytes // (rows * row_bytes))
         self._shard = None if shard_bytes is None else self.piece_rows
-        self._rows, self._n = rows, n
+        self._rows, self._n, self._compression = rows, n, compression
         self._marks: dict[str, Any] = {
             "format": FORMAT,
             "target": None if target is None else target.name,
@@ -75,4 +77,4 @@ class TrainingZarr:
     def _array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array[Any]:
         if name in self._group:
             return writable(self._group, name)
-        return create(self._group, name, shape, dtype, self._rows, shard=self._shard)
+        return create(self._group, name, shape, dtype, self._rows, shard=self._shard, compression=self._compression)

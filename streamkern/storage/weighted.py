@@ -15,7 +15,7 @@ from streamkern.types import Array, Rows
 
 
 class WeightedSource(DerivedSource):
-    """Rows of a source, each with a weight that is held in memory.
+    """Rows of a source, with weights in memory.
 
     Args:
         source: the rows, without weights.
@@ -61,7 +61,7 @@ class WeightedSource(DerivedSource):
 
 
 class TargetedSource(DerivedSource):
-    """Rows of a source, each with a target that is held in memory.
+    """Rows of a source, with targets in memory.
 
     Args:
         source: the rows, without a target.

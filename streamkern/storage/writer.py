@@ -189,7 +189,7 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: boo
         raise StorageError(
             f"{target.name} cannot be written: {_reason(error)}.",
             where=str(target),
-            expected="a disk with room, and the right to write",
+            expected="a disk with space, and permission to write",
             remedy="free space or choose another place; the previous content is unchanged",
         ) from error
 
@@ -397,7 +397,7 @@ class Workspace:
                     f"{self.place.name} cannot be written: {reason}.",
                     where=str(self.folder),
                     expected=self.room,
-                    remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
+                    remedy="free space and repeat: it resumes where it stopped; or remove this directory to give up",
                 ) from error
             finally:
                 if not (self.folder / _PLAN).exists():

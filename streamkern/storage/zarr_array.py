@@ -193,7 +193,7 @@ class StoredArray:
             raise StorageError(
                 f"the chunk may not be read: {error}",
                 where=f"{self.where}, rows {a} to {b - 1}",
-                expected="the right to read it",
+                expected="permission to read it",
                 remedy="check the permissions of the files",
             ) from error
         except Exception as error:  # codecs raise whatever they like
@@ -330,9 +330,15 @@ def _frame_bytes(array: zarr.Array[Any]) -> int | None:
 
 
 def _is_all(part: Array, fill: Any) -> bool:
-    """Return True if the chunk holds the fill value alone; looks at one value first, which mostly settles it."""
+    """Return True if the chunk holds the fill value alone.
+
+    Rows are looked at in runs that double, since the first of them mostly settle it.
+    """
     fill = part.dtype.type() if fill is None else fill
-    first = part[(0,) * part.ndim]
-    if fill != fill:
-        return bool(first != first) and bool((part != part).all())
-    return bool(first == fill) and bool((part == fill).all())
+    start, count = 0, 1
+    while start < len(part):
+        some = part[start : start + count]
+        if not (some != some if fill != fill else some == fill).all():
+            return False
+        start, count = start + count, 2 * count
+    return True

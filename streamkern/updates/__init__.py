@@ -1,1 +1,1 @@
-"""Rows that are added to a fitted model, or taken away from it."""
+"""Add rows to a fitted model, or subtract them."""

@@ -1,4 +1,4 @@
-"""Rows added to a model, and rows taken away again, by a sweep over them alone.
+"""Add rows to a model, or subtract them, by a sweep over these rows alone.
 
 The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). What turns a row
 into numbers stays what the fit made it: preprocessing, kernel, centers, metric, classes and ridge; weights, and the
@@ -56,7 +56,7 @@ def update_model(
     threads: int | None = None,
     scheduler: Scheduler = "threads",
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows taken away as if it had never seen them.
+    """Return the model with rows added, or with rows subtracted as if it had never seen them.
 
     A sweep over these rows alone, and a solve. Weights are those of a fit on all rows that are then in the model, with
     its preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers.
@@ -149,10 +149,10 @@ def require_forgetting(sums: Sums) -> None:
     """
     if sums.bound:
         raise UnlikeChampionError(
-            f"Rows cannot be taken away from this model: {sums.bound}.",
+            f"Rows cannot be subtracted from this model: {sums.bound}.",
             where="forget",
             expected="rows that add the same whatever their number",
-            remedy="fit anew without these rows; or fit without target encoding and augmentation",
+            remedy="fit again without these rows; or fit without target encoding and augmentation",
         )
 
 
@@ -313,7 +313,7 @@ def _without_centers(
             else "The centers cannot be removed from these sums: the equations were solved in another basis.",
             where="drop_centers=True",
             expected="a model that keeps some of its centers, and whose equations float64 can solve as they are",
-            remedy="fit anew without these rows",
+            remedy="fit again without these rows",
         )
     rest = np.delete(np.asarray(Z), centers, axis=0)
     if isinstance(answers, Intervals):  # scales are made of functions of the basis

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--centers", type=int, default=2000)
     parser.add_argument("--dtype", choices=("uint8", "float32"), default="uint8")
+    parser.add_argument("--least", type=float, default=0.95, help="exit with status 1 below this ratio, for bytes")
     options = parser.parse_args()
     ratios: dict[str, list[float]] = {"disk": [], ZARR: []}
     with ThreadsExecutor() as executor, tempfile.TemporaryDirectory() as folder:
@@ -95,6 +97,8 @@ def main() -> None:
     for name, each in ratios.items():
         spread = f"{min(each):.3f} to {max(each):.3f}"
         print(f"{name} / memory: median {statistics.median(each):.3f} ({spread} over {len(each)} pairs)")
+    if options.dtype == "uint8" and statistics.median(ratios["disk"]) < options.least:
+        sys.exit(f"training from disk is below {options.least} of the speed from memory")
 
 
 if __name__ == "__main__":

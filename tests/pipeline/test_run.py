@@ -325,7 +325,7 @@ def test_losing_the_log_of_events_does_not_lose_the_run(make: Make, tmp_path: Pa
         make(), tmp_path / "run", listeners=(lambda k, f: warnings.append(f["message"]) if k == "warning" else None,)
     )
     assert result["status"] == "done"
-    assert warnings == ["events are no longer written: No space left on device"]
+    assert warnings == ["events cannot be written any more: No space left on device"]
 
 
 def test_events_are_json_lines_and_steps_are_told_at_once(make: Make, tmp_path: Path):

@@ -152,7 +152,7 @@ def test_what_cannot_be_tuned_is_refused(make: Make, give: dict[str, Any], messa
 
 
 def test_features_and_other_things_are_refused_and_so_is_too_little_memory(make: Make) -> None:
-    with pytest.raises(sk.UsageError, match="works on features"):
+    with pytest.raises(sk.UsageError, match="has a feature map"):
         tune(make(kernel=None, centers=None, features=sk.ReLUFeatures(50), solver=sk.SGD()))
     with pytest.raises(sk.UsageError, match="data is 3"):
         tune(3)  # type: ignore[arg-type]

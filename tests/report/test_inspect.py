@@ -331,7 +331,7 @@ def test_empty_texts_are_a_class_as_they_are_in_training(tmp_path):
     pq.write_table(pa.table({"a": np.arange(60.0), "y": labels}), tmp_path / "rows.parquet")
     text = inspect(tmp_path / "rows.parquet", "y").text()
     assert "classes   3: '' 33.3%, cat 33.3%" in text
-    assert "advice: 20 labels are empty texts, which training takes for a class of its own" in text
+    assert "advice: 20 labels are empty texts, which training treats as a class" in text
     sk.ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", target="y")
     model = sk.KernelClassifier(centers=sk.Uniform(10)).fit(*sk.open_dataset(tmp_path / "out.zarr").source.read(0)[:2])
     assert list(model.classes_) == ["", "cat", "dog"]

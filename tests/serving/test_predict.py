@@ -188,14 +188,14 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_replaced(made: Path,
     before = contents(place)
     second = predict(made / "classes.zarr", made / "new.parquet", place)
     assert (first.kept, second.kept, second.rows_per_second) == (0, 3000, 0)
-    with pytest.raises(sk.StorageError, match="something at this place"):
+    with pytest.raises(sk.StorageError, match="this path already exists"):
         predict(made / "classes.zarr", made / "new.parquet", place, scores=True)
     assert contents(place) == before
     assert predict(made / "classes.zarr", made / "new.parquet", place, scores=True, overwrite=True).kept == 0
     assert "score_no" in read(place)
     for other in (made / "new.parquet", made / "classes.zarr"):
         before = contents(other)
-        with pytest.raises(sk.StorageError, match="something at this place"):
+        with pytest.raises(sk.StorageError, match="this path already exists"):
             predict(made / "classes.zarr", made / "new.parquet", other, overwrite=True)
         assert contents(other) == before
     assert record_at(made / "new.parquet") is None
@@ -213,7 +213,7 @@ def test_a_csv_file_reads_back_as_it_was_and_only_predictions_are_replaced(tmp_p
     assert found.prediction.to_list() == [labels[i % 6] for i in range(60)]
     outputs = np.column_stack([found[f"score_{label}"] for label in model.encoding.values]).astype(np.float32)
     np.testing.assert_array_equal(outputs, model.decision_function(rows).astype(np.float32))
-    with pytest.raises(sk.StorageError, match="something at this place"):
+    with pytest.raises(sk.StorageError, match="this path already exists"):
         predict(model, rows, place)
     predict(model, rows, place, overwrite=True)
     assert list(pd.read_csv(place)) == ["prediction"]
@@ -221,7 +221,7 @@ def test_a_csv_file_reads_back_as_it_was_and_only_predictions_are_replaced(tmp_p
     for mine in (rows.assign(prediction=1), rows.assign(score_1=1)[["key", "score_1"]]):
         mine.to_csv(other, index=False)
         before = other.read_bytes()
-        with pytest.raises(sk.StorageError, match="something at this place"):
+        with pytest.raises(sk.StorageError, match="this path already exists"):
             predict(model, rows, other, overwrite=True)
         assert other.read_bytes() == before
 

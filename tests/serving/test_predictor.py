@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import DataError
+from tests.clock import require_quick
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 X = np.random.default_rng(0).normal(size=(300, 4))
@@ -177,9 +177,9 @@ N = 8 << 20
 )
 def test_nested_json_does_not_hold_up_the_application(example: Any, predictor: sk.Predictor, body: bytes):
     app = example.Application(predictor)
-    begun = time.process_time()
-    status, answer = asked(app, "/predict", body)
-    assert time.process_time() - begun < 1
+    answers = []
+    require_quick(lambda: answers.append(asked(app, "/predict", body)), 1)
+    status, answer = answers[-1]
     assert status in (400, 413, 422)
     assert answer["error"]
 

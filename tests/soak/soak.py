@@ -1,8 +1,8 @@
 """Random faults thrown at runs, until so many have been survived: ``python tests/soak/soak.py --faults 200``.
 
-Every run is begun, broken, and gone on with until it is done; then its weights and metrics must be those of a run that
-nothing happened to, bit for bit. What a fault leads to, each time, is one of: the run goes on by itself; it ends with
-one error and can be gone on with; it was killed and can be gone on with. Anything else ends the script with status 1.
+Every run is started, broken, and resumed until it is done; then its weights and metrics must equal those of an
+undisturbed run, bit for bit. Each fault must lead to one of three outcomes: the run continues; it ends with
+one error and can be resumed; it was killed and can be resumed. Any other outcome ends the script with status 1.
 
 As root, run directories are on a small file system of their own, which can be filled up; else that fault is left out.
 Where libfaketime is installed, clocks jump.
@@ -191,12 +191,12 @@ class Soak:
             raise LostError(f"the run hangs: {process.communicate()[1][-1500:]}") from error
         if process.returncode == 0:
             self.check()
-            return "the run goes on by itself"
+            return "the run continues"
         if process.returncode not in allowed:
             raise LostError(f"exit status {process.returncode}: {said[-1500:]}")
         if process.returncode > 0 and "Traceback" in said:
             raise LostError(f"a traceback in place of an error: {said[-1500:]}")
-        return {1: "one error; gone on with"}.get(process.returncode, "stopped; gone on with")
+        return {1: "one error, then resumed"}.get(process.returncode, "stopped, then resumed")
 
     def check(self) -> None:
         """The run is done: its weights are those of the undisturbed one."""

@@ -79,7 +79,7 @@ def test_a_ridge_is_worth_four_times_the_work():
     size = Size(20_000, 5000, 20, 2, memory=8 << 30)
     assert name(size) == "EigenPro"
     assert name(size, ridge=True) == "Direct"
-    assert "which have none" in choose_solver(size, ridge=True).reason
+    assert "which have no ridge" in choose_solver(size, ridge=True).reason
     assert name(replace(size, n=300_000), ridge=True) == "EigenPro"
     assert name(replace(size, memory=100 << 20), ridge=True) == "EigenPro"
 

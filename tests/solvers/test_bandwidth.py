@@ -76,7 +76,7 @@ def test_chunks_and_threads_do_not_change_a_bit(
 def test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told(kernel: sk.Kernel) -> None:
     assert kernel.asks_median
     assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
-    with pytest.raises(sk.UsageError, match="no one has looked at"):
+    with pytest.raises(sk.UsageError, match="none have been read"):
         kernel(rows(3))
     told = kernel.at_median(2.0)
     assert not told.asks_median
@@ -110,5 +110,5 @@ def test_kernels_of_centers_and_features_are_told_too() -> None:
     told = sk.Gaussian(chosen.model_.kernel.bandwidth)
     same = sk.KernelRegressor("laplace", sk.RPCholesky(30, told), sk.Direct()).fit(X, y)
     assert same.model_.weights_sha256 == chosen.model_.weights_sha256
-    with pytest.raises(sk.UsageError, match="no one has looked at"):
+    with pytest.raises(sk.UsageError, match="none have been read"):
         sk.RandomFourier(sk.Gaussian("median"), 64).basis(5, WIDE)

@@ -217,7 +217,7 @@ def test_copies_are_drawn_evenly_and_a_part_of_a_copy_is_refused():
         stream = solver.setup(noisy).stream
         assert stream.rows == 300
         assert set(stream._rows(0, 0, 0, 60)[1]) == {0, 1, 2}
-        with pytest.raises(UsageError, match="no multiple of 100"):
+        with pytest.raises(UsageError, match="not a multiple of 100"):
             solver.prepare(replace(posed, train=posed.train.augment(sk.GaussianNoise(0.1), rows=250)))
 
 

@@ -114,14 +114,16 @@ def test_a_store_that_is_gone_is_one_error_within_the_deadline(folder, fault):
         server.plan = lambda request: fault
         hurry(retry)
         for source in sources:
-            with pytest.raises(StorageError, match=r"the store does not give this object: .*attempt (\d+), ") as raised:
+            with pytest.raises(
+                StorageError, match=r"the store did not return this object: .*attempt (\d+), "
+            ) as raised:
                 source.read(2)
             # Waits of 0.05, 0.1, 0.2 and 0.4 s, at least, fill the deadline of 0.6 s, however long an answer takes.
             assert 1 <= int(re.findall(r"attempt (\d+), ", str(raised.value))[0]) <= 4
             assert not isinstance(raised.value, CorruptChunkError)
             assert raised.value.where.startswith(server.url)
             assert "check the network and the store" in raised.value.remedy
-    with pytest.raises(StorageError, match="the store does not give this object"):
+    with pytest.raises(StorageError, match="the store did not return this object"):
         open_source(f"{server.url}/rows.zarr", retry=sk.Retry(deadline=0.5))  # nobody listens there any more
 
 

@@ -267,7 +267,7 @@ def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store
         assert "***" in json.loads((tmp_path / "run/manifest.json").read_text())["settings"]["path"]
         (tmp_path / "run/result.json").unlink()
         assert main(["resume", str(tmp_path / "run")]) == 2
-        assert "secrets are not kept" in capfd.readouterr().err
+        assert "which was not saved" in capfd.readouterr().err
 
 
 def test_plain_parquet_columns_over_http(http):

@@ -98,7 +98,7 @@ def test_files_of_the_same_size_are_noticed(kind: str, in_place: bool, tmp_path:
     source.require_unchanged()
     assert open_tables([str(place)], "y", ["a", "b"]).fingerprint == before
     replace(place, other, in_place)
-    with pytest.raises(StorageError, match=r"(?s)have changed since they were opened.*where: .*begins anew"):
+    with pytest.raises(StorageError, match=r"(?s)have changed since they were opened.*where: .*starts from the"):
         source.require_unchanged()
     assert open_tables([str(place)], "y", ["a", "b"]).fingerprint != before
     (shutil.rmtree if place.is_dir() else Path.unlink)(place)

@@ -276,7 +276,7 @@ def test_blocks_unlike_the_first_are_refused(tmp_path):
 def test_what_is_there_is_not_overwritten_unasked(tmp_path):
     X = np.ones((5, 3))
     write_zarr(tmp_path / "a.zarr", X)
-    with pytest.raises(StorageError, match=r"something at this place(.|\n)*overwrite=True"):
+    with pytest.raises(StorageError, match=r"this path already exists(.|\n)*overwrite=True"):
         write_zarr(tmp_path / "a.zarr", 2 * X)
     np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr")).X, X)
     home = tmp_path / "home"
