@@ -1,9 +1,9 @@
 """A compiled Cholesky factor of matrices that fit the caches: blocks of columns, with the products of ``product``.
 
-LAPACK's factor of a tile on the diagonal, its inverse and the calls from Python for each tile take as long as the products
-of a matrix of some thousand rows. Here blocks of ``TILE`` columns are updated by all columns before them, and then
-factored by ``STEP`` columns at a time, whose own factor and inverse stay in the first-level cache. One thread, without
-Python's lock; bits depend on the matrix alone.
+For a matrix of a thousand rows, LAPACK's factors of the tiles on the diagonal, their inverses and the calls from Python
+take as long as the products. Here blocks of ``TILE`` columns are updated by all columns before them, and then factored
+by ``STEP`` columns at a time, whose own factor and inverse stay in the first-level cache. One thread, without Python's
+lock; bits depend on the matrix alone.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.numpy import not_positive
 from streamkern.types import Array
 
-# Of few rows the factors of diagonal tiles, by LAPACK, and calls from Python are much of the work. In float32 alone: what
-# is taken in float64 may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
+# Of few rows the factors of diagonal tiles, by LAPACK, and calls from Python are much of the work. In float32 alone:
+# what is taken in float64 may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
 _FEW, _NARROW = 2048, 128
 
 

@@ -67,8 +67,8 @@ def of_leaf(outcome: Outcome, problem: Problem, encoding: Any, mine: Callable[[I
         outcome: of the leaf's fit.
         problem: the leaf's.
         encoding: of all rows.
-        mine: a mask of the rows, by their places, that the leaf predicts: beyond a border its outputs are worse than the
-            model's.
+        mine: from places of rows to a mask of those that the leaf predicts: beyond a border its outputs are worse than
+            the model's.
     """
     found, own = outcome.left_out, problem.encoding
     if found is None or not isinstance(own, Classes | Indicators):

@@ -468,8 +468,11 @@ def _fit_given(
     rows: tuple[Array, Array, Array | None], recipe: LeafRecipe, executor: Executor, budget: int, stages: LeafStages
 ) -> tuple[Fitted, Solver]:
     """A leaf of which nothing is open, and its solver."""
-    assert recipe.kernel is not None and recipe.encoding is not None and recipe.takes is not None
+    assert recipe.kernel is not None
+    assert recipe.encoding is not None
+    assert recipe.takes is not None
     solver = recipe.with_ridge(recipe.solver, len(rows[0]))
+    assert isinstance(solver, Direct)
     fitted = fit_encoded(
         rows, recipe.kernel, solver.ridge, recipe.encoding, executor, recipe.takes, recipe.seed, recipe.left_out,
         stages.warn,

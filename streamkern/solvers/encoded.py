@@ -1,8 +1,8 @@
-"""A fit to encoded rows in memory, each of them a center, where kernel and ridge are known: what a leaf of many asks for.
+"""A fit to encoded rows in memory, each of them a center, where kernel and ridge are known: one of many leaves.
 
-``solvers.fit.fit`` reads rows from wherever they are, looks at them, and chooses what is open. Here rows are at hand and
-were looked at with all others, so that what is left is the solve itself, which both share (``solvers.every_row``), and
-its answers. Centers are the rows in their order, where ``fit`` draws them.
+``solvers.fit.fit`` reads rows from wherever they are, checks them, and chooses what is open. Here the rows are in
+memory and were checked with all others, so that what is left is the solve itself, which both share
+(``solvers.every_row``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from streamkern.solvers.every_row import solve_every_row
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome
+from streamkern.solvers.precision import require_resolved, sizes
 from streamkern.types import Array
+
+_LOOKED = 100  # rows, about, whose distances are compared with their rounding errors: of many leaves
 
 
 def fit_encoded(
@@ -55,12 +58,15 @@ def fit_encoded(
         warn: called with messages about the answers.
 
     Raises:
+        PrecisionError: the dtype cannot represent the kernel on these rows.
         NumericalError: the kernel matrix has no factor, or the weights are not finite.
     """
     check()
     started = time.perf_counter()
     X, targets, w = rows
     n = len(X)
+    looked_at = sizes(X[:: -(-n // _LOOKED)], kernel.translation_invariant, kernel.norm)
+    require_resolved(kernel, looked_at, X.dtype)
     encoding, y = _encoded(targets, w, whole)
     mean_weight = 1.0 if w is None else float(w.sum()) / n
     scaled = None if w is None else w / mean_weight

@@ -12,12 +12,11 @@ import pytest
 
 import streamkern as sk
 from streamkern.engine import NumpyEngine
-from streamkern.engine.base import Engine
+from streamkern.engine.base import KERNEL_TILE, Engine
 from streamkern.engine.device import DeviceEngine
 from streamkern.engine.host import HostEngine
 from streamkern.engine.triangle import packed_size, unpacked
 from streamkern.errors import NumericalError
-from streamkern.engine.base import KERNEL_TILE
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.kernels.features import RandomFourier
