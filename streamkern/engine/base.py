@@ -252,6 +252,9 @@ class Engine(Protocol):
     def product_t(self, U: Array, V: Array) -> Array:
         """Uᵀ V of tall U and V."""
 
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """K W for symmetric K (p, p), of which only the rows of ``kernel_rows`` are looked at, and few columns of W."""
+
     def times_lower(self, B: Array, W: Array) -> Array:
         """B Wᵀ for lower triangular W (p, p), shape (n, p)."""
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import lapack
+from streamkern.backends.factor import factored, is_factored_here
 from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.numpy import not_positive
 from streamkern.types import Array
 
-# Of few rows the factors of diagonal tiles, by LAPACK, are much of the work. In float32 alone: what is taken in float64
-# may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
+# Of few rows the factors of diagonal tiles, by LAPACK, and calls from Python are much of the work. In float32 alone:
+# what is taken in float64 may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
 _FEW, _NARROW = 2048, 128
 
 
@@ -57,6 +58,10 @@ def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
     Raises:
         NumericalError: a pivot is not positive.
     """
+    if tile is None and len(A) <= _FEW and is_factored_here(A):
+        if not factored(A):
+            raise not_positive()
+        return A
     tile = tile or (_NARROW if A.dtype == np.float32 and len(A) <= _FEW else TILE)
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     _cholesky(A, cuts, parallel, last=False)

@@ -12,9 +12,9 @@ from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.slopes import sums_of_signs, whole_vectors
-from streamkern.backends.thin import add_transposed, prepared, room, times
+from streamkern.backends.thin import add_transposed, laid_out, prepared, room, times
 from streamkern.engine import dense, sixteen
-from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
 from streamkern.engine.packed import PackedFactor
 from streamkern.engine.triangle import cuts, packed_panels
@@ -133,6 +133,15 @@ class HostEngine(NumpyEngine):
 
     def product_t(self, U: Array, V: Array) -> Array:
         return dense.matmul(U.T, V, self.parallel, tile=64)
+
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """By rows of tiles, each of which is read from memory once for the columns on both of its sides."""
+        out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
+        for rows in cuts(len(K), KERNEL_TILE):
+            A = K[rows, : rows.stop]
+            out[rows] += times(A, right[: rows.stop])[:, : W.shape[1]]
+            add_transposed(A[:, : rows.start], W[rows], out[: rows.start])
+        return np.ascontiguousarray(out)
 
     def times_lower(self, B: Array, W: Array) -> Array:
         return dense.times_lower(B, W, self.parallel)

@@ -255,6 +255,10 @@ class MeterEngine:
         """Uᵀ V."""
         return self.product(U.T, V)
 
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """K W, as a product."""
+        return self.product(K, W)
+
     def times_lower(self, B: Array, W: Array) -> Array:
         """B Wᵀ for lower triangular W."""
         self._gemm(1.0 * len(B) * W.size, B.dtype)

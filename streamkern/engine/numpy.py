@@ -284,6 +284,11 @@ class NumpyEngine:
         """Uᵀ V."""
         return np.asarray(U.T @ V)
 
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """K W: tiles below the diagonal count twice."""
+        lower = np.tril(K)  # without the numbers above the diagonal, which may be unset
+        return np.asarray(lower @ W + np.tril(lower, -1).T @ W)
+
     def times_lower(self, B: Array, W: Array) -> Array:
         """B Wᵀ."""
         return np.asarray(B @ W.T)

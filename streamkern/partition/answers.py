@@ -23,7 +23,7 @@ from streamkern.solvers.intervals import FLOOR, Intervals, ranked, relative_scal
 from streamkern.solvers.left_out import ROWS, VALUES, LeftOut, on_validation
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.saved import Answers
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 _HELD = 11  # numbers of each output of a row: score, weight, share and scale, of leaves and joined, in two orders
 _TINY = np.finfo(np.float64).tiny
@@ -60,19 +60,20 @@ def of_constant(constant: Array, y: Array, w: Array | None, encoding: Any, rows:
     return LeftOut(shown, y[at], None if w is None else w[at], "leave-one-out", at)
 
 
-def of_leaf(outcome: Outcome, problem: Problem, encoding: Any, mine: Array) -> LeftOut | None:
+def of_leaf(outcome: Outcome, problem: Problem, encoding: Any, mine: Callable[[IntArray], Array]) -> LeftOut | None:
     """The outputs of a leaf on rows that were left out, as codes and outputs of all classes; None for values.
 
     Args:
         outcome: of the leaf's fit.
         problem: the leaf's.
         encoding: of all rows.
-        mine: which of its rows the leaf predicts, shape (n,): beyond a border its outputs are worse than the model's.
+        mine: from places of rows to a mask of those that the leaf predicts: beyond a border its outputs are worse than
+            the model's.
     """
     found, own = outcome.left_out, problem.encoding
     if found is None or not isinstance(own, Classes | Indicators):
         return None
-    at = mine[found.ids]
+    at = mine(found.ids)
     outputs, y, w = found.outputs[at], found.y[at], None if found.w is None else found.w[at]
     if isinstance(own, Classes):
         outputs, y = np.zeros((len(y), encoding.outputs)), own.values[y]

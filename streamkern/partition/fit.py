@@ -44,10 +44,11 @@ from streamkern.partition.tree import CutTree, Partition
 from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.base import Problem
+from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.choice import KernelChoice
 from streamkern.solvers.direct import Direct
+from streamkern.solvers.encoded import fit_encoded
 from streamkern.solvers.fit import (
     Fitted,
     Stages,
@@ -226,8 +227,7 @@ def fit_partition(
         every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
         if every and isinstance(largest.solver, Direct):
             # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
-            known = None if leaf_recipe.kernel is None else takes
-            leaf_recipe = replace(leaf_recipe, solver=largest.solver, takes=known)
+            leaf_recipe = leaf_recipe.like(largest.solver, takes)
         leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
         training = _Training(leaf_recipe, budget, spread, grown, executor, stages, at_once)
         found = training.leaves()
@@ -256,11 +256,9 @@ def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor
     return data
 
 
-def _grown(
-    recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, executor: Executor, stages: Stages
-) -> Grown:
+def _grown(recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, stages: Stages) -> Grown:
     """The tree, level by level; each is a stage."""
-    assembly = spread.assembly
+    assembly, executor = spread.assembly, spread.executor
     data = assembly.dataset
 
     def keep(name: str, tree: CutTree, compute: Callable[[], Grown]) -> Grown:
@@ -411,29 +409,54 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     stages = LeafStages(recipe.left_out)
     try:
         with ThreadsExecutor(1) as executor, keeping():
-            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
-            chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
-            try:
-                fitted = fit(chosen, executor, budget, stages, takes=recipe.takes)
-            except NumericalError as error:
-                if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
-                    raise
-                name = chosen.solver.to_json()["name"]
-                chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
-                fitted = fit(chosen, executor, budget, stages)
-                stages.messages.append(f"{name} failed ({error.where}): Direct instead")
+            fitted, solver = (_fit_given if recipe.given else _fit_open)((X, y, w), recipe, executor, budget, stages)
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
     arrays, metadata = KernelMachine.of(fitted).artifact()
     outcome = fitted.outcome
-    left_out = of_leaf(outcome, fitted.problem, recipe.encoding, tree.mine(X, leaf)) if recipe.left_out else None
+    left_out = of_leaf(outcome, fitted.problem, recipe.encoding, lambda at: tree.mine(X[at], leaf))
     return facts | {
         "constant": None, "left_out": left_out, "arrays": arrays, "metadata": metadata,
-        "solver": chosen.solver.to_json()["name"], "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes,
+        "solver": solver.to_json()["name"], "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes,
         "seen": outcome.rows,
         "warnings": stages.messages, "seconds": time.perf_counter() - began,
     }  # fmt: skip
+
+
+def _fit_given(
+    rows: tuple[Array, Array, Array | None], recipe: LeafRecipe, executor: Executor, budget: int, stages: LeafStages
+) -> tuple[Fitted, Solver]:
+    """A leaf of which nothing is open, and its solver."""
+    assert recipe.kernel is not None
+    assert recipe.encoding is not None
+    assert recipe.takes is not None
+    solver = recipe.with_ridge(recipe.solver, len(rows[0]))
+    assert isinstance(solver, Direct)
+    fitted = fit_encoded(
+        rows, recipe.kernel, solver.ridge, recipe.encoding, executor, recipe.takes, recipe.seed, recipe.left_out,
+        stages.warn,
+    )  # fmt: skip
+    return fitted, solver
+
+
+def _fit_open(
+    rows: tuple[Array, Array, Array | None], recipe: LeafRecipe, executor: Executor, budget: int, stages: LeafStages
+) -> tuple[Fitted, Solver]:
+    """A leaf as a fit like any other, and its solver."""
+    X, y, w = rows
+    chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
+    chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
+    try:
+        return fit(chosen, executor, budget, stages, takes=recipe.takes), chosen.solver
+    except NumericalError as error:
+        if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+            raise
+        name = chosen.solver.to_json()["name"]
+        chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
+        fitted = fit(chosen, executor, budget, stages)
+        stages.messages.append(f"{name} failed ({error.where}): Direct instead")
+        return fitted, chosen.solver
 
 
 def _constant(X: Array, y: Array, w: Array | None) -> Array | None:

@@ -17,19 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.centers import CenterSet
-from streamkern.data import from_arrays
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Encoding, as_values
+from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
-from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Kernel
 from streamkern.partition.rows import routed_scan
 from streamkern.partition.tree import CutTree, Partition, project
-from streamkern.solvers.bandwidth import median_distance
-from streamkern.solvers.base import Problem
-from streamkern.solvers.metric import AGOP, gradient_outer
+from streamkern.solvers.direction import gradient_outer
+from streamkern.solvers.metered import Size
+from streamkern.solvers.metric import round_work
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray
@@ -43,11 +41,11 @@ LEAST_SAMPLE, SAMPLE_ROWS = 10_000, 200_000
 SAMPLE_PART = 16
 """Part of the rows up to which the sample is larger where leaves are many."""
 
-DIRECTION = AGOP(rounds=1, kind="auto", rows=1_000, centers=125)
+DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
 """Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
 
-DIRECTION_PAIRED = 200
-"""Rows whose median distance is the bandwidth of that model, where it is left open: to about two percent."""
+SPREAD_ROWS = 4_096
+"""Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
 
 DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
 """Ridges of the model that a direction is taken from."""
@@ -178,6 +176,13 @@ def sweeps_of(rows: int, sample: int, leaves: int, stored: bool) -> int:
     """
     levels = sum(sample >> level < SURE for level in range(max(0, leaves - 1).bit_length()))
     return 0 if sample >= rows or (stored and not levels) else 1 + levels
+
+
+def direction_work(size: Size, rows: int) -> Operations:
+    """Operations of finding the direction of a leaf of so many rows, on arrays of shapes."""
+    sample = min(rows, DIRECTION_ROWS)
+    fitted, gradients, _ = round_work(sample, max(1, min(DIRECTION_CENTERS, sample // 4)), True, size, DIRECTION_RIDGES)
+    return fitted + gradients
 
 
 @dataclass(eq=False)
@@ -444,20 +449,27 @@ def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encodi
     leaf, X, y, w = item
     if len(X) < 2:
         return None
-    spread = X.std(axis=0, dtype=np.float64)
-    if not spread.any():
+    spread = X[:: -(-len(X) // SPREAD_ROWS)].std(axis=0, dtype=np.float64)
+    varying = np.flatnonzero(spread)
+    if not len(varying):
         return None
+    spread = spread[varying]
     G = outer(X, y, w, kernel, encoding, seed + leaf) if len(X) >= LEAST_DIRECTION else None
     if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
-        Z = (X - X.mean(axis=0, dtype=np.float64)) / np.where(spread > 0, spread, 1.0)
+        Z = X[:, varying]
+        Z = (Z - Z.mean(axis=0, dtype=np.float64)) / spread
         G = Z.T @ Z if Z.shape[1] <= 1000 else np.square(Z).sum(axis=0)
-        G = G / np.where(spread > 0, spread, 1.0) / (np.where(spread > 0, spread, 1.0)[:, None] if G.ndim == 2 else 1)
+        G = G / spread / (spread[:, None] if G.ndim == 2 else 1)
+    else:
+        G = G[varying] if G.ndim == 1 else G[np.ix_(varying, varying)]
     if G.ndim == 1:
         order = np.argsort(-G * np.square(spread), kind="stable")[:CANDIDATES]
-        directions = np.eye(len(G))[order]
+        found = np.eye(len(G))[order]
     else:
         _, vectors = np.linalg.eigh(spread[:, None] * G * spread)
-        directions = vectors[:, ::-1][:, :CANDIDATES].T * np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1), 0)
+        found = vectors[:, ::-1][:, :CANDIDATES].T / spread
+    directions = np.zeros((len(found), X.shape[1]))
+    directions[:, varying] = found
     best, share = None, 0.0
     for direction in directions:
         size = np.linalg.norm(direction)
@@ -518,20 +530,13 @@ def between_means(
 
 def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int) -> Array | None:
     """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
-    c = encoding.outputs
-    classify = isinstance(encoding, Classes)
-    here: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
-    nothing = CenterSet(np.empty((0, X.shape[1]), dtype=X.dtype), None)
-    data = from_arrays(X, y, sample_weight=w)
-    with ThreadsExecutor(1) as executor:
-        try:
-            if kernel.asks_median:
-                most = DIRECTION_PAIRED
-                kernel = kernel.at_median(median_distance(data, executor, X.dtype, kernel.norm, most))
-            problem = Problem(data, here, kernel, nothing, executor, X.dtype)
-            return gradient_outer(replace(DIRECTION, seed=seed), kernel, problem, DIRECTION_RIDGES)
-        except (DataError, NumericalError, UsageError):  # rows all alike, or too few with a weight
-            return None
+    try:
+        return gradient_outer(
+            X, as_values(y, encoding.outputs), w, kernel, seed, rows=DIRECTION_ROWS, centers=DIRECTION_CENTERS,
+            ridges=DIRECTION_RIDGES,
+        )  # fmt: skip
+    except (DataError, NumericalError):  # rows all alike
+        return None
 
 
 def quantile_edges(t: Array) -> tuple[Array, float]:

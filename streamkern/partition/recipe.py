@@ -15,8 +15,10 @@ from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.partition.answers import left_out_of_leaf
 from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
+from streamkern.solvers.bandwidth import asks_median
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.choice import KernelChoice, with_ridge
+from streamkern.solvers.every_row import takes_a_factor
 from streamkern.solvers.fit import Key, Stages
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome
@@ -65,6 +67,8 @@ class LeafRecipe:
     """Rows of a leaf up to which all of them are centers, where none are given."""
     takes: Footprint | None = None
     """Projected memory of the largest leaf, where all take the same way: none is then projected by itself."""
+    given: bool = False
+    """Whether every row of a leaf is a center and nothing is chosen in it, so that ``fit_encoded`` does."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafRecipe:
@@ -75,6 +79,13 @@ class LeafRecipe:
             1, recipe.dtype, ridge=recipe.ridge if isinstance(recipe, LeafRecipe) else None,
             every=rows_of_leaf(max(1, recipe.train.base_rows)),
         )  # fmt: skip
+
+    def like(self, solver: Solver, takes: Footprint) -> LeafRecipe:
+        """The recipe of leaves that go the way of the largest, whose solver and projection these are."""
+        if self.kernel is None:
+            return replace(self, solver=solver)
+        open_ = asks_median(self) or self.metric is not None or not takes_a_factor(self.kernel)
+        return replace(self, solver=solver, takes=takes, given=not open_)
 
     def answering(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafRecipe:
         """The recipe, with rows that each leaf leaves out where probabilities or intervals of the whole are wanted."""

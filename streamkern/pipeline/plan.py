@@ -18,7 +18,7 @@ from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import require_partition
-from streamkern.partition.grow import DIRECTION, sample_rows, sweeps_of
+from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
 from streamkern.partition.memory import Projection
 from streamkern.partition.recipe import LeafRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
@@ -279,7 +279,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     sample = sample_rows(partition, data.base_rows, data.n_features * bill.size.itemsize)
     sweeps = sweeps_of(data.base_rows, sample, leaves, not pipeline.train.source.in_memory)
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
-    direction = replace(DIRECTION, kind="full").bill(bill.size, min(rows, DIRECTION.rows)).work
+    direction = direction_work(bill.size, rows)
     once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED
 
     def stage(name: str, over: int, passes: int, flops: float, bytes_read: int, seconds: float) -> PlannedStage:

@@ -19,6 +19,7 @@ from streamkern.errors import DataError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace
 from streamkern.sweep import gather
+from streamkern.types import Array
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
@@ -31,33 +32,42 @@ _DRAW = 0x6D656469616E  # name of the draw of these rows
 R = TypeVar("R")
 
 
-def median_distance(
-    dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2, most: int = ROWS
-) -> float:
+def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
     """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
 
-    Of at most so many rows, a function of the row ids alone: the same bits under any chunking and on any executor.
+    Of ``ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any executor.
 
     Args:
         dataset: the rows, preprocessed.
         executor: where they are read.
         dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
         norm: 2, or 1 for Σ_k |x_k − z_k|.
-        most: rows whose distances are taken.
 
     Raises:
         DataError: the rows looked at are all the same.
     """
+    data = dataset.plain()
+    X, _ = gather(executor, Assembly(data, dtype=dtype), data.draw(min(ROWS, data.base_rows), _DRAW))
+    return median_of_rows(X, norm)
+
+
+def median_of_rows(X: Array, norm: int = 2) -> float:
+    """Median distance of two of these rows, over the pairs that differ, in float64.
+
+    Args:
+        X: shape (n, d).
+        norm: 2, or 1 for Σ_k |x_k − z_k|.
+
+    Raises:
+        DataError: the rows are all the same.
+    """
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
-    data = dataset.plain()
-    ids = data.draw(min(most, data.base_rows), _DRAW)
-    X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
     distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")
     distances = distances[distances > 0]
     if not len(distances):
         raise DataError(
-            f"The {len(ids):,} rows whose distances were taken are all the same.",
+            f"The {len(X):,} rows whose distances were taken are all the same.",
             where='bandwidth="median"',
             expected="rows that differ",
             remedy="give the bandwidth as a number",

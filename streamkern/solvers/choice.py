@@ -17,6 +17,7 @@ rows left out one at a time (``solvers.few_rows``), and no metric is learned. Th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -401,16 +402,21 @@ def search_for(
     least, part = (LEAST_WORK, SHARE) if share is None else (LEAST_WORK / 10, share)
     allowed = min(MOST_WORK, max(least, part * fit))
     few = ((rows, rows),) if LEAST <= rows < HELD_OUT_FROM else ()
-    for sample, p in (*SIZES, *few):
-        if sample > rows:
-            continue
-        # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
-        search = _search(sample, p, columns, d, seed, isinstance(bill.solver, Direct))
+    # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
+    linear, smaller = isinstance(bill.solver, Direct), not isinstance(bill.solver, Logistic)
+    searches = [
+        replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
+        for sample, p in (*SIZES, *few)
+        if sample <= rows
+    ]
+
+    def fits(search: Search) -> bool:
         if search.bill(replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
-            continue
-        if search.work(size).priced(nominal(d)) <= allowed:
-            return replace(search, smaller=not isinstance(bill.solver, Logistic))
-    return None
+            return False
+        return search.work(size).priced(nominal(d)) <= allowed
+
+    first = bisect_left(searches, True, key=fits)  # a smaller one takes less of both
+    return searches[first] if first < len(searches) else None
 
 
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:

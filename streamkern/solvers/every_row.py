@@ -31,7 +31,9 @@ from streamkern.solvers.score import residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
-_CLOSE = 1e-4  # relative residual above which the solution is refined
+_CLOSE = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-4}
+"""Relative residual above which the solution is refined: in float32 products with weights have errors of that size."""
+
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
 _COLUMNS = 512  # of the inverse that are in memory at a time
@@ -68,20 +70,23 @@ class SquaredTargets(Contribution):
         return float(np.sum(squares if block.w is None else block.w * squares)), n
 
 
-def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[Array, LeftOut | None, dict[str, Any]]:
+def solve_every_row(
+    problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
+) -> tuple[Array, LeftOut | None, dict[str, Any]]:
     """Weights in the order of the centers, shape (n, c), outputs of rows left out, and fields of the report.
 
     Args:
         problem: whose centers are its training rows.
         basis: the kernel at them.
         ridge: λ.
+        rows: as the problem reads the centers (``Problem.full_rows``), where they are at hand.
 
     Raises:
         NumericalError: A is not finite.
     """
     engine, ids = problem.engine, problem.centers.ids
     assert ids is not None
-    X, y, w = problem.full_rows(ids)
+    X, y, w = problem.full_rows(ids) if rows is None else rows
     Y, n = as_values(y, problem.encoding.outputs), len(X)
     means, _, codes = problem.by_features(X, Y, w)
     root = None if w is None else np.sqrt(w)[:, None]
@@ -134,7 +139,7 @@ def _factored(
             continue
         b, facts["residual"] = _solved(engine, times, L, B, shift + jitter, root)
         facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
-        enough = way == last or facts["residual"] <= (_CLOSE if jitter else FAR)
+        enough = way == last or facts["residual"] <= (_CLOSE[wide] if jitter else FAR)
         if engine.decide(enough, bound=bool(dtype == wide), likely=True):
             break
         L, times = None, None  # before the next are made
@@ -155,8 +160,8 @@ def _factor(
         A[rows, : rows.stop] = below
     times: Callable[[Array], Array] = partial(engine.kernel_product, basis)
     if dtype != np.float64:
-        K = engine.mirror(A.copy())
-        times = lambda W: engine.product(K, W.astype(dtype))  # noqa: E731
+        K = A.copy()
+        times = lambda W: engine.symmetric_product(K, W.astype(dtype))  # noqa: E731
     if root is not None:
         for rows in cuts(n):
             A[rows, : rows.stop] *= (root[rows] * root[: rows.stop].T).astype(dtype)
@@ -178,7 +183,7 @@ def _solved(
         values = times(b if root is None else b * root)
         rest = B - (values if root is None else values * root) - shift * b
         reached = relative_residual(rest, B)
-        if engine.decide(reached <= _CLOSE or not reached < best / 2 or step == _REFINED, bound=True):
+        if engine.decide(reached <= _CLOSE[L.dtype] or not reached < best / 2 or step == _REFINED, bound=True):
             break
         best, b = reached, b + inverse(rest)
     return b, reached

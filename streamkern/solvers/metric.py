@@ -282,23 +282,6 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
     return rounds.metric(min(made, key=lambda each: each.mse), made)
 
 
-def gradient_outer(agop: AGOP, kernel: Kernel, problem: Problem, ridges: tuple[float, ...] = RIDGES) -> Array:
-    """The average gradient outer product G of a model without a metric: shape (d, d), or its diagonal (d,).
-
-    Args:
-        agop: sample and centers; a matrix where its kinds include ``"full"``.
-        kernel: as for ``learn_metric``.
-        problem: as for ``learn_metric``.
-        ridges: of which the model has the best on held-out rows.
-
-    Raises:
-        UsageError: too few rows.
-        NumericalError: the kernel matrix of the centers is not positive definite.
-    """
-    rounds = replace(Rounds.of(agop, kernel, problem), ridges=ridges)
-    return rounds.outer(rounds.plain(), "full" in agop.kinds(rounds.d))
-
-
 @dataclass(eq=False)
 class Rounds:
     """The data of rounds: the sample in memory, in two parts, and centers among the first.

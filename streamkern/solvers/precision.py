@@ -174,6 +174,20 @@ def require_precision(
     else:
         kernel = getattr(features, "kernel", kernel)
         size = sizes(Z, kernel.translation_invariant, kernel.norm)
+    require_resolved(kernel, size, dtype)
+
+
+def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
+    """Raise PrecisionError for rows of a size, and a kernel, that the dtype cannot represent.
+
+    Args:
+        kernel: of the model.
+        size: of the rows.
+        dtype: of the streaming arithmetic.
+
+    Raises:
+        PrecisionError: kernel values would be rounding errors, or the same for all rows.
+    """
     if not np.isfinite(size).all():
         return  # rows are refused where they are read
     name, found = str(dtype), rounding(kernel, size, dtype)

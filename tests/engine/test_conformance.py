@@ -12,7 +12,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.engine import NumpyEngine
-from streamkern.engine.base import Engine
+from streamkern.engine.base import KERNEL_TILE, Engine
 from streamkern.engine.device import DeviceEngine
 from streamkern.engine.host import HostEngine
 from streamkern.engine.triangle import packed_size, unpacked
@@ -36,6 +36,16 @@ W, SPD = rng.normal(size=(P, 3)), Z @ Z.T + 5.0 * np.eye(P)
 
 def expansion(engine: Engine, dtype: Any = np.float64) -> Expansion:
     return Expansion(sk.Laplace(3.0), Z.astype(dtype), engine)
+
+
+def _rows_alone(K: Any) -> Any:
+    """What ``kernel_rows`` gives of a symmetric matrix: nothing else is to be looked at."""
+    found = np.full_like(K, np.nan)
+    for start in range(0, len(K), KERNEL_TILE):
+        found[start : start + KERNEL_TILE, : start + KERNEL_TILE] = K[
+            start : start + KERNEL_TILE, : start + KERNEL_TILE
+        ]
+    return found
 
 
 def of_l1(engine: Engine, dtype: Any, kernel: Any = None, d: int = 7) -> Expansion:
@@ -73,6 +83,7 @@ VERBS: dict[str, Any] = {
     "right_factor": lambda e, k, t: e.right_factor(V.astype(t)).times(W.T.astype(t) @ V.astype(t)),
     "product": lambda e, k, t: e.product(SPD.astype(t), V.astype(t)),
     "product_t": lambda e, k, t: e.product_t(V.astype(t), W.astype(t)),
+    "symmetric_product": lambda e, k, t: e.symmetric_product(_rows_alone(SPD.astype(t)), W.astype(t)),
     "times_lower": lambda e, k, t: e.times_lower(V.T.astype(t), np.tril(SPD).astype(t)),
     "row_squares": lambda e, k, t: e.row_squares(V.astype(t)),
     "gram": lambda e, k, t: e.gram(V.astype(t)),
