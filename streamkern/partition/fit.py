@@ -256,11 +256,9 @@ def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor
     return data
 
 
-def _grown(
-    recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, executor: Executor, stages: Stages
-) -> Grown:
+def _grown(recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, stages: Stages) -> Grown:
     """The tree, level by level; each is a stage."""
-    assembly = spread.assembly
+    assembly, executor = spread.assembly, spread.executor
     data = assembly.dataset
 
     def keep(name: str, tree: CutTree, compute: Callable[[], Grown]) -> Grown:
