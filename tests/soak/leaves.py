@@ -100,6 +100,7 @@ def main() -> int:
     parser.add_argument("--leaf-rows", type=int, default=250_000)
     parser.add_argument("--centers", type=int, default=500)
     parser.add_argument("--memory", default="2GiB")
+    parser.add_argument("--moments", nargs="+", choices=list(MOMENTS), default=list(MOMENTS))
     args = parser.parse_args()
     settings = ("--set", f"rows={args.rows}", f"leaf_rows={args.leaf_rows}", f"centers={args.centers}")
     with tempfile.TemporaryDirectory(prefix="leaves-", dir=".") as name:
@@ -112,7 +113,8 @@ def main() -> int:
         subprocess.run(run(whole), check=True)
         expected, wrong = result(whole)["weights_sha256"], 0
         print(f"undisturbed: {expected}", flush=True)
-        for moment, reached in MOMENTS.items():
+        for moment in args.moments:
+            reached = MOMENTS[moment]
             place = folder / moment.replace(" ", "-")
             killed(run(place), lambda reached=reached, place=place: reached(place))  # type: ignore[misc]
             before = stages(place)
