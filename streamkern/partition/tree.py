@@ -87,6 +87,7 @@ class Partition:
             that is as good on held-out rows of a sample.
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
             50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
+            Leaves that a sample of the rows cut may have a tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there. Where
             leaves have more than 16,000 rows and more than four cuts above them, these share the overlap of four.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
