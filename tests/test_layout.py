@@ -40,6 +40,7 @@ DOORS = {
             for name in (
                 "compiled",
                 "cuda",
+                "factor",
                 "fixed",
                 "lapack",
                 "loops",
