@@ -42,6 +42,7 @@ DOORS = {
             for name in (
                 "compiled",
                 "cuda",
+                "factor",
                 "fixed",
                 "lapack",
                 "loops",

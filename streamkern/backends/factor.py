@@ -130,7 +130,7 @@ def is_factored_here(A: Array) -> bool:
     return bool(VECTORS) and A.dtype == np.float32
 
 
-def factored(A: Array) -> bool:
+def cholesky_factor(A: Array) -> bool:
     """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
 
     Args:

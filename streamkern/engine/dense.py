@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import lapack
-from streamkern.backends.factor import factored, is_factored_here
+from streamkern.backends.factor import cholesky_factor, is_factored_here
 from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
@@ -59,7 +59,7 @@ def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
         NumericalError: a pivot is not positive.
     """
     if tile is None and len(A) <= _FEW and is_factored_here(A):
-        if not factored(A):
+        if not cholesky_factor(A):
             raise not_positive()
         return A
     tile = tile or (_NARROW if A.dtype == np.float32 and len(A) <= _FEW else TILE)

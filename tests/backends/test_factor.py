@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkern.backends.factor import STEP, TILE, factored, is_factored_here
+from streamkern.backends.factor import STEP, TILE, cholesky_factor, is_factored_here
 
 if not is_factored_here(np.empty((1, 1), np.float32)):
     pytest.skip("this processor has no fused multiply-add", allow_module_level=True)
@@ -23,7 +23,7 @@ def test_it_is_the_factor(n: int) -> None:
     A = positive(n)
     L = A.astype(np.float32)
     L[np.triu_indices(n, 1)] = np.nan
-    assert factored(L)
+    assert cholesky_factor(L)
     np.testing.assert_allclose(L, np.linalg.cholesky(A), atol=2e-5)
     assert not np.triu(L, 1).any()
 
@@ -32,7 +32,7 @@ def test_rows_may_be_those_of_a_larger_matrix() -> None:
     A = positive(200)
     whole = np.full((200, 300), 7.0, np.float32)
     whole[:, :200] = A
-    assert factored(whole[:, :200])
+    assert cholesky_factor(whole[:, :200])
     np.testing.assert_allclose(whole[:, :200], np.linalg.cholesky(A), atol=2e-5)
     assert (whole[:, 200:] == 7).all()
 
@@ -42,4 +42,4 @@ def test_a_pivot_that_is_not_positive_is_told(at: int) -> None:
     for value in (-1.0, np.nan):
         A = positive(300).astype(np.float32)
         A[at, at] = value
-        assert not factored(A)
+        assert not cholesky_factor(A)
