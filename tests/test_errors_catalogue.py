@@ -130,6 +130,7 @@ PLAIN = {
     "sweep.py": "protocol",
     "partition/memory.py": "rows of shapes alone, which a projection never reads",
     "partition/model.py": "KeyError, told as a damaged artifact",
+    "partition/rows.py": "OSError of a file that is too short, raised again as a StorageError",
     "updates/estimators.py": "AttributeError, by which scikit-learn knows that a method is missing",
     "solvers/estimator_answers.py": "AttributeError, by which scikit-learn knows that a method is missing",
     "solvers/saved.py": "KeyError, told as a damaged artifact",
@@ -871,6 +872,8 @@ sweep.py: The data set has no rows.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
+solvers/encoded.py: The weights are not finite.
+    kernel values that are not finite: refused before, by their precision
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
 commands/runs.py: The report needs
@@ -906,6 +909,7 @@ MODULES = {
     "data/class_weights.py": "test_class_weights.py",
     "data/categories.py": "data/test_automatic.py",
     "data/encoders.py": "data/test_tables_as_they_are.py",
+    "solvers/direction.py": "solvers/test_direction.py",
     "solvers/placement.py": "pipeline/test_device.py",
     "partition/fit.py": "partition/test_partition.py",
     "partition/grow.py": "partition/test_partition.py",

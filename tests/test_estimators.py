@@ -319,7 +319,7 @@ def test_a_grid_of_bandwidths_is_searched() -> None:
     assert (model.kernel, model.lanes) == (1.0 * sk.Laplace(3.0), 2)
     for kernel in (2.0 * sk.Laplace(1.0) + sk.Polynomial(2, 1), sk.Matern("median", 2.5), sk.NTK(2)):
         assert clone(sk.KernelClassifier(kernel)).kernel == kernel
-    with pytest.raises(sk.UsageError, match="there is no kernel"):
+    with pytest.raises(sk.UsageError, match="is given without a kernel"):
         sk.KernelClassifier().set_params(kernel__bandwidth=1.0)
     with pytest.raises(ValueError, match="Invalid parameter"):
         model.set_params(width=1.0)
@@ -455,7 +455,7 @@ def test_no_target_at_all_is_told() -> None:
 
 def test_values_that_are_no_classes_are_refused_with_the_remedy(tmp_path: Path) -> None:
     X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) / 4
-    told = r"(?s)values that are no classes, such as 0\.25.*row 1.*task=\"regression\" of a Pipeline"
+    told = r"(?s)values that cannot be classes, such as 0\.25.*row 1.*task=\"regression\" of a Pipeline"
     with pytest.raises(sk.DataError, match=told):
         sk.run(sk.Pipeline(sk.from_arrays(X, y)), tmp_path / "run", memory="8GiB")
     with pytest.raises(sk.DataError, match=told):

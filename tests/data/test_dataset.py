@@ -50,7 +50,7 @@ def test_augmenting_into_nothing_is_refused(cut_source, arguments):
 
 @pytest.mark.parametrize("thing", [3, GaussianNoise, "noise"])
 def test_what_is_no_augmentation_is_refused(cut_source, thing):
-    with pytest.raises(UsageError, match="no augmentation"):
+    with pytest.raises(UsageError, match="is not an augmentation"):
         Dataset(cut_source([5])).augment(thing)
 
 

@@ -90,5 +90,5 @@ def test_a_category_that_is_new_and_text_that_is_not_encoded_are_told(tmp_path: 
             with pytest.raises(sk.DataError, match="'violet' of column 'colour' was not among the categories"):
                 fitted.predict(place)
     assert sk.open_dataset(written(tmp_path, "parquet"), "label").source.text == ("colour", "note")
-    with pytest.raises(sk.UsageError, match="holds text"):
+    with pytest.raises(sk.UsageError, match="contains text"):
         sk.ingest(written(tmp_path, "csv"), tmp_path / "out.zarr", target="label", columns=FEATURES, dtype="float32")

@@ -212,7 +212,7 @@ def test_old_versions_go_and_the_champion_stays(place: Path):
         ({"test": None}, sk.UsageError, "no test rows"),
         ({"gate": "accuracy >"}, sk.UsageError, "gate"),
         ({"gate": "auk > 0.5"}, sk.UsageError, "no metric"),
-        ({"keep": 0}, sk.UsageError, "kept"),
+        ({"keep": 0}, sk.UsageError, "keep is 0"),
         ({"memory": "10MB", "n": 700}, sk.PlanRefusedError, "memory|budget|hold"),
         ({"solver": sk.EigenPro(step=1e6)}, sk.NumericalError, "loss"),
     ],

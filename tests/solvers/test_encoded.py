@@ -45,7 +45,7 @@ def both(kind: str, w: np.ndarray | None, left_out: int = 0) -> tuple[Any, Any]:
     stages = Stages()
     stages.left_out = left_out
     with ThreadsExecutor(1) as executor:
-        whole = fit(recipe, executor, 1 << 30, stages)
+        whole = fit(recipe, executor, 8 << 30, stages)
         lean = fit_encoded((X, y, w), sk.Laplace(2.0), RIDGE, encoding, executor, whole.footprint, left_out=left_out)
     return whole, lean
 
