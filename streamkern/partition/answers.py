@@ -115,7 +115,8 @@ def classes_answers(
 def _joined(left_out: Sequence[LeftOut], mass: Array) -> LeftOut:
     """The rows of all leaves, each leaf with the weight of all its rows."""
     weights = [np.ones(len(each.y)) if each.w is None else np.asarray(each.w) for each in left_out]
-    shares = [w * (m / max(w.sum(), _TINY)) for w, m in zip(weights, mass, strict=True)]
+    # A leaf may predict none of the rows that were left out of it.
+    shares = [w * (m / w.sum() if w.sum() > 0 else 0.0) for w, m in zip(weights, mass, strict=True)]
     outputs, y, ids = (np.concatenate([getattr(each, k) for each in left_out]) for k in ("outputs", "y", "ids"))
     return LeftOut(outputs, y, np.concatenate(shares), "leave-one-out", ids)
 
