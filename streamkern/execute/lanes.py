@@ -129,7 +129,7 @@ class Lanes:
         self._actors.clear()
 
     def _place(self, state: Any) -> None:
-        """Make actors if there are none, or if with the workers there are now a step would take fewer rounds."""
+        """Create actors if absent, or again if the current workers would need fewer rounds for a step."""
         executor = self.executor
         executor.look(LOOK if self._actors else 0.0)
         executor.require_workers()
