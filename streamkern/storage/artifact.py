@@ -2,7 +2,8 @@
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
 every stored chunk has its SHA-256 in the group's attributes. An artifact's author computes its checksums: they only
-prove that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, also for an artifact from an untrusted source.
+prove that nothing was damaged. No read or allocation exceeds the sizes that the artifact states,
+also for one from an untrusted source.
 """
 
 from __future__ import annotations
