@@ -260,17 +260,19 @@ def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, 
             arrays.ArrayWriter.manifest = lambda array: os._exit(9)
 
         executor.client.run(die_at_the_next, workers=[sorted(executor.workers)[1]])
-        start = time.monotonic()
+        start, stood_on = time.monotonic(), {state.base.name}
         while not executor.losses:
             more, state = steps(placement, 1, state)
             sums += more
+            stood_on.add(state.base.name)
             assert time.monotonic() < start + 60
-        whole = {place.parent.name for place in tmp_path.glob("shares-*/share-000004")}
-        assert state.base.name in whole
-        assert {place.name for place in tmp_path.glob("shares-*")} - whole  # the unfinished one
-        more, state = until_kept(placement, state)  # the one that is left has all tiles
-        assert state.base.starts == (0,)
-        agree([*sums, *more], state, placement)
+        require_whole(tmp_path, state.base)  # of both workers, or already of the one that is left
+        assert {place.name for place in tmp_path.glob("shares-*")} - stood_on  # the unfinished one
+        while state.base.starts != (0,):  # the one that is left has all tiles
+            more, state = steps(placement, 1, state)
+            sums += more
+            assert time.monotonic() < start + 60
+        agree(sums, state, placement)
         placement.close()
 
 
