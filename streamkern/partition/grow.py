@@ -116,10 +116,9 @@ class Axis(NamedTuple):
     edges: Array
     at: float | None = None
 
-    def counts(self, X: Array) -> IntArray:
-        """Rows before the first edge, between neighbouring ones, and from the last on: shape (E + 1,)."""
-        bins = np.searchsorted(self.edges, project(X, self.direction), side="right")
-        return np.bincount(bins, minlength=len(self.edges) + 1)
+    def counts(self, t: Array) -> IntArray:
+        """Rows before the first edge, between neighbouring ones, and from the last on, of places: shape (E + 1,)."""
+        return np.bincount(np.searchsorted(self.edges, t, side="right"), minlength=len(self.edges) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +140,7 @@ class Counting:
         for leaf, at in self.tree.training(block.X, block.w):
             rows[leaf] = len(at)
             if leaf in counts:
-                counts[leaf] = self.lines[leaf].counts(block.X[at])
+                counts[leaf] = self.lines[leaf].counts(project(block.X[at], self.lines[leaf].direction))
         return (np.concatenate([rows, *counts.values()]),)
 
 
@@ -292,11 +291,14 @@ class Ground:
             chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= SURE]
             if not chosen:
                 break
-            lines, bins = self._lines(chosen, at)
+            found = self._lines(chosen, at)
+            lines = {leaf: line for leaf, (line, _) in found.items()}
+            bins = [line.counts(t) for line, t in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
-                at[left], at[right] = grown.tree.sides(node, X, at[left])
+                (low, _, high), rows, t = grown.tree.cuts[node], at[left], found[left][1]
+                at[left], at[right] = rows[t < high], rows[t >= low]
         if not whole and not self._left_open(grown):
             (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, {})))
             grown = replace(grown, counts=np.asarray(counts))
@@ -306,25 +308,25 @@ class Ground:
         """The tree with these leaves cut, by counts of all rows."""
         X, _, w = self.sample
         at = dict(grown.tree.training(X, w))
-        lines, bins = self._lines(chosen, at)
+        lines, bins = {leaf: line for leaf, (line, _) in self._lines(chosen, at).items()}, []
         if lines:
             (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)
 
-    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> tuple[dict[int, Axis], Sequence[IntArray]]:
-        """Directions of the leaves that have one, from the places of their rows in the sample, which are counted."""
+    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, tuple[Axis, Array]]:
+        """Directions of the leaves that have one, and the places of their rows of the sample along them."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
-        items = [
+        # Made one after another as they are sent: the rows of all leaves together are the sample once more.
+        items = (
             (leaf, X[rows], y[rows], None if w is None else w[rows])
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
-        ]
-        shared = (self.kernel, self.assembly.encoding, self.seed, self.partition.cuts)
-        found = zip(chosen, self.executor.imap(_line, items, shared), strict=True)
-        made = [(leaf, *line) for leaf, line in found if line is not None]
-        return {leaf: line for leaf, line, _ in made}, [counted for *_, counted in made]
+        )
+        shared = (self.kernel, self.assembly.encoding, self.seed)
+        found = self.executor.imap(axis_of if self.partition.cuts == "gradient" else between_means, items, shared)
+        return {leaf: line for leaf, line in zip(chosen, found, strict=True) if line is not None}
 
     def _cut(
         self, grown: Grown, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
@@ -426,16 +428,10 @@ def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
     return parts
 
 
-def _line(
-    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int, cuts: str
-) -> tuple[Axis, IntArray] | None:
-    """The direction in which a leaf is cut, and its rows of the sample along it: a task."""
-    axis = (axis_of if cuts == "gradient" else between_means)(item, kernel, encoding, seed)
-    return None if axis is None else (axis, axis.counts(item[1]))
-
-
-def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int) -> Axis | None:
-    """The direction in which a leaf is cut, with the edges between which its rows are counted.
+def axis_of(
+    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
+) -> tuple[Axis, Array] | None:
+    """The direction in which a leaf is cut with the edges between which rows are counted, and their places: a task.
 
     Args:
         item: number of the leaf, encoded rows of the sample (m, d), targets, weights.
@@ -476,9 +472,10 @@ def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encodi
         if not size > 0:
             continue
         direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
-        edges, smaller = quantile_edges(project(X, direction))
+        t = project(X, direction)
+        edges, smaller = quantile_edges(t)
         if smaller > share:
-            best, share = Axis(direction, edges), smaller
+            best, share = (Axis(direction, edges), t), smaller
         if share >= BALANCED:
             break
     return best if share >= LEAST_SHARE else None
@@ -486,8 +483,10 @@ def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encodi
 
 def between_means(
     item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
-) -> Axis | None:
-    """The direction from one of two means of a leaf's rows to the other, cut between them: Lloyd's method.
+) -> tuple[Axis, Array] | None:
+    """The direction from one of two means of a leaf's rows to the other, cut between them, and their places: a task.
+
+    The means are those of Lloyd's method.
 
     Args:
         item: number of the leaf, encoded rows of the sample (m, d), targets, weights; targets are not looked at.
@@ -523,9 +522,10 @@ def between_means(
         return None
     whole = np.zeros(X.shape[1])
     whole[varying] = direction / spread[varying] / size
-    edges, smaller = quantile_edges(project(X, whole))
+    places = project(X, whole)
+    edges, smaller = quantile_edges(places)
     at = float(middle / size + mean @ whole[varying])
-    return Axis(whole, np.unique(np.append(edges, at)), at) if smaller > 0 else None
+    return (Axis(whole, np.unique(np.append(edges, at)), at), places) if smaller > 0 else None
 
 
 def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int) -> Array | None:

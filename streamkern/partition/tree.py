@@ -268,18 +268,6 @@ class CutTree:
         at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
         return get_backend().assign(X, at, directions, cuts, children)
 
-    def sides(self, node: int, X: Array, at: IntArray) -> tuple[IntArray, IntArray]:
-        """Positions of rows that are trained on the left of a cut, and on its right, of those ``at`` which come there.
-
-        Args:
-            node: number of the cut.
-            X: encoded rows, shape (n, d).
-            at: positions of rows, ascending.
-        """
-        t = get_backend().project(X, at, self.directions[node])
-        low, _, high = self.cuts[node]
-        return at[t < high], at[t >= low]
-
     def mine(self, X: Array, leaf: int) -> Array:
         """Mask of the rows on a leaf's side of every cut, shape (n,)."""
         found = np.zeros(len(X), dtype=bool)

@@ -170,8 +170,10 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
 def test_a_direction_is_along_the_feature_that_matters():
     X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
     y = np.sin(2 * X[:, [3]])
-    line = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
-    assert line is not None
+    found = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
+    assert found is not None
+    line, places = found
+    np.testing.assert_allclose(places, X @ line.direction)
     direction = line.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
 
