@@ -18,6 +18,7 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern.backends import get_backend
 from streamkern.cli import main
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, reading_bytes
@@ -216,7 +217,7 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     y = np.array(labels * 1000, dtype=object)
     raw = Raw(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
     tracemalloc.start()
-    sums = Moments(np.zeros(1), None, lambda values: -1)((raw, "rows"), None)
+    sums = Moments(np.zeros(1), None, get_backend())((raw, "rows"), None)
     codes = Classes(np.array(labels)).encode(y, raw.ids, "rows")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

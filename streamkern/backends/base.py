@@ -258,6 +258,15 @@ class HostBackend(Backend, Protocol):
             the tree to its right, ascending within one. Projections are those of ``project``, to the bit.
         """
 
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
+
+        Args:
+            X: finite rows, shape (n, d), summed in their order.
+            w: weights of rows, shape (n,), float64; None: each is 1.
+            pivot: c, shape (d,), float64.
+        """
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         """Return X · direction in float64 of some rows, the same bits for a row whatever rows are around it.
 

@@ -370,6 +370,29 @@ def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
     return -1
 
 
+_SUMS = types.Array(types.float64, 1, "C")
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype, readonly=True), *[vector(types.float64)] * 2, *[_SUMS] * 4),
+    types.float32,
+    types.float64,
+)
+def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
+    """Ranges and sums of columns in one read of the rows; see ``HostBackend.moments``."""
+    n, d = X.shape
+    for i in range(n):
+        row, weight = dense_row(X[i]), w[i]
+        for j in range(d):
+            x = np.float64(row[j])
+            centred = x - pivot[j]
+            weighted = weight * centred
+            low[j] = x if x < low[j] else low[j]
+            high[j] = x if x > high[j] else high[j]
+            first[j] += weighted
+            second[j] += weighted * centred
+
+
 _LANES = 64  # partial sums of a row: enough independent additions to hide their latency
 
 

@@ -123,6 +123,14 @@ class NumbaBackend:
         found = routes.assigned(X, _contiguous(at, np.int64), directions, cuts, children, spans)
         return spans, found
 
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        d, weights = X.shape[1], np.ones(len(X)) if w is None else _contiguous(w, np.float64)
+        found = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d), np.zeros(d)
+        loops.moments(_dense_rows(X), weights, _contiguous(pivot, np.float64), *found)
+        return found
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)

@@ -91,6 +91,14 @@ class NumpyBackend:
             waiting.append((int(children[node, 0]), rows[t < high]))
         return spans, np.concatenate(found)
 
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        X = X.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred = X - pivot
+            weighted = centred if w is None else w[:, None] * centred
+            sums = weighted.sum(axis=0), (weighted * centred).sum(axis=0)
+        return X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf), *sums
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         t: Array = np.multiply(X[at], direction, dtype=np.float64).sum(axis=1)
         return t

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from streamkern.backends.base import HostBackend
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, distinct, require_binary
@@ -102,14 +103,14 @@ class Moments:
     Args:
         pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
-        first_bad: index of the first row of an array that is not finite, or -1.
+        loops: of the CPU.
         names: of the features, for messages; None where they have none.
         labels: name of a target of several labels a row, each 0 or 1; None of any other.
     """
 
     pivot: Array
     target_pivot: Array | None
-    first_bad: Callable[[Array], int]
+    loops: HostBackend
     names: tuple[str, ...] | None = None
     labels: str | None = None
 
@@ -132,7 +133,7 @@ class Moments:
             weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
             return rows, nothing, np.zeros(d), np.zeros(d), self._labels(stored, where), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
-            bad = self.first_bad(X)
+            bad = self.loops.finite_rows(X)
             if bad >= 0:
                 column = int(np.argmax(~np.isfinite(X[bad])))
                 value = X[bad, column]
@@ -144,13 +145,13 @@ class Moments:
                     if not np.isnan(value)
                     else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
-            _require_squares(X, raw.ids, where, names=self.names)
-        centred = X.astype(np.float64) - self.pivot
+        low, high, first, second = self.loops.moments(X, w, self.pivot)
+        _require_squares(X, Extremes(low, high), raw.ids, where, names=self.names)
         labels = self._labels(stored, where)
         total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is not None:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
-            bad = self.first_bad(y)
+            bad = self.loops.finite_rows(y)
             if bad >= 0:
                 raise DataError(
                     "A target is NaN or infinite.",
@@ -158,16 +159,13 @@ class Moments:
                     expected="finite numbers; Input y contains NaN or infinity",
                     remedy="leave out or fill the rows without a target",
                 )
-            _require_squares(y, raw.ids, where, "target")
+            least, most, total, squares = self.loops.moments(y, w, self.target_pivot)
+            _require_squares(y, Extremes(least, most), raw.ids, where, "target")
             if self.labels is not None:
                 require_binary(y, raw.ids, where)
-            total = _summed(y - self.target_pivot, w)
-            squares = _summed(np.square(y - self.target_pivot), w)
-        ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
         mass, heaviest = (len(X), 1.0) if w is None else (float(w.sum()), float(w.max()))
         weights = Extremes(0.0, heaviest)
-        first, second = _summed(centred, w), _summed(np.square(centred), w)
-        return rows, ranges, first, second, labels, total, mass, weights, squares
+        return rows, Extremes(low, high), first, second, labels, total, mass, weights, squares
 
     def _labels(self, stored: Raw, where: str) -> LabelWeights:
         """Labels of rows, where they are counted: rows of weight 0 tell theirs, too."""
@@ -185,10 +183,10 @@ def _feature(column: int, names: Sequence[str] | None, what: str = "feature") ->
 
 
 def _require_squares(
-    X: Array, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
+    X: Array, ends: Extremes, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
 ) -> None:
     """Raises DataError, naming row and column, where the square of a value leaves no room in float64."""
-    if X.dtype.itemsize < 8 or not len(X) or max(-X.min(), X.max()) < LARGEST:
+    if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < LARGEST:
         return
     row, column = (int(i) for i in np.argwhere(np.abs(X) >= LARGEST)[0])
     raise DataError(
@@ -229,11 +227,6 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
                 expected=f"rows whose squared distances {dtype} holds, up to {np.finfo(dtype).max:.1e}",
                 remedy='correct the value or leave out the row; or scale: standardise=True; or dtype="float64"',
             )
-
-
-def _summed(values: Array, w: Array | None) -> Array:
-    """Σ w v over rows, shape (d,)."""
-    return np.asarray(values.sum(axis=0) if w is None else w @ values)
 
 
 _REGRESS = 'values to be predicted as they are: KernelRegressor, or task="regression" of a Pipeline'

@@ -246,7 +246,7 @@ class Calibration:
 
     def _moments(self, dataset: Dataset) -> float:
         raw = _raw(dataset)
-        moments = Moments(np.zeros(dataset.source.n_features), None, get_backend().finite_rows)
+        moments = Moments(np.zeros(dataset.source.n_features), None, get_backend())
         return self._timed(lambda: lambda: moments((raw, ""), None)) / len(raw.X)
 
 

@@ -128,7 +128,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             )
         values = np.asarray(first.y[0], dtype=np.float64).reshape(-1)
         target_pivot = np.where(np.isfinite(values), values, 0.0)
-    moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns, target.name if several else None)
+    moments = Moments(pivot, target_pivot, get_backend(), plain.columns, target.name if several else None)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True, known=plain.labels)
 
