@@ -45,6 +45,7 @@ from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.solvers.row_errors import Errors
 from streamkern.solvers.score import residual
 from streamkern.sweep import gathered
+from streamkern.types import Array
 from streamkern.user_code import described
 
 TRIAL_ROWS = 40_000
@@ -274,10 +275,8 @@ def trial(
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
-    def squared(name: str, data: Dataset, leaf_recipe: LeafRecipe) -> Errors:
+    def squared(name: str, leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None) -> Errors:
         """The errors of one model, or of leaves, through these rows."""
-        X, y, w = gathered(executor, Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
-        assert y is not None
         own = out & np.isin(y, y[~out]) if y.ndim == 1 else out  # a class that is only held out tells nothing
         train = from_arrays(X[~own], y[~own], sample_weight=None if w is None else w[~own])
         made = trial_recipe(leaf_recipe)(train)
@@ -294,12 +293,17 @@ def trial(
         residual(F, truth)
         return Errors(np.square(F).mean(axis=1), np.ones(len(F)) if w is None else w[own])
 
-    tried = [("one", data, leaf_recipe), ("leaves", data, leaf_recipe)]
+    tried = [(data, leaf_recipe, ["one", "leaves"])]
     if choice is not None:
         through = choice.metric.applied(data), leaf_recipe.chosen(choice)
-        tried = [("one", *through), ("shared", *through), ("leaves", data, leaf_recipe)]
+        tried = [(*through, ["one", "shared"]), (data, leaf_recipe, ["leaves"])]
+    found = dict[str, Errors]()
     try:
-        return {each[0]: squared(*each) for each in tried}
+        for rows, made, names in tried:
+            X, y, w = gathered(executor, Assembly(rows.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
+            assert y is not None
+            found |= {name: squared(name, made, X, y, w) for name in names}
+        return found
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"
         raise

@@ -18,8 +18,10 @@ rows left out one at a time (``solvers.few_rows``), and no metric is learned. Th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,9 @@ LEAST_WORK = 3 * SECOND
 
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
+
+TOGETHER = 2
+"""Models that are fitted at a time."""
 
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the search, in median distances of two rows."""
@@ -204,13 +209,24 @@ class Search:
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
-    def bill(self, size: Any, rows: int) -> MetricBill:
-        """The cost for so many training rows."""
+    def bill(self, size: Any, rows: int, together: int = TOGETHER) -> MetricBill:
+        """The cost for so many training rows.
+
+        Args:
+            size: of the fit.
+            rows: training rows.
+            together: models that are fitted at a time, where two stages of a set-up are.
+        """
         found = self.agop.bill(size, rows)
+        one = replace(size, slots=1)
         if self.by_one:
             held = fit_work(self.rows, size)[2] + sampled_bytes(self.rows, size)
             found = found._replace(memory=held, rows=float(self.rows * (1 + self.fits)))
-        return found._replace(work=self.work(size), rounds=self.fits)
+            further = fit_work(self.rows, one)[2]
+        else:
+            further = round_work(self.rows, self.centers, "full" in self.kinds, one)[2]
+        memory = found.memory + ((together - 1) * further if size.overlapping else 0)
+        return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -411,7 +427,7 @@ def search_for(
     ]
 
     def fits(search: Search) -> bool:
-        if search.bill(replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
+        if search.bill(replace(size, slots=_SLOTS), rows, 1).memory > budget // MEMORY_SHARE:
             return False
         return search.work(size).priced(nominal(d)) <= allowed
 
@@ -453,25 +469,26 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     if search.by_one:
         return _chosen_by_one(search, default, problem)
     rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT), ridges=RIDGES)
-    few, trials = rounds.fewer(*search.few), _Trials()
+    few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
     first: list[list[Round]] = []
     for norm in search.norms:
         try:
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        plain = _least(trials.noted(few.on(_laplace(m * median, norm)).plain() for m in MULTIPLES))
+        plain = _least(trials.noted([few.on(_laplace(m * median, norm)).plain for m in MULTIPLES]))
         here = few.on(plain.problem.kernel)
-        learned = [_least(each) for kind in search.kinds if (each := trials.noted(here.learned(plain, kind)))]
+        kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
+        learned = [_least(each) for each in kinds if each]
         near = [_at_its_bandwidth(here, each, SMALLER, trials, search.smaller) for each in learned]
         first.append([plain, *near])
-    simple = rounds.plain()
-    trials.noted([simple])
     finalists = _finalists(first) if first else []
-    last = trials.noted(rounds.on(each.problem.kernel).through(each) for each in finalists)
+    through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
+    simple, *last = trials.noted([rounds.plain, *through])
     best = _simplest(simple, last)
     if best.kind != "none":
-        best = _least([best, *trials.noted(rounds.on(best.problem.kernel).learned(best, best.kind, FURTHER))])
+        (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, FURTHER)])
+        best = _least([best, *further])
     found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first else best
     if best is simple:
         found = _preferred(simple, [found])
@@ -485,12 +502,12 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
     """The kernel of few rows, by the errors of rows left out one at a time."""
-    rounds, trials = LeftOutRounds.all_rows(search.agop, default, problem), _Trials()
+    rounds, trials = LeftOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
     own: Any = default  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
     others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
-    simple, *more = trials.noted(rounds.on(kernel).plain() for kernel in kernels)
+    simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     best = _least([simple, *more])
     found = best if best.errors and simple.errors and best.errors.beats(simple.errors) else simple
     found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
@@ -509,7 +526,7 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
         return best
     base = _least([each for each in [best, *others] if each.problem.kernel.norm == 2])
     kernels = [base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR]
-    found = _least(trials.noted(rounds.on(kernel).through(base) for kernel in kernels))
+    found = _least(trials.noted([partial(rounds.on(kernel).through, base) for kernel in kernels]))
     return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_DOUBTS) else best
 
 
@@ -525,10 +542,11 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
 
 def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool) -> Round:
     """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
-    near = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
-    finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
+    ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
+    finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= RIDGES[0]))
     kernel: Any = best.problem.kernel
-    made = trials.noted(finer.on(_laplace(each * kernel.sigma, kernel.norm)).through(best) for each in multiples)
+    near = [_laplace(each * kernel.sigma, kernel.norm) for each in multiples]
+    made = trials.noted([partial(finer.on(each).through, best) for each in near])
     least = _least([best, *made])
     if least.ridge > NO_RIDGE or not smaller:
         return least
@@ -553,19 +571,31 @@ def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
 
 
 class _Trials:
-    """Notes of models, in order."""
+    """Fits models, and notes them in order.
 
-    def __init__(self) -> None:
+    Args:
+        overlaps: two are fitted at a time: while one holds Python's lock or has few blocks, the other has the threads.
+    """
+
+    def __init__(self, overlaps: bool) -> None:
         self.made: list[dict[str, Any]] = []
+        self.overlaps = overlaps
 
-    def noted(self, rounds: Any) -> list[Round]:
-        """The rounds, as a list."""
-        found = []
-        for each in rounds:
-            rows, centers = each.problem.train.base_rows, len(each.problem.centers.Z)
-            self.made.append({"kernel": each.problem.kernel.to_json(), "rows": rows, "centers": centers} | each.facts())
-            found.append(each)
+    def each(self, calls: Sequence[Callable[[], list[Round]]]) -> list[list[Round]]:
+        """The rounds of each call."""
+        if self.overlaps and len(calls) > 1:
+            with ThreadPoolExecutor(TOGETHER, "streamkern-search") as pool:
+                found = list(pool.map(lambda call: call(), calls))
+        else:
+            found = [call() for call in calls]
+        for made in (each for rounds in found for each in rounds):
+            rows, centers = made.problem.train.base_rows, len(made.problem.centers.Z)
+            self.made.append({"kernel": made.problem.kernel.to_json(), "rows": rows, "centers": centers} | made.facts())
         return found
+
+    def noted(self, fits: Sequence[Callable[[], Round]]) -> list[Round]:
+        """The round of each fit."""
+        return [made for (made,) in self.each([lambda fit=fit: [fit()] for fit in fits])]  # type: ignore[misc]
 
 
 def _least(rounds: Sequence[Round]) -> Round:

@@ -105,6 +105,11 @@ class Size:
         return max(127, -(-self.n // SCAN_ROWS)) if self.blocks is None else self.blocks
 
     @property
+    def overlapping(self) -> bool:
+        """True if two stages of the set-up are evaluated at a time."""
+        return self.slots > 1 if self.overlaps is None else self.overlaps
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the streaming arithmetic."""
         return np.dtype(np.float64 if self.itemsize == 8 else np.float32)
@@ -217,11 +222,10 @@ class _Run:
 
     def __init__(self, solver: Solver, size: Size, top: float, likely: bool = False, on_device: bool = False) -> None:
         self.size, self.meter = size, Meter()
-        overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
         self.engine = (
             MeteredDeviceEngine(self.meter, default_engine(), size.slots, top)
             if on_device
-            else MeterEngine(self.meter, default_engine(), size.slots, overlaps, top, likely)
+            else MeterEngine(self.meter, default_engine(), size.slots, size.overlapping, top, likely)
         )
         self.sums = self.state = self.block = 0
         self.problem = MeteredProblem.of(size, self.engine, self)

@@ -530,8 +530,8 @@ def round_work(
         compared: rows that errors are taken on; ``HELD_OUT`` of the sample by default.
     """
     size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
-    meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
-    engine = MeterEngine(meter, default_engine(), size.slots, overlaps)
+    meter = Meter()
+    engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping)
     problem = MeteredProblem.of(size, engine, UncountedSums())
     weights = RidgePath.of(problem).solved(ridges)
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
