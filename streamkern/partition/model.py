@@ -52,10 +52,10 @@ class Leaves:
     answers: dict[tuple[int, int], Callable[[Array], Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._locks = [threading.Lock() for _ in self.models]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "answers")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_locks", "answers")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, answers={})
@@ -91,8 +91,9 @@ class Leaves:
         """Outputs (n, c) of a leaf for encoded rows; of width 2c with the outputs that scales of intervals use."""
         answer = self.answers.get((leaf, width))
         if answer is None:
-            with self._lock:
-                answer = self.answers.setdefault((leaf, width), self._answering(leaf, width, X.shape[1]))
+            with self._locks[leaf]:
+                answer = self.answers.get((leaf, width)) or self._answering(leaf, width, X.shape[1])
+                self.answers[leaf, width] = answer
         return answer(X)
 
     def _answering(self, leaf: int, width: int, features: int) -> Callable[[Array], Array]:
@@ -240,7 +241,10 @@ class LeafBasis(Basis):
         owners, sorted_rows = owners[order], X[np.concatenate([np.arange(n), both])[order]]
         found = np.empty((len(order), W.shape[1]))
         starts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(order)] if n else [0]
-        for first, last in pairwise(starts):
+        # From the leaf of the first row on: threads would wait for one another where each came to all leaves in order.
+        begin = int(np.searchsorted(owners[starts[:-1]], leaves[0, 0])) if n else 0
+        slices = list(pairwise(starts))
+        for first, last in slices[begin:] + slices[:begin]:
             found[first:last] = self.leaves.outputs(int(owners[first]), sorted_rows[first:last], W.shape[1])
         parts = np.empty_like(found)
         parts[order] = found

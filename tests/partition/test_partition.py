@@ -7,7 +7,10 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.partition import grow
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
+from streamkern.partition.model import Leaves
 from streamkern.partition.rows import LeafIds, Prints, Scattered
 from streamkern.partition.tree import CutTree
 from streamkern.report import read_run
@@ -165,6 +169,31 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
     edges, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
     assert share == 0.001
     assert cut_at(edges, np.array([9990, 10]), 0.1) is None
+
+
+def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    X, y = table(2000)
+    partition = sk.Partition(leaves=4)
+    model = sk.KernelRegressor("laplace", centers=50, preprocess=None, partition=partition).fit(X, y).model_
+    model.save(tmp_path / "model")
+    loaded, made, begun = sk.load_model(tmp_path / "model"), [], threading.Barrier(3, timeout=60)
+    make = Leaves._answering
+
+    def slowly(leaves: Leaves, leaf: int, *given: int) -> Any:
+        made.append(leaf)
+        time.sleep(0.2)  # long enough for the other threads to come to this leaf
+        return make(leaves, leaf, *given)
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        begun.wait()
+        return loaded.predict(rows)
+
+    monkeypatch.setattr(Leaves, "_answering", slowly)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(predict, [X, X[::-1], X]))
+    assert sorted(made) == [0, 1, 2, 3]
+    for outputs in (found[0], found[1][::-1], found[2]):
+        np.testing.assert_array_equal(outputs, model.predict(X))
 
 
 def test_a_direction_is_along_the_feature_that_matters():
