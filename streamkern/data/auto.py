@@ -30,9 +30,9 @@ from streamkern.data.numeric import (
     SAMPLE_BYTES,
     SAMPLE_ROWS,
     Joined,
+    explains_more,
     joined_at_first,
     joined_columns,
-    tells_more,
     units_differ,
 )
 from streamkern.data.preprocess import (
@@ -291,7 +291,7 @@ class Auto(Parameters):
 class MeansByValue(TargetEncode):
     """Add columns of mean targets by value, for numbers whose values are codes.
 
-    The others are left out. See ``numeric.tells_more``.
+    The others are left out. See ``numeric.explains_more``.
     """
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
@@ -310,7 +310,7 @@ class MeansByValue(TargetEncode):
             total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
             mean = summed / total
             variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
-            if tells_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
+            if explains_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
                 chosen[column] = found
         values = set(self._positions(dataset))
         stay = tuple(j for j in range(dataset.n_features) if j in chosen or j not in values)

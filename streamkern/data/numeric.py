@@ -59,7 +59,7 @@ def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
     quantile a curve is level, and of a column with heavy tails nearly all values lie in one place.
 
     By means of the target, those of up to ``MOST_NUMBERS`` columns whose values come again and again may be: numbers
-    that are codes, or amounts that a law fixes. See ``tells_more``.
+    that are codes, or amounts that a law fixes. See ``explains_more``.
 
     Args:
         X: rows of the sample.
@@ -108,7 +108,7 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
     return known.get(key, Joined([], []))
 
 
-def tells_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
+def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
     """Return True if means of the target by value are not predicted by those of neighbouring values.
 
     Means by value and means of neighbouring values (the value among them) are compared on rows of a fold by those of

@@ -428,7 +428,7 @@ class Tree:
         return self.nodes[max(0, self.leaves - 1).bit_length(), 0]
 
 
-def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
+def ranges_of_lanes(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
     """Contiguous ranges of lanes for workers, in proportion to their threads; workers without lanes are left out."""
     chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
     total, before, parts = sum(threads[address] for address in chosen), 0, {}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import dask
 from distributed import Future
 
-from streamkern.execute.base import Parts, Position, Share, StepResult, Tree, partition
+from streamkern.execute.base import Parts, Position, Share, StepResult, Tree, ranges_of_lanes
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.execute.threads import LanePool, Nodes
 from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
@@ -134,7 +134,7 @@ class Lanes:
         executor.look(LOOK if self._actors else 0.0)
         executor.require_workers()
         threads = executor.workers
-        parts = partition(self.lanes, threads)
+        parts = ranges_of_lanes(self.lanes, threads)
         if self._actors:
             held = max(-(-len(placed.mine) // placed.threads) for placed in self._actors)
             if held <= max(-(-len(mine) // threads[address]) for address, mine in parts.items()):

@@ -142,7 +142,7 @@ class Kernel(Parameters, ABC):
         return shift, Z - shift
 
     @property
-    def asks_median(self) -> bool:
+    def needs_median(self) -> bool:
         """True if a length scale is the median distance of two rows, which is not known yet."""
         return False
 
@@ -232,8 +232,8 @@ class _Combined(Kernel):
         return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
 
     @property
-    def asks_median(self) -> bool:
-        return any(part.asks_median for part in self.parts)
+    def needs_median(self) -> bool:
+        return any(part.needs_median for part in self.parts)
 
     def at_median(self, distance: float) -> Self:
         return type(self)(tuple(part.at_median(distance) for part in self.parts))
@@ -336,8 +336,8 @@ class Scaled(Kernel):
         return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
 
     @property
-    def asks_median(self) -> bool:
-        return self.kernel.asks_median
+    def needs_median(self) -> bool:
+        return self.kernel.needs_median
 
     def at_median(self, distance: float) -> Scaled:
         return Scaled(self.kernel.at_median(distance), self.scale)

@@ -55,11 +55,11 @@ class Radial(Kernel):
             )
 
     @property
-    def asks_median(self) -> bool:
+    def needs_median(self) -> bool:
         return self.bandwidth == MEDIAN
 
     def at_median(self, distance: float) -> Self:
-        return replace(self, bandwidth=distance) if self.asks_median else self
+        return replace(self, bandwidth=distance) if self.needs_median else self
 
     @property
     def sigma(self) -> float:

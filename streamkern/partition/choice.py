@@ -31,7 +31,7 @@ from streamkern.partition.fit import (
     refused,
     require_partition,
 )
-from streamkern.partition.memory import Projection
+from streamkern.partition.memory import PartitionMemory
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
@@ -90,7 +90,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
     partition = in_leaves(replace(recipe, partition=partition)).partition
     try:
         held = trial_footprint(recipe, partition, budget, TRIAL_LEAVES)[1]
-        project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
+        project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
         project.first()
     except PlanRefusedError:
         return None
@@ -158,7 +158,7 @@ def fit_any(
     if open_to_one(partition) and not single(partition, recipe.train.base_rows):
         held = trial_footprint(recipe, partition, budget, executor.slots)[1]
         here = executor.name == "threads"
-        project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
+        project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
         on_plan(project.first()[0])  # refused before a row is read
     choice = None
     if open_to_one(partition):
@@ -210,7 +210,7 @@ def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:
 
 def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, slots: int) -> tuple[Footprint, int]:
     """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads."""
-    project = Projection(recipe, partition, trial_recipe(LeafRecipe.of(recipe)), budget, slots, True)
+    project = PartitionMemory(recipe, partition, trial_recipe(LeafRecipe.of(recipe)), budget, slots, True)
     rows = planned(recipe)
     looked = min(TRIAL_ROWS, rows.base_rows)
     fits, _ = project.leaf(rows, looked, project.baseline)
@@ -226,7 +226,7 @@ def _leaves(
     if single(partition, n):
         return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, True)
+    project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, True)
     search, encoding, choice = project.search(planned(recipe)), facts.encoding, None
     if search is not None:
         choice = chosen_kernel(recipe, search, data, facts, stages, executor)

@@ -35,7 +35,7 @@ from streamkern.memory import keeping, release
 from streamkern.model import KernelMachine, from_artifact
 from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
-from streamkern.partition.memory import Projection
+from streamkern.partition.memory import PartitionMemory
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.rows import LeafRows, Prints
@@ -187,7 +187,9 @@ def fit_partition(
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
-    project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial)
+    project = PartitionMemory(
+        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial
+    )
     footprint, _ = project.first()
     executor.allowed = footprint.allowance()
     on_plan(footprint)

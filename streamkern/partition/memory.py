@@ -66,7 +66,7 @@ def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
     return size if data.source.in_memory and size <= budget // ENCODED_SHARE else 0
 
 
-class Projection:
+class PartitionMemory:
     """Projects the memory of a partition.
 
     Args:

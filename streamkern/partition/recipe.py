@@ -15,7 +15,7 @@ from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.partition.answers import left_out_of_leaf
 from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
-from streamkern.solvers.bandwidth import asks_median
+from streamkern.solvers.bandwidth import needs_median
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.choice import KernelChoice, with_ridge
 from streamkern.solvers.every_row import takes_a_factor
@@ -84,7 +84,7 @@ class LeafRecipe:
         """The recipe of leaves that go the way of the largest, whose solver and projection these are."""
         if self.kernel is None:
             return replace(self, solver=solver)
-        open_ = asks_median(self) or self.metric is not None or not takes_a_factor(self.kernel)
+        open_ = needs_median(self) or self.metric is not None or not takes_a_factor(self.kernel)
         return replace(self, solver=solver, takes=takes, given=not open_)
 
     def answering(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafRecipe:

@@ -19,14 +19,14 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
-from streamkern.partition.memory import Projection
+from streamkern.partition.memory import PartitionMemory
 from streamkern.partition.recipe import LeafRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
-from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
+from streamkern.solvers.bandwidth import ROWS, at_median, needs_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
 from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
@@ -228,7 +228,7 @@ def _of_one(
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         answering,
         *([] if search is None else [search.text()]),
-        *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
+        *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if needs_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
@@ -254,7 +254,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
     tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
-    project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
+    project = PartitionMemory(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = partition.expected(pipeline.train.base_rows)
     one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
@@ -456,7 +456,7 @@ def _stages(
             if rows is not None
         ),
         *metrics,
-        *([] if not asks_median(pipeline) else [distances]),
+        *([] if not needs_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
         stage("train", passes * n, passes, training, read, trained),

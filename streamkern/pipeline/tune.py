@@ -294,7 +294,7 @@ def tune(
                 continue
             for multiple in MULTIPLES:
                 attempt(_at(known, multiple * median))
-            if not family.asks_median:
+            if not family.needs_median:
                 attempt(known)
             own = [k for k in trials if _like(k, known)]
             sigma = _bandwidth(_least([t for k in own for t in trials[k]]).kernel)

@@ -81,14 +81,14 @@ def setup_bytes(dataset: Dataset, itemsize: int) -> int:
     return rows * dataset.n_features * (3 * itemsize + 8) + 4 * rows * rows * 8
 
 
-def asks_median(recipe: Any) -> bool:
+def needs_median(recipe: Any) -> bool:
     """Return True if a kernel of the recipe (its own, its features' or centers') depends on the median distance."""
     return bool(norms(recipe))
 
 
 def norms(recipe: Any) -> list[int]:
     """Norms of the kernels that ask for the median distance, ascending."""
-    return sorted({k.norm for k in map(_kernel, _parts(recipe)) if k is not None and k.asks_median})
+    return sorted({k.norm for k in map(_kernel, _parts(recipe)) if k is not None and k.needs_median})
 
 
 def at_median(recipe: R, distances: Mapping[int, float]) -> R:
@@ -101,7 +101,7 @@ def at_median(recipe: R, distances: Mapping[int, float]) -> R:
     changes: dict[str, Any] = {}
     for name in _NAMES:
         part, kernel = getattr(recipe, name), _kernel(getattr(recipe, name))
-        if kernel is not None and kernel.asks_median:
+        if kernel is not None and kernel.needs_median:
             settled = kernel.at_median(distances[kernel.norm])
             changes[name] = settled if part is kernel else replace(part, kernel=settled)
     given: Any = recipe

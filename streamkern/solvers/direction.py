@@ -67,7 +67,7 @@ def gradient_outer(
         X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
     else:
         varying = np.arange(d)
-    if kernel.asks_median:
+    if kernel.needs_median:
         kernel = kernel.at_median(median_of_rows(X[:PAIRED], kernel.norm))
     expansion = Expansion(kernel, X[:p], engine)
     K = engine.block(expansion, X)

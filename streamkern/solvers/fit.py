@@ -225,7 +225,7 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
     chosen = recipe.preprocess
     if isinstance(chosen, str):
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
-        adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
+        adaptive = features and (recipe.kernel is None or bandwidth.needs_median(recipe))
         never = recipe.standardise is not None
         kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
         chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
@@ -639,7 +639,7 @@ def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) ->
     """
     dataset, itemsize = planned(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
     chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
-    return max(chosen, bandwidth.setup_bytes(dataset, itemsize) if bandwidth.asks_median(recipe) else 0)
+    return max(chosen, bandwidth.setup_bytes(dataset, itemsize) if bandwidth.needs_median(recipe) else 0)
 
 
 def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:

@@ -436,7 +436,7 @@ class Rounds:
     def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
         """The problem of a round: the rows through its metric, and centers among them."""
         train, like, kernel = Metric(kind, number, M, factor, M).applied(self.train), self.like, self.kernel
-        if kernel.asks_median:
+        if kernel.needs_median:
             kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
         centers: CenterSet = Uniform(self.p, self.agop.seed).choose(train, like.executor, self.dtype)
         return replace(

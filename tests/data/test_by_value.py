@@ -12,7 +12,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.encoders import folds_of
-from streamkern.data.numeric import joined_columns, tells_more
+from streamkern.data.numeric import explains_more, joined_columns
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.fit import Stages, prepare
 from tests.data.test_automatic import Recipe, rows_of, standard
@@ -56,7 +56,7 @@ def test_a_code_is_joined_by_the_means_of_its_values_out_of_fold_and_an_age_is_n
 
 
 def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> None:
-    """``tells_more`` by sums made here: of noise and of smooth targets never, of levels always."""
+    """``explains_more`` by sums made here: of noise and of smooth targets never, of levels always."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         values, fold = rng.integers(0, 100, N), rng.integers(0, 5, N)
@@ -70,8 +70,8 @@ def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> 
             mass, sums = np.zeros((5, 100)), np.zeros((5, 100, 1))
             np.add.at(mass, (fold, values), 1.0)
             np.add.at(sums, (fold, values, 0), centred)
-            assert tells_more(mass, sums, 10.0, float(centred @ centred)) is expected
-    assert not tells_more(np.ones((5, 3)), np.zeros((5, 3, 1)), 10.0, 0.0)
+            assert explains_more(mass, sums, 10.0, float(centred @ centred)) is expected
+    assert not explains_more(np.ones((5, 3)), np.zeros((5, 3, 1)), 10.0, 0.0)
 
 
 def test_only_values_that_come_again_are_looked_at() -> None:

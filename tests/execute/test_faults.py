@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamkern.errors import StorageError
 from streamkern.execute import lanes as lanes_module
-from streamkern.execute.base import partition
+from streamkern.execute.base import ranges_of_lanes
 from streamkern.execute.dask import DaskExecutor
 from streamkern.testing.executor import (
     PROJECTIONS,
@@ -232,7 +232,7 @@ threads_of_workers = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), 
 
 @given(lanes=st.integers(1, 100), threads=threads_of_workers)
 def test_every_lane_is_placed_once_and_in_order(lanes, threads):
-    parts = partition(lanes, threads)
+    parts = ranges_of_lanes(lanes, threads)
     assert [lane for mine in parts.values() for lane in mine] == list(range(lanes))
     assert all(parts.values())
     total = sum(threads[address] for address in parts)
@@ -241,8 +241,8 @@ def test_every_lane_is_placed_once_and_in_order(lanes, threads):
 
 
 def test_more_workers_than_lanes_leave_the_smallest_idle():
-    assert partition(2, {"a": 1, "b": 4, "c": 4}) == {"b": range(0, 1), "c": range(1, 2)}
-    assert partition(6, {"a": 1, "b": 2}) == {"b": range(0, 4), "a": range(4, 6)}
+    assert ranges_of_lanes(2, {"a": 1, "b": 4, "c": 4}) == {"b": range(0, 1), "c": range(1, 2)}
+    assert ranges_of_lanes(6, {"a": 1, "b": 2}) == {"b": range(0, 4), "a": range(4, 6)}
 
 
 def test_a_dead_scheduler_is_a_clear_error(cluster, two):  # the last here: nothing brings it back

@@ -74,12 +74,12 @@ def test_chunks_and_threads_do_not_change_a_bit(
     "kernel", [sk.Gaussian("median"), sk.Matern("median", 2.5), 2 * sk.Laplace("median") + sk.Linear() * sk.Cauchy(3)]
 )
 def test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told(kernel: sk.Kernel) -> None:
-    assert kernel.asks_median
+    assert kernel.needs_median
     assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
     with pytest.raises(sk.UsageError, match="none have been read"):
         kernel(rows(3))
     told = kernel.at_median(2.0)
-    assert not told.asks_median
+    assert not told.needs_median
     assert told.at_median(9.0) == told
     assert "median" not in json.dumps(told.to_json())
     assert told(rows(3)).shape == (3, 3)
