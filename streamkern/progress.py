@@ -76,7 +76,6 @@ class Display:
         self._next = clock()
 
     def __call__(self, kind: str, fields: dict[str, Any]) -> None:
-        """Listen to an event."""
         match kind, fields.get("state"):
             case "run", "begin":
                 self._line(f"{fields['name']} in {fields['run_dir']}")

@@ -73,7 +73,6 @@ class Dataset:
         return f"Dataset({', '.join(parts)})"
 
     def __len__(self) -> int:
-        """Rows in a pass."""
         return self.base_rows if self.virtual_rows is None or not self.base_rows else self.virtual_rows
 
     @cached_property

@@ -173,35 +173,36 @@ def share_of_features(variance: Array) -> float:
     return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
-class _WithoutSweep(Parameters):
-    """Base class of steps that learn nothing from the rows."""
-
-    def bytes(self, d: int) -> int:
-        """None."""
-        return 0
+class Swept(Parameters):
+    """Base class of steps that learn from all rows, and leave them as wide as they are."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
         return None
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Nothing."""
-        return None
-
-
-@dataclass(frozen=True)
-class Normalise(_WithoutSweep):
-    """Every row to Euclidean norm 1; a row of zeros stays."""
-
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        return UnitRows(dataset.n_features)
 
     def width(self, dataset: Dataset) -> int:
         return dataset.n_features
 
 
+class WithoutSweep(Swept):
+    """Base class of steps that learn nothing from the rows."""
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return None
+
+    def bytes(self, d: int) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
-class RandomProjection(_WithoutSweep):
+class Normalise(WithoutSweep):
+    """Every row to Euclidean norm 1; a row of zeros stays."""
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        return UnitRows(dataset.n_features)
+
+
+@dataclass(frozen=True)
+class RandomProjection(WithoutSweep):
     """Rows times a random matrix R, shape (d, width): distances are kept to about √(8 ln n / width).
 
     Johnson and Lindenstrauss (1984). R is a function of the seed, which a model keeps; R itself is in memory.

@@ -72,7 +72,6 @@ class RawScan:
     scan: Scan
 
     def __len__(self) -> int:
-        """Number of blocks."""
         return len(self.scan)
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:

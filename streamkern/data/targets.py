@@ -106,7 +106,6 @@ class Classes:
 
     @property
     def outputs(self) -> int:
-        """The number of classes K."""
         return len(self.values)
 
     @cached_property
@@ -114,7 +113,6 @@ class Classes:
         return {label: code for code, label in enumerate(self.values.tolist())}
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Codes in [0, K), shape (n,)."""
         if y.size != len(y):
             raise DataError(
                 f"Targets have {y.shape[1]} values a row.",
@@ -188,11 +186,9 @@ class Continuous:
 
     @property
     def outputs(self) -> int:
-        """Number c of outputs."""
         return len(self.mean)
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Values less the mean, shape (n, c), float64."""
         try:
             values = np.asarray(y, dtype=np.float64).reshape(len(y), math.prod(y.shape[1:]))
         except (TypeError, ValueError) as error:
@@ -264,7 +260,6 @@ class Indicators(Continuous):
         return cls(np.zeros(outputs), names=columns if len(columns) == outputs else tuple(map(str, range(outputs))))
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Zeros and ones, shape (n, L), float64."""
         values = super().encode(y, row_ids, where)
         require_binary(values, row_ids, where)
         return values

@@ -79,7 +79,6 @@ class RetrainResult(dict[str, Any]):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The decision as JSON-serialisable data."""
         return dict(self)
 
     def __repr__(self) -> str:

@@ -84,7 +84,6 @@ class PredictionResult:
     unseen_categories: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON-serialisable data."""
         return asdict(self) | {"columns": list(self.columns), "status": "done"}
 
     def __str__(self) -> str:

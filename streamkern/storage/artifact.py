@@ -139,7 +139,6 @@ class SavedRows:
         return self.stored.dtype
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self.shape[0]
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
