@@ -10,7 +10,15 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, distinct, require_binary
+from streamkern.data.targets import (
+    Classes,
+    Continuous,
+    Encoding,
+    Indicators,
+    distinct,
+    not_finite_target,
+    require_binary,
+)
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -151,12 +159,7 @@ class Moments:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
             bad = self.first_bad(y)
             if bad >= 0:
-                raise DataError(
-                    "A target is NaN or infinite.",
-                    where=f"{where}, row {int(raw.ids[bad])}",
-                    expected="finite numbers; Input y contains NaN or infinity",
-                    remedy="leave out or fill the rows without a target",
-                )
+                raise not_finite_target(f"{where}, row {int(raw.ids[bad])}")
             _require_squares(y, raw.ids, where, "target")
             if self.labels is not None:
                 require_binary(y, raw.ids, where)

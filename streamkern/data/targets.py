@@ -207,13 +207,7 @@ class Continuous:
             )
         bad = ~np.isfinite(values).all(axis=1)
         if np.any(bad):
-            i = int(np.argmax(bad))
-            raise DataError(
-                "A target is NaN or infinite.",
-                where=f"{where}, row {int(row_ids[i])}",
-                expected="finite numbers",
-                remedy="leave out or fill the rows without a target",
-            )
+            raise not_finite_target(f"{where}, row {int(row_ids[np.argmax(bad)])}")
         values = values - self.mean
         return values if self.scale is None else values / self.scale
 
@@ -267,6 +261,16 @@ class Indicators(Continuous):
     def decided(self, F: Array) -> IntArray:
         """Return zeros and ones predicted from outputs (n, L), shape (n, L)."""
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
+
+
+def not_finite_target(where: str) -> DataError:
+    """The error for a row whose target is NaN or infinite."""
+    return DataError(
+        "A target is NaN or infinite.",
+        where=where,
+        expected="finite numbers; Input y contains NaN or infinity",
+        remedy="leave out or fill the rows without a target",
+    )
 
 
 def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
