@@ -120,18 +120,13 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
         facts: statistics of its rows after its transforms, before its factor and shift.
     """
     factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
-    if not _changes(step, facts):
+    if isinstance(step, Units) and not step.differ(facts.variance):
         return dataset
     ends = np.sort([facts.low * factor + shift, facts.high * factor + shift], axis=0)
     scaled = dataset.plain().scale(
         *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
     )
     return dataset.prepared_like(scaled)
-
-
-def _changes(step: Scaling, facts: Statistics) -> bool:
-    """Return True if a step that may leave rows unchanged changes these."""
-    return not isinstance(step, Units) or step.differ(facts.variance)
 
 
 @dataclass(frozen=True)
