@@ -9,190 +9,111 @@ from typing import TYPE_CHECKING, Any
 from streamkern.starting import paused_collector  # first: whatever is imported next may take most of a second
 
 if TYPE_CHECKING:
-    from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
-    from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
-    from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
-    from streamkern.data.auto import Dates, Quantile
-    from streamkern.data.categories import OneHot, Ordinal, TargetEncode
-    from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
-    from streamkern.data.preprocess import Impute, Normalise, RandomProjection, Standardise, UnitRange
+    from streamkern.centers import (
+        AllRows as AllRows,
+        Centers as Centers,
+        CenterSet as CenterSet,
+        Given as Given,
+        KMeans as KMeans,
+        RPCholesky as RPCholesky,
+        Uniform as Uniform,
+    )
+    from streamkern.data import (
+        Dataset as Dataset,
+        Quarantined as Quarantined,
+        from_arrays as from_arrays,
+        open_dataset as open_dataset,
+    )
+    from streamkern.data.augment import (
+        Augmentation as Augmentation,
+        Custom as Custom,
+        FeatureDropout as FeatureDropout,
+        GaussianNoise as GaussianNoise,
+        MixUp as MixUp,
+    )
+    from streamkern.data.auto import Dates as Dates, Quantile as Quantile
+    from streamkern.data.categories import OneHot as OneHot, Ordinal as Ordinal, TargetEncode as TargetEncode
+    from streamkern.data.images import (
+        HorizontalFlip as HorizontalFlip,
+        RandomCrop as RandomCrop,
+        RandomErasing as RandomErasing,
+    )
+    from streamkern.data.preprocess import (
+        Impute as Impute,
+        Normalise as Normalise,
+        RandomProjection as RandomProjection,
+        Standardise as Standardise,
+        UnitRange as UnitRange,
+    )
     from streamkern.errors import (
-        BusyError,
-        CorruptChunkError,
-        DataError,
-        MemoryLimitError,
-        ModelFormatError,
-        NumericalError,
-        PlanRefusedError,
-        PrecisionError,
-        StorageError,
-        StreamkernError,
-        UsageError,
+        BusyError as BusyError,
+        CorruptChunkError as CorruptChunkError,
+        DataError as DataError,
+        MemoryLimitError as MemoryLimitError,
+        ModelFormatError as ModelFormatError,
+        NumericalError as NumericalError,
+        PlanRefusedError as PlanRefusedError,
+        PrecisionError as PrecisionError,
+        StorageError as StorageError,
+        StreamkernError as StreamkernError,
+        UsageError as UsageError,
     )
-    from streamkern.estimators import KernelClassifier, KernelRegressor
-    from streamkern.execute import open_executor
+    from streamkern.estimators import KernelClassifier as KernelClassifier, KernelRegressor as KernelRegressor
+    from streamkern.execute import open_executor as open_executor
     from streamkern.kernels import (
-        NTK,
-        ArcCosine,
-        Cauchy,
-        DotProfile,
-        ExponentialPower,
-        FeatureMap,
-        Gaussian,
-        Identity,
-        Kernel,
-        KernelFeatures,
-        Laplace,
-        Linear,
-        Matern,
-        Nystrom,
-        Polynomial,
-        RadialProfile,
-        RandomFourier,
-        ReLUFeatures,
+        NTK as NTK,
+        ArcCosine as ArcCosine,
+        Cauchy as Cauchy,
+        DotProfile as DotProfile,
+        ExponentialPower as ExponentialPower,
+        FeatureMap as FeatureMap,
+        Gaussian as Gaussian,
+        Identity as Identity,
+        Kernel as Kernel,
+        KernelFeatures as KernelFeatures,
+        Laplace as Laplace,
+        Linear as Linear,
+        Matern as Matern,
+        Nystrom as Nystrom,
+        Polynomial as Polynomial,
+        RadialProfile as RadialProfile,
+        RandomFourier as RandomFourier,
+        ReLUFeatures as ReLUFeatures,
     )
-    from streamkern.model import KernelMachine
-    from streamkern.partition.model import PartitionedMachine, load_model
-    from streamkern.partition.tree import Partition
-    from streamkern.pipeline.pipeline import Pipeline, load_pipeline
-    from streamkern.pipeline.plan import Plan, plan
-    from streamkern.pipeline.results import RunResult
-    from streamkern.pipeline.run import resume, run
-    from streamkern.pipeline.tune import Trial, Tuning, tune
-    from streamkern.registry import Registry, RetrainResult, retrain
-    from streamkern.report.inspect import Inspection, inspect
-    from streamkern.report.mlflow import log_to_mlflow
-    from streamkern.serving import Predictor
-    from streamkern.serving.explain import Explanation, explain
-    from streamkern.serving.predict import PredictionResult, predict
+    from streamkern.model import KernelMachine as KernelMachine
+    from streamkern.partition.model import PartitionedMachine as PartitionedMachine, load_model as load_model
+    from streamkern.partition.tree import Partition as Partition
+    from streamkern.pipeline.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
+    from streamkern.pipeline.plan import Plan as Plan, plan as plan
+    from streamkern.pipeline.results import RunResult as RunResult
+    from streamkern.pipeline.run import resume as resume, run as run
+    from streamkern.pipeline.tune import Trial as Trial, Tuning as Tuning, tune as tune
+    from streamkern.registry import Registry as Registry, RetrainResult as RetrainResult, retrain as retrain
+    from streamkern.report.inspect import Inspection as Inspection, inspect as inspect
+    from streamkern.report.mlflow import log_to_mlflow as log_to_mlflow
+    from streamkern.serving import Predictor as Predictor
+    from streamkern.serving.explain import Explanation as Explanation, explain as explain
+    from streamkern.serving.predict import PredictionResult as PredictionResult, predict as predict
     from streamkern.solvers import (
-        AGOP,
-        SGD,
-        SVRG,
-        Direct,
-        EigenPro,
-        EigenPro1,
-        EigenPro2,
-        Falkon,
-        GradientDescent,
-        Logistic,
-        corollary_1,
-        default_features,
+        AGOP as AGOP,
+        SGD as SGD,
+        SVRG as SVRG,
+        Direct as Direct,
+        EigenPro as EigenPro,
+        EigenPro1 as EigenPro1,
+        EigenPro2 as EigenPro2,
+        Falkon as Falkon,
+        GradientDescent as GradientDescent,
+        Logistic as Logistic,
+        corollary_1 as corollary_1,
+        default_features as default_features,
     )
-    from streamkern.storage import Retry, write_parquet, write_zarr
-    from streamkern.storage.ingest import Ingested, ingest
-    from streamkern.storage.schema import Schema
-    from streamkern.updates.rows import update_model
+    from streamkern.storage import Retry as Retry, write_parquet as write_parquet, write_zarr as write_zarr
+    from streamkern.storage.ingest import Ingested as Ingested, ingest as ingest
+    from streamkern.storage.schema import Schema as Schema
+    from streamkern.updates.rows import update_model as update_model
 
 __version__ = version("streamkern")
-
-__all__ = [
-    "AGOP",
-    "NTK",
-    "SGD",
-    "SVRG",
-    "AllRows",
-    "ArcCosine",
-    "Augmentation",
-    "BusyError",
-    "Cauchy",
-    "CenterSet",
-    "Centers",
-    "CorruptChunkError",
-    "Custom",
-    "DataError",
-    "Dataset",
-    "Dates",
-    "Direct",
-    "DotProfile",
-    "EigenPro",
-    "EigenPro1",
-    "EigenPro2",
-    "Explanation",
-    "ExponentialPower",
-    "Falkon",
-    "FeatureDropout",
-    "FeatureMap",
-    "Gaussian",
-    "GaussianNoise",
-    "Given",
-    "GradientDescent",
-    "HorizontalFlip",
-    "Identity",
-    "Impute",
-    "Ingested",
-    "Inspection",
-    "KMeans",
-    "Kernel",
-    "KernelClassifier",
-    "KernelFeatures",
-    "KernelMachine",
-    "KernelRegressor",
-    "Laplace",
-    "Linear",
-    "Logistic",
-    "Matern",
-    "MemoryLimitError",
-    "MixUp",
-    "ModelFormatError",
-    "Normalise",
-    "NumericalError",
-    "Nystrom",
-    "OneHot",
-    "Ordinal",
-    "Partition",
-    "PartitionedMachine",
-    "Pipeline",
-    "Plan",
-    "PlanRefusedError",
-    "Polynomial",
-    "PrecisionError",
-    "PredictionResult",
-    "Predictor",
-    "Quantile",
-    "Quarantined",
-    "RPCholesky",
-    "RadialProfile",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomFourier",
-    "RandomProjection",
-    "ReLUFeatures",
-    "Registry",
-    "RetrainResult",
-    "Retry",
-    "RunResult",
-    "Schema",
-    "Standardise",
-    "StorageError",
-    "StreamkernError",
-    "TargetEncode",
-    "Trial",
-    "Tuning",
-    "Uniform",
-    "UnitRange",
-    "UsageError",
-    "corollary_1",
-    "default_features",
-    "explain",
-    "from_arrays",
-    "ingest",
-    "inspect",
-    "load_model",
-    "load_pipeline",
-    "log_to_mlflow",
-    "open_dataset",
-    "open_executor",
-    "plan",
-    "predict",
-    "resume",
-    "retrain",
-    "run",
-    "tune",
-    "update_model",
-    "write_parquet",
-    "write_zarr",
-]
 
 _NAMES = {
     "streamkern.centers": ("AllRows", "Centers", "CenterSet", "Given", "KMeans", "RPCholesky", "Uniform"),
@@ -273,6 +194,8 @@ _NAMES = {
 """Public names by module, which is imported when one of them is first used; the same as for type checkers above."""
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -77,14 +77,20 @@ class Drawn:
     """Centers that are drawn, and not computed."""
 
     def operations(self, dataset: Dataset) -> Operations:
-        """None."""
         return Operations()
 
 
 class InMemory(Parameters, Drawn):
-    """Centers in memory."""
+    """Centers in memory, p of them."""
 
     stored = False
+    p: int
+
+    def count(self, dataset: Dataset) -> int:
+        return self.p
+
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -105,10 +111,6 @@ class Uniform(InMemory):
     def __post_init__(self) -> None:
         require_counts(self, p=1)
 
-    def count(self, dataset: Dataset) -> int:
-        """Number p of centers."""
-        return self.p
-
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """The rows drawn, in the draw's order, so that the first s of them are a uniform draw too.
 
@@ -118,10 +120,6 @@ class Uniform(InMemory):
         ids = dataset.draw(self.p, self.seed)
         Z, _ = gather(executor, Assembly(dataset.plain(), dtype=dtype), ids)
         return CenterSet(Z, ids)
-
-    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """0: choosing needs no memory beyond the centers."""
-        return 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +143,6 @@ class DatasetCenters:
         return self.assembly.dtype
 
     def __len__(self) -> int:
-        """Number of centers."""
         return self.assembly.dataset.base_rows
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
@@ -163,7 +160,6 @@ class AllRows(Drawn):
     stored = True
 
     def count(self, dataset: Dataset) -> int:
-        """Number of stored rows that take part."""
         return dataset.base_rows
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
@@ -177,7 +173,6 @@ class AllRows(Drawn):
         return 3 * 8 * dataset.base_rows
 
     def to_json(self) -> dict[str, Any]:
-        """The name."""
         return {"name": "AllRows"}
 
 
@@ -204,7 +199,6 @@ class Given(InMemory):
             )
 
     def count(self, dataset: Dataset) -> int:
-        """Number p of centers."""
         return len(self.Z)
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
@@ -226,12 +220,7 @@ class Given(InMemory):
             )
         return CenterSet(Z, None)
 
-    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """0: choosing needs no memory beyond the centers."""
-        return 0
-
     def to_json(self) -> dict[str, Any]:
-        """Name and a digest of the values."""
         return {"name": "Given", "sha256": sha256(np.ascontiguousarray(self.Z, dtype=np.float64).tobytes()).hexdigest()}
 
 
@@ -267,10 +256,6 @@ class KMeans(InMemory):
 
     def __post_init__(self) -> None:
         require_counts(self, p=1, iterations=0, batch=1)
-
-    def count(self, dataset: Dataset) -> int:
-        """Number p of centers."""
-        return self.p
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """The means, in a random order, so that the first s of them are a uniform draw.
@@ -310,7 +295,6 @@ class KMeans(InMemory):
         return min(dataset.base_rows, self.batch or max(_SWEPT * self.p, _SWEPT_LEAST))
 
     def operations(self, dataset: Dataset) -> Operations:
-        """A distance for each row of each sweep and each center."""
         return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
 
     def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
@@ -358,10 +342,6 @@ class RPCholesky(InMemory):
                 where="RPCholesky(subsample=...)",
                 expected=f"at least {self.p}",
             )
-
-    def count(self, dataset: Dataset) -> int:
-        """Number p of centers."""
-        return self.p
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """The rows drawn, in the order of the pivots; no two are equal.

@@ -114,10 +114,33 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"streamkern {version('streamkern')}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    machine = _Parser(add_help=False)
-    machine.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    threads = _Parser(add_help=False)
+    threads.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    machine = _Parser(add_help=False, parents=[threads])
     machine.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
+    )
+
+    budget = _Parser(add_help=False)
+    budget.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
+
+    model = _Parser(add_help=False, parents=[machine, budget])
+    model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
+    model.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
+    model.add_argument("--json", action="store_true", help="as JSON")
+
+    table = _Parser(add_help=False, parents=[threads, budget])
+    table.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
+    table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
+    table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
+    table.add_argument(
+        "--schema",
+        type=_schema,
+        metavar="A=KIND,...",
+        help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}",
+    )
+    table.add_argument(
+        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
     )
 
     pipeline = _Parser(add_help=False, parents=[machine])
@@ -238,19 +261,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(command=_late("runs.report_command"))
 
-    command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
-    command.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
-    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
+    command = commands.add_parser("evaluate", parents=[model], help="score a saved model on stored rows")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
-    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
-    command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.evaluate_command"))
 
     command = commands.add_parser(
-        "predict", parents=[machine], help="predict stored rows with a saved model", epilog=_EXIT
+        "predict", parents=[model], help="predict stored rows with a saved model", epilog=_EXIT
     )
-    command.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
-    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     command.add_argument("out", metavar="TARGET", help="the .parquet or .csv file or .zarr directory to create")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
@@ -259,10 +276,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
     command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of TARGET if not given")
-    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
-    command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.predict_command"))
 
     command = commands.add_parser("explain", help="columns that a model depends on, and gradients of single rows")
@@ -272,13 +287,12 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.explain_command"))
 
-    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled on request")
+    command = commands.add_parser(
+        "ingest", parents=[table], help="write any table in the training layout, shuffled on request"
+    )
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
     command.add_argument("path", metavar="TARGET", help="the local directory to create, or the URL of a store")
-    command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
-    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="features to use")
-    _add_schema(command)
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order (default: 0)")
     command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
@@ -288,25 +302,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--compression", choices=("fast", "small"), default="fast", help="compression of zarr (default: fast)"
     )
     command.add_argument("--keep-bits", type=_count, metavar="N", help="round floats to N bits, to save disk space")
-    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
-    command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
-    command.add_argument(
-        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
-    )
     command.add_argument("--missing", choices=("error", "nan"), default="nan", help="missing features (default: nan)")
     command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest")
     command.set_defaults(command=_late("data.ingest_command"))
 
-    command = commands.add_parser("inspect", help="summarise every row of a data set: columns, classes, order")
-    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
-    command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
-    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to summarise")
-    _add_schema(command)
-    command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
-    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
-    command.add_argument(
-        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
+    command = commands.add_parser(
+        "inspect", parents=[table], help="summarise every row of a data set: columns, classes, order"
     )
+    command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("data.inspect_command"))
 
@@ -384,14 +387,8 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
     return begin
 
 
-def _add_schema(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--exclude", type=lambda text: text.split(","), metavar="A,B,...", help="columns to drop")
-    command.add_argument(
-        "--schema",
-        type=_schema,
-        metavar="A=KIND,...",
-        help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}",
-    )
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _schema(text: str) -> dict[str, str]:

@@ -91,7 +91,7 @@ def require_types(owner: Any, *names: str) -> None:
         value = getattr(owner, name)
         if names and name not in names:
             continue
-        options = _options(kind)
+        options = options_of(kind)
         if not any(_fits(value, option) for option in options):
             raise UsageError(
                 f"{name} is {value!r}.",
@@ -203,7 +203,8 @@ def _declared(owner: type) -> dict[str, Any]:
     return {name: hints[name] for name in getattr(owner, "__dataclass_fields__", {}) if name in hints}
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
+def options_of(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the one type."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 

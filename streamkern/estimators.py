@@ -251,8 +251,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: a feature is NaN or infinite (the message names the row), or columns are not those of ``fit``.
         """
-        outputs = self._outputs(X)
-        return self.model_.decide(outputs)
+        return self.model_.decide(self._outputs(X))
 
     @property
     def feature_importances_(self) -> Array:
@@ -313,12 +312,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data = X
         else:
             data = from_arrays(X, y, sample_weight=sample_weight)
+        self._note_columns(data, named=True)
+        return data
+
+    def _note_columns(self, data: Dataset, named: bool) -> None:
+        """Set the attributes that scikit-learn keeps of the columns: their number, and the names that a user gave."""
         self.n_features_in_ = data.source.n_features
-        if data.source.columns is not None:
+        if named and data.source.columns is not None:
             self.feature_names_in_ = np.array(data.source.columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return data
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
@@ -328,11 +331,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
         data = from_arrays(X, y, sample_weight=sample_weight)
-        self.n_features_in_ = data.source.n_features
-        if is_table(X) and data.source.columns is not None:
-            self.feature_names_in_ = np.array(data.source.columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self._note_columns(data, named=is_table(X))
         return data
 
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
@@ -504,18 +503,9 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
     training rows left out one at a time. Without probabilities, or with ``class_weight``, the prediction is the class
     of the largest output; with ``threshold``, the second of two classes if its score is above the threshold.
 
+    The other parameters and attributes are those of ``KernelRegressor``.
+
     Args:
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
-            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
-            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds;
-            ``report_["kernel"]`` has its result. Fewer than 400 rows are left out one at a time, without a metric;
-            with fewer than 40 the bandwidth is the root mean square distance of two rows. To search bandwidths with
-            scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
-        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: all rows, at most 2,000, drawn uniformly (2,000 in each leaf);
-            with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
-        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
-            else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
             that it lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities still
             describe the unweighted rows. None: 1 for all. With several labels a row, ``"balanced"``, or a list with a
@@ -523,44 +513,9 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
             are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
             labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
-            metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
-            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
-            solver; ``report_["partition"]`` has the reason. Validation rows then choose the width of blending. None:
-            one model.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None: as ``preprocess`` determines.
-        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
-            tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
-            kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
-            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
-        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
-            after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
-            pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
-            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
-        dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
-            float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
-        lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
-        threads: threads of this process; its cores by default. The weights do not depend on it.
-        scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
-            ``distributed.Client``, which stays open; a pickled estimator has its address.
-        random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
-            ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
-            seed.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
-        verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
         classes_: the labels, sorted, shape (K,); of several labels a row their numbers, shape (L,).
-        model_: the ``KernelMachine``.
-        n_features_in_: width d of a row.
-        feature_names_in_: names of the features, shape (d,), where the rows had names.
-        outcome_: how training ended: passes, rows, seconds, history.
-        report_: findings of the solver: batch, step, spectrum; and the seed.
-        footprint_: projected memory, in bytes.
     """
 
     _task = "classification"

@@ -36,11 +36,8 @@ def showing(verbose: int) -> Iterator[Display | None]:
     if not verbose:
         yield None
         return
-    display = Display(sys.stderr)
-    try:
+    with Display(sys.stderr) as display:
         yield display
-    finally:
-        display.close()
 
 
 def reporter(
@@ -76,7 +73,6 @@ class Display:
         self._next = clock()
 
     def __call__(self, kind: str, fields: dict[str, Any]) -> None:
-        """Listen to an event."""
         match kind, fields.get("state"):
             case "run", "begin":
                 self._line(f"{fields['name']} in {fields['run_dir']}")
@@ -114,6 +110,12 @@ class Display:
         """Listen to a tuning."""
         texts = f"squared error {trial.mse:.4g} at ridge {trial.ridge:.0e}"
         self._draw(f"{trial.kernel}", f"{trial.kernel}: {texts}", (texts,))
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Leave the terminal with a clean line."""

@@ -67,18 +67,11 @@ def normal_rows(seed: int, copy: int, row_ids: IntArray, d: int) -> NDArray[np.f
     Returns:
         shape (n, d), float32, computed in float64 and rounded once.
     """
-    n, column_blocks = len(row_ids), -(-d // 4)
-    ids = np.asarray(row_ids, dtype=np.int64).view(np.uint64)[:, None]
-    counter = np.empty((n, column_blocks, 4), dtype=np.uint32)
-    counter[..., 0] = np.arange(column_blocks, dtype=np.uint32)
-    counter[..., 1] = ids & np.uint64(_WORD)
-    counter[..., 2] = ids >> np.uint64(32)
-    counter[..., 3] = copy & _WORD
-    words = philox4x32(counter.reshape(-1, 4), np.array(seed_words(seed), dtype=np.uint32)).reshape(-1, 2)
+    words = _row_words(seed, copy & _WORD, row_ids, d, 0).reshape(-1, 2)
     radius = np.sqrt(-2.0 * np.log(((words[:, 0] >> np.uint32(9)) + 0.5) * 2.0**-23))
     angle = words[:, 1] * (2.0 * np.pi / 2.0**32)
     pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return pairs.reshape(n, 4 * column_blocks)[:, :d].astype(np.float32)
+    return pairs.reshape(len(row_ids), -(-d // 4) * 4)[:, :d].astype(np.float32)
 
 
 def uniform_rows(seed: int, copies: int | IntArray, row_ids: IntArray, k: int) -> NDArray[np.float64]:
@@ -96,15 +89,19 @@ def uniform_rows(seed: int, copies: int | IntArray, row_ids: IntArray, k: int) -
     Returns:
         shape (n, k), float64, in (0, 1).
     """
+    return np.asarray((_row_words(seed, copies, row_ids, k, 1 << 31)[:, :k] + 0.5) * 2.0**-32)
+
+
+def _row_words(seed: int, copies: int | IntArray, row_ids: IntArray, k: int, first: int) -> NDArray[np.uint32]:
+    """The k random words of each row, and up to three more, of the counters from ``first`` on: shape (n, 4 ⌈k / 4⌉)."""
     n, blocks = len(row_ids), -(-k // 4)
     ids = np.asarray(row_ids, dtype=np.int64).view(np.uint64)[:, None]
     counter = np.empty((n, blocks, 4), dtype=np.uint32)
-    counter[..., 0] = np.arange(blocks, dtype=np.uint32) + np.uint32(1 << 31)
+    counter[..., 0] = np.arange(blocks, dtype=np.uint32) + np.uint32(first)
     counter[..., 1] = ids & np.uint64(_WORD)
     counter[..., 2] = ids >> np.uint64(32)
     counter[..., 3] = (np.asarray(copies, dtype=np.int64) & _WORD).reshape(-1, 1)
-    words = philox4x32(counter.reshape(-1, 4), np.array(seed_words(seed), dtype=np.uint32)).reshape(n, 4 * blocks)
-    return np.asarray((words[:, :k] + 0.5) * 2.0**-32)
+    return philox4x32(counter.reshape(-1, 4), np.array(seed_words(seed), dtype=np.uint32)).reshape(n, 4 * blocks)
 
 
 def seed_words(seed: int) -> tuple[int, int]:

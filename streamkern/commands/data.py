@@ -16,8 +16,7 @@ from streamkern.storage.ingest import ingest
 
 def ingest_command(args: Namespace) -> None:
     """Write tables in the training layout."""
-    display = Display(sys.stderr)
-    try:
+    with Display(sys.stderr) as display:
         made = ingest(
             args.sources,
             args.path,
@@ -40,8 +39,6 @@ def ingest_command(args: Namespace) -> None:
             overwrite=args.overwrite,
             on_progress=display.rows,
         )
-    finally:
-        display.close()
     say(f"{made}\n")
 
 

@@ -31,13 +31,10 @@ def explain_command(args: Namespace) -> None:
 def predict_command(args: Namespace) -> None:
     """Write predictions of stored rows."""
     get_device(args.device)
-    display = Display(sys.stderr)
-    try:
+    with Display(sys.stderr) as display:
         made = predict(
             args.model, args.data, args.out, id=args.id, scores=args.scores, probabilities=args.probabilities,
             interval=args.interval, format=args.format, memory=args.memory,
             threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
         )  # fmt: skip
-    finally:
-        display.close()
     say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")

@@ -22,14 +22,11 @@ def tune_command(args: Namespace, settings: dict[str, str]) -> None:
     get_device(args.device)
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
-    display = Display(sys.stderr)
-    try:
+    with Display(sys.stderr) as display:
         found = tune(
             pipeline, args.kernel and [RADIAL[name] for name in args.kernel], rows=args.rows, centers=args.centers,
             memory=args.memory, threads=args.threads, on_trial=display.trial,
         )  # fmt: skip
-    finally:
-        display.close()
     facts, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
     write_json(folder / "tune.json", facts | {"next": following})
     lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]

@@ -40,7 +40,9 @@ from streamkern.data.preprocess import (
     Pieces,
     Standardise,
     Step,
+    Swept,
     Units,
+    WithoutSweep,
     column_positions,
     require_columns,
     rows_themselves,
@@ -51,7 +53,7 @@ from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.storage.convert import DAY, looks_like
 from streamkern.storage.schema import Schema
-from streamkern.types import Array, IntArray, Parameters
+from streamkern.types import Array, IntArray
 
 MOST_INDICATORS = 255
 """Categories of a column up to which each gets an indicator."""
@@ -65,8 +67,22 @@ KNOTS = 100
 _SAMPLE, _QUANTILES = 2, 3  # names of the draws
 
 
+class _Sampled(Swept):
+    """Base class of steps that learn from a sample of the rows."""
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        return _sample(dataset, _QUANTILES)
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return rows_themselves
+
+    def bytes(self, d: int) -> int:
+        """The sample, joined, and a column of it."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
+
+
 @dataclass(frozen=True)
-class Quantile(Parameters):
+class Quantile(_Sampled):
     """Features with heavy tails to the quantiles of a normal distribution: scikit-learn's ``QuantileTransformer``.
 
     Along a curve through the quantiles of a sample of the training rows; a value beyond them takes the last one.
@@ -86,32 +102,15 @@ class Quantile(Parameters):
         require_counts(self, knots=2)
         require_columns(self)
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """A sample."""
-        return _sample(dataset, _QUANTILES)
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """The rows themselves."""
-        return rows_themselves
-
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """The curves to normal quantiles."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
         chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
         return _curves(X, dataset.n_features, chosen, self.knots)
 
-    def width(self, dataset: Dataset) -> int:
-        """The same width."""
-        return dataset.n_features
-
-    def bytes(self, d: int) -> int:
-        """The sample, joined, and a column of it."""
-        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
-
 
 @dataclass(frozen=True)
-class Dates(Parameters):
+class Dates(WithoutSweep):
     """Dates and times to parts of the calendar; periodic parts, such as the weekday, become a sine and a cosine.
 
     Args:
@@ -137,46 +136,23 @@ class Dates(Parameters):
                 expected="some of time, year, month, day, yearday, weekday, hour",
             )
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
-        return None
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """None: nothing is learnt from the rows."""
-        return None
-
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """The transform of the columns of dates."""
         chosen = _of_kind(dataset, ("datetime",), self.columns, "Dates(columns=...)")
         return Calendar(dataset.n_features, chosen, (self.parts,) * len(chosen))
 
     def width(self, dataset: Dataset) -> int:
-        """As many features as the parts make."""
         columns = len(self.columns) if self.columns is not None else len(_kinds(dataset).positions("datetime"))
         return dataset.n_features + columns * (Calendar(1, (0,), (self.parts,)).n_out - 1)
 
-    def bytes(self, d: int) -> int:
-        """None."""
-        return 0
-
 
 @dataclass(frozen=True)
-class JoinQuantiles(Parameters):
+class JoinQuantiles(_Sampled):
     """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``joined_columns``.
 
     Units are compared by a sample. Rows are then standardised where numbers were joined, or units differ after all.
     """
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """A sample."""
-        return _sample(dataset, _QUANTILES)
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """The rows themselves."""
-        return rows_themselves
-
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """The curves to normal quantiles, or nothing."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
         columns = joined_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
@@ -187,17 +163,13 @@ class JoinQuantiles(Parameters):
         found = joined_at_first(dataset.source, range(dataset.n_features), alike=False)
         return dataset.n_features + len(found.quantiles)
 
-    def bytes(self, d: int) -> int:
-        """The sample, joined, and a column of it."""
-        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
-
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
         """The scaling that follows."""
         return (Standardise() if dataset.transforms else Units(),)
 
 
 @dataclass(frozen=True)
-class Auto(Parameters):
+class Auto(Swept):
     """Every column of a table by its kind, from one sweep; means of the target take one more. See ``automatic``.
 
     Args:
@@ -210,12 +182,7 @@ class Auto(Parameters):
     categories: int = 0
     means: bool = True
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
-        return None
-
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Facts about every column."""
         return Facts(dataset, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
@@ -295,7 +262,6 @@ class MeansByValue(TargetEncode):
     """
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Sums of targets of each value in each fold, and those of their squares."""
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
@@ -634,14 +600,10 @@ def _chain(
         encode = Encode(width, columns, tuple(one_hot[j] for j in columns), True, "missing", labels, texts)
         made.append(encode)
         begins, width = encode.begins(), encode.n_out
-    widths = np.diff(begins)
     if parts:
         calendar = Calendar(width, tuple(int(begins[j]) for j in sorted(parts)), tuple(parts[j] for j in sorted(parts)))
         made.append(calendar)
-        width = calendar.n_out
-        for j in sorted(parts):
-            widths[j] = Calendar(1, (0,), (parts[j],)).n_out
-        begins = np.concatenate([[0], np.cumsum(widths)])
+        begins, width = calendar.begins()[begins], calendar.n_out
     if dropped:
         gone = {int(begins[j]) for j in dropped}
         made.append(Keep(width, tuple(j for j in range(width) if j not in gone)))

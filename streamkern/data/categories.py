@@ -15,6 +15,7 @@ from streamkern.data.encoders import UNKNOWN, Encode, TargetMeans, folds_of
 from streamkern.data.preprocess import (
     Contribution,
     Step,
+    Swept,
     category_positions,
     column_positions,
     require_columns,
@@ -25,7 +26,7 @@ from streamkern.data.transforms import Transform
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
 from streamkern.memory import check
 from streamkern.storage.base import Source
-from streamkern.types import Array, IntArray, Parameters
+from streamkern.types import Array
 
 MAX_CATEGORIES = 10_000
 """Most categories of a column."""
@@ -42,7 +43,7 @@ def _sums_bytes(columns: Sequence[str | int] | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Categorical(Parameters):
+class _Categorical(Swept):
     """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
 
     columns: Sequence[str | int] | None = None
@@ -56,16 +57,10 @@ class _Categorical(Parameters):
                 f"unknown is {self.unknown!r}.", where=f"{name}(unknown=...)", expected=" or ".join(map(repr, UNKNOWN))
             )
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
-        return None
-
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """The values of each column."""
         return CategoriesSeen(self._positions(dataset), dataset)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """The transform with the categories found."""
         assert sums is not None
         positions, seen = self._positions(dataset), sums[0]
         labels = labels_of(dataset, positions)
@@ -76,7 +71,6 @@ class _Categorical(Parameters):
         return Encode(dataset.n_features, positions, seen.values, one_hot, self.unknown, labels, seen.texts())
 
     def bytes(self, d: int) -> int:
-        """The values of each column, in the sums that are waiting."""
         return _sums_bytes(self.columns)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
@@ -123,13 +117,9 @@ class Ordinal(_Categorical):
         UsageError: as in ``OneHot``.
     """
 
-    def width(self, dataset: Dataset) -> int:
-        """The same width."""
-        return dataset.n_features
-
 
 @dataclass(frozen=True)
-class TargetEncode(Parameters):
+class TargetEncode(Swept):
     """Replace a column of many categories by the mean target of each category, or by the shares of classes.
 
     Training rows get means over the other folds of rows, which a hash of the row's id defines, so that no row's
@@ -162,16 +152,10 @@ class TargetEncode(Parameters):
                 expected=f"smooth >= 0, at most {MOST_FOLDS} folds, classification or regression",
             )
 
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
-        return None
-
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Sums of targets of each category in each fold."""
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """The transform with the means found."""
         assert sums is not None
         positions = self._positions(dataset)
         labels = labels_of(dataset, positions)
@@ -184,12 +168,7 @@ class TargetEncode(Parameters):
             tables.append(made)
         return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels),)
 
-    def width(self, dataset: Dataset) -> int:
-        """One feature each, as of two classes."""
-        return dataset.n_features
-
     def bytes(self, d: int) -> int:
-        """The sums of a column."""
         return _sums_bytes(self.columns)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
@@ -212,7 +191,6 @@ class TargetSums:
         self.columns, self.folds, self.classes, self.squares = columns, folds, classes, squares
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Sums over one block."""
         raw, _ = block
         assert raw.y is not None
         fold = folds_of(raw.ids, self.folds)

@@ -30,7 +30,6 @@ class AllTiles:
         return AllTiles, (self.stream, self.rows)
 
     def __call__(self, state: Any) -> Iterator[Block]:
-        """The tiles, whatever the state."""
         return map(self.tile, range(len(self.scan)))
 
     def tile(self, index: int) -> Block:
@@ -62,7 +61,6 @@ class RecentBlocks:
         return RecentBlocks, (self.stream, self.keys)
 
     def __call__(self, state: Any) -> Iterator[Block]:
-        """The blocks that a state names, in its order."""
         keys = list(self.keys(state))
         with self._lock:
             for key in self._kept.keys() - set(keys):

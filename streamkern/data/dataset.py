@@ -73,7 +73,6 @@ class Dataset:
         return f"Dataset({', '.join(parts)})"
 
     def __len__(self) -> int:
-        """Rows in a pass."""
         return self.base_rows if self.virtual_rows is None or not self.base_rows else self.virtual_rows
 
     @cached_property
@@ -152,13 +151,7 @@ class Dataset:
         Raises:
             UsageError: a value is not finite, a width differs, or the dataset is augmented already.
         """
-        if self.augmentations:
-            raise UsageError(
-                "The dataset is augmented already.",
-                where="scale",
-                expected="a dataset before .augment(...)",
-                remedy="scale first, then augment",
-            )
+        self._require_plain(not self.augmentations, "scale", "scale first, then augment")
         arrays = [np.asarray(value, dtype=np.float64) for value in (factor, shift)]
         for name, array in zip(("factor", "shift"), arrays, strict=True):
             if array.shape not in ((), (self.n_features,)) or not np.isfinite(array).all():
@@ -175,13 +168,7 @@ class Dataset:
         Raises:
             UsageError: the dataset is augmented already, or the transform was fitted for another width.
         """
-        if self.augmentations:
-            raise UsageError(
-                "The dataset is augmented already.",
-                where="transform",
-                expected="a dataset before .augment(...)",
-                remedy="transform, then augment",
-            )
+        self._require_plain(not self.augmentations, "transform", "transform, then augment")
         if transform.n_in != self.n_features:
             raise UsageError(
                 f"The transform takes {transform.n_in} features and the rows have {self.n_features}.",
@@ -307,17 +294,15 @@ class Dataset:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
         cut = round(test * HASH_SPAN)
         chosen = [rule for rule in self.rules if not isinstance(rule, Without)]
+        rest: Chooser
+        tested: Chooser
         key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
         if stratify:
             ids = stratified(self.source, self.rules, round(test * self.base_rows), key)
-            return (
-                replace(self, rules=(*self.rules, Listed(ids, others=True))),
-                replace(self, rules=(*self.rules, Listed(ids))),
-            )
-        return (
-            replace(self, rules=(*self.rules, Rule(key, low=cut))),
-            replace(self, rules=(*self.rules, Rule(key, high=cut))),
-        )
+            rest, tested = Listed(ids, others=True), Listed(ids)
+        else:
+            rest, tested = Rule(key, low=cut), Rule(key, high=cut)
+        return replace(self, rules=(*self.rules, rest)), replace(self, rules=(*self.rules, tested))
 
     def sample(
         self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None
@@ -361,13 +346,7 @@ class Dataset:
             UsageError: the dataset is augmented already, or ranges that overlap or descend.
             DataError: no row is left.
         """
-        if self.virtual_rows is not None:
-            raise UsageError(
-                "The dataset is augmented already.",
-                where="without",
-                expected="a dataset before .augment(...)",
-                remedy="leave rows out first",
-            )
+        self._require_plain(self.virtual_rows is None, "without", "leave rows out first")
         ranges = tuple((each.start, each.stop) for each in quarantine)
         edges = [edge for pair in ranges for edge in pair]
         if edges != sorted(edges):
@@ -437,6 +416,12 @@ class Dataset:
                 expected="at least one row and one feature",
                 remedy="check the path, the glob or the split",
             )
+
+    @staticmethod
+    def _require_plain(plain: bool, where: str, remedy: str) -> None:
+        if not plain:
+            expected = "a dataset before .augment(...)"
+            raise UsageError("The dataset is augmented already.", where=where, expected=expected, remedy=remedy)
 
     def _sample_rule(self, rows: int, *name: Any) -> Rule:
         return sample_rule(self.rules, int(self.source.bounds[-1]), rows, self._sample_key(*name))

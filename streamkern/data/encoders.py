@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +43,11 @@ class Lookup:
     source: Source | None = None
     unseen: Counter[str] = field(default_factory=Counter)
 
+    def count(self, name: str, strange: Array) -> None:
+        """Count the rows, a mask, that are strange in a column."""
+        if rows := int(strange.sum()):
+            self.unseen[name] += rows
+
     def word(self, name: str, number: float) -> str:
         """Return the text of an encoded value, as the user wrote it if known."""
         if self.source is not None and name in (self.source.columns or ()):
@@ -59,15 +66,79 @@ def category_text(number: float, word: str | None = None) -> str:
     return f"{number:g}" if float(f"{number:g}") == number else repr(float(number))
 
 
-@serializable
 @dataclass(frozen=True, eq=False)
-class Encode:
-    """Columns of categories as indicators, or as codes, in the place where they stood; other columns stay.
+class Encoder(ABC):
+    """A fitted transform of some columns, each in the place where it stands; other columns stay.
 
     Args:
         n_in: columns of a row that comes in.
-        columns: positions of the columns of categories, ascending.
-        categories: the values of each of them, ascending; NaN, a missing value, last.
+        columns: positions of the columns, ascending.
+    """
+
+    n_in: int
+    columns: tuple[int, ...]
+
+    @property
+    def made(self) -> list[int]:
+        """Number of features that are made of each of the columns."""
+        return [1] * len(self.columns)
+
+    @property
+    def n_out(self) -> int:
+        return self.n_in - len(self.columns) + sum(self.made)
+
+    @abstractmethod
+    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+        """Encode the columns; see ``Transform``."""
+
+    def begins(self) -> IntArray:
+        """Index of each input column's first output column, and the number of outputs: shape (n_in + 1,)."""
+        widths = np.ones(self.n_in, dtype=np.int64)
+        widths[list(self.columns)] = self.made
+        return np.concatenate([[0], np.cumsum(widths)])
+
+    def names(self, names: Names) -> Names:
+        if names is None:
+            return None
+        at = {column: number for number, column in enumerate(self.columns)}
+        made = (self._named(name, at[j]) if j in at else [name] for j, name in enumerate(names))
+        return tuple(itertools.chain.from_iterable(made))
+
+    def _named(self, name: str, number: int) -> list[str]:
+        """Names of the features that are made of a column with a name: ``columns[number]``."""
+        return [name]
+
+    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts, arrays = self._facts()
+        return {"name": type(self).__name__, "n_in": self.n_in, "columns": list(self.columns), **facts}, arrays
+
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The rest of the description, for ``load_encoder``: as JSON, and arrays of all columns end to end."""
+        return {}, {}
+
+    @property
+    def sound(self) -> bool:
+        """True if the encoder can be applied to rows: the columns are positions, each once and ascending."""
+        positions = all(type(column) is int and 0 <= column < self.n_in for column in self.columns)
+        return positions and list(self.columns) == sorted(set(self.columns))
+
+    def _around(self, X: Array) -> tuple[Array, IntArray]:
+        """Rows that go out, with the other columns in their places and zeros elsewhere; and ``begins``."""
+        begins = self.begins()
+        out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
+        rest = np.ones(self.n_in, dtype=bool)
+        rest[list(self.columns)] = False
+        out[:, begins[:-1][rest]] = X[:, rest]
+        return out, begins
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Encode(Encoder):
+    """Columns of categories as indicators, or as codes.
+
+    Args:
+        categories: the values of each column, ascending; NaN, a missing value, last.
         one_hot: whether a column becomes an indicator for each category, or one code: the category's rank.
         unknown: of a category that training did not see: ``missing`` to take it for a missing value, ``error``, or
             ``ignore``. Where training had no missing value, and for ``ignore``: indicators of 0, or the code −1.
@@ -75,8 +146,6 @@ class Encode:
         words: texts of the categories of each column; None for a number.
     """
 
-    n_in: int
-    columns: tuple[int, ...]
     categories: tuple[Array, ...]
     one_hot: bool
     unknown: str
@@ -84,26 +153,19 @@ class Encode:
     words: tuple[tuple[str | None, ...], ...] = ()
 
     @property
-    def n_out(self) -> int:
-        """Columns that stay, and indicators or codes."""
-        return self.n_in + (sum(len(values) - 1 for values in self.categories) if self.one_hot else 0)
+    def made(self) -> list[int]:
+        return [len(values) if self.one_hot else 1 for values in self.categories]
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
-        """Encode the columns."""
-        begins = self.begins()
-        out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
-        rest = np.ones(self.n_in, dtype=bool)
-        rest[list(self.columns)] = False
-        out[:, begins[:-1][rest]] = X[:, rest]
+        out, begins = self._around(X)
         for number, (column, values) in enumerate(zip(self.columns, self.categories, strict=True)):
             x = X[:, column]
             codes, known = located(x, values)
-            name = self._label(number)
             if not known.all():
                 if self.unknown == "error":
                     self._refuse(number, float(x[i := int(np.argmin(known))]), f"{where}, row {int(ids[i])}", lookup)
-                if lookup is not None and (unseen := int((~known & ~np.isnan(x)).sum())):
-                    lookup.unseen[name] += unseen
+                if lookup is not None:
+                    lookup.count(_label(self, number), ~known & ~np.isnan(x))
                 if self.unknown == "missing" and np.isnan(values[-1]):
                     codes, known = np.where(known, codes, len(values) - 1), np.ones(len(x), dtype=bool)
             if self.one_hot:
@@ -112,13 +174,9 @@ class Encode:
                 out[:, begins[column]] = np.where(known, codes, -1)
         return out
 
-    def _label(self, number: int) -> str:
-        return self.labels[number] if self.labels else str(self.columns[number])
-
     def _refuse(self, number: int, value: float, where: str, lookup: Lookup | None) -> None:
-        values, name = self.categories[number], self._label(number)
-        words = self.words[number] if self.words else (None,) * len(values)
-        some = [category_text(v, word) for v, word in zip(values[:12], words, strict=False)]
+        values, name = self.categories[number], _label(self, number)
+        some = self._texts(number)[:12]
         word = (lookup or Lookup()).word(name, value)
         raise DataError(
             f"The value {word} of column {name!r} was not among the categories of the training data.",
@@ -127,46 +185,28 @@ class Encode:
             remedy='correct the value, or fit with unknown="missing"',
         )
 
-    def names(self, names: Names) -> Names:
-        """``column=value`` for an indicator."""
-        if names is None:
-            return None
-        made: list[str] = []
-        at = {column: number for number, column in enumerate(self.columns)}
-        for column, name in enumerate(names):
-            if self.one_hot and column in at:
-                values = self.categories[at[column]]
-                words = self.words[at[column]] if self.words else (None,) * len(values)
-                made += [f"{name}={category_text(value, word)}" for value, word in zip(values, words, strict=True)]
-            else:
-                made.append(name)
-        return tuple(made)
+    def _texts(self, number: int) -> list[str]:
+        """The categories of a column, for people."""
+        values = self.categories[number]
+        words = self.words[number] if self.words else (None,) * len(values)
+        return [category_text(value, word) for value, word in zip(values, words, strict=True)]
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns, and the categories of all of them end to end."""
-        facts = {"n_in": self.n_in, "columns": list(self.columns), "one_hot": self.one_hot, "unknown": self.unknown}
-        sizes = [len(values) for values in self.categories]
+    def _named(self, name: str, number: int) -> list[str]:
+        return [f"{name}={text}" for text in self._texts(number)] if self.one_hot else [name]
+
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts = {"one_hot": self.one_hot, "unknown": self.unknown, "sizes": [len(each) for each in self.categories]}
         texts = {"labels": list(self.labels), "words": [list(words) for words in self.words]} if self.labels else {}
-        return {"name": "Encode", **facts, "sizes": sizes, **texts}, {"categories": np.concatenate(self.categories)}
-
-    def begins(self) -> IntArray:
-        """Index of each input column's first output column, and the number of outputs: shape (n_in + 1,)."""
-        widths = np.ones(self.n_in, dtype=np.int64)
-        if self.one_hot:
-            widths[list(self.columns)] = [len(values) for values in self.categories]
-        return np.concatenate([[0], np.cumsum(widths)])
+        return facts | texts, {"categories": np.concatenate(self.categories)}
 
     @property
     def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
-        filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in self.categories)
         sizes = [len(values) for values in self.categories]
         words = all(word is None or isinstance(word, str) for words in self.words for word in words)
         named = not self.words or [len(words) for words in self.words] == sizes
         labelled = len(self.labels) in (0, len(self.columns)) and all(isinstance(name, str) for name in self.labels)
-        alike = len(self.columns) == len(self.categories)
         flags = type(self.one_hot) is bool and self.unknown in UNKNOWN
-        return _inside(self.columns, self.n_in) and filled and words and named and labelled and alike and flags
+        return super().sound and _are_categories(self) and words and named and labelled and flags
 
 
 def located(x: Array, values: Array) -> tuple[IntArray, Array]:
@@ -181,30 +221,24 @@ QUANTILE = " (quantile)"
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Curves:
+class Curves(Encoder):
     """Columns along piecewise linear curves, such as to normal quantiles; beyond their ends the curves are level.
 
     Args:
-        n_in: columns of a row that comes in.
-        columns: positions, ascending.
         knots: ascending values of each column, shape (k,).
         heights: the value of the curve at each knot.
         kept: whether the columns stay as they are, and their curves are appended after all columns.
     """
 
-    n_in: int
-    columns: tuple[int, ...]
     knots: tuple[Array, ...]
     heights: tuple[Array, ...]
     kept: bool = False
 
     @property
     def n_out(self) -> int:
-        """The same width; or that and the columns once more."""
         return self.n_in + (len(self.columns) if self.kept else 0)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Interpolate, in place unless the columns are kept; a missing value stays."""
         out = np.concatenate([X, X[:, list(self.columns)]], axis=1) if self.kept else X
         places = range(self.n_in, self.n_out) if self.kept else self.columns
         for place, knots, heights in zip(places, self.knots, self.heights, strict=True):
@@ -212,26 +246,21 @@ class Curves:
         return out
 
     def names(self, names: Names) -> Names:
-        """The same names, and ``column (quantile)`` for the appended columns."""
         if names is None or not self.kept:
             return names
         return *names, *(names[column] + QUANTILE for column in self.columns)
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns, and all knots end to end."""
-        sizes = [len(knots) for knots in self.knots]
-        facts = {"name": "Curves", "n_in": self.n_in, "columns": list(self.columns), "sizes": sizes}
-        facts |= {"kept": True} if self.kept else {}
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts = {"sizes": [len(knots) for knots in self.knots], **({"kept": True} if self.kept else {})}
         return facts, {"knots": np.concatenate(self.knots), "heights": np.concatenate(self.heights)}
 
     @property
     def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
         pairs = [*zip(self.knots, self.heights, strict=False)]
         ascending = all(len(a) == len(b) > 0 and a.dtype.kind == b.dtype.kind == "f" for a, b in pairs)
         ascending = ascending and all((np.diff(a) > 0).all() and np.isfinite(b).all() for a, b in pairs)
         alike = len(pairs) == len(self.columns) and type(self.kept) is bool
-        return _inside(self.columns, self.n_in) and alike and ascending
+        return super().sound and alike and ascending
 
 
 BY_VALUE = " (by value)"
@@ -240,93 +269,62 @@ BY_VALUE = " (by value)"
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class ByValue:
-    """Columns of numbers once more, after all columns: each value of a copy is a category.
-
-    Args:
-        n_in: columns of a row that comes in.
-        columns: positions, ascending.
-    """
-
-    n_in: int
-    columns: tuple[int, ...]
+class ByValue(Encoder):
+    """Columns of numbers once more, after all columns: each value of a copy is a category."""
 
     @property
     def n_out(self) -> int:
-        """The columns, and the copies."""
         return self.n_in + len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Copy, as float32 has the numbers: 0.1 is the same value in either precision."""
+        # As float32 has the numbers: 0.1 is the same value in either precision.
         copies = X[:, list(self.columns)].astype(np.float32)
         return np.concatenate([X, copies.astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
-        """The same names, and ``column (by value)`` for the appended columns."""
         return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns."""
-        return {"name": "ByValue", "n_in": self.n_in, "columns": list(self.columns)}, {}
-
-    @property
-    def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
-        return _inside(self.columns, self.n_in)
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Calendar:
+class Calendar(Encoder):
     """Columns of seconds since 1970 as parts of the calendar; periodic parts become a sine and a cosine.
 
+    A missing time is missing in all parts. Features are called ``column.part``, with ``.sin`` and ``.cos`` where there
+    are two; the time has the column's name.
+
     Args:
-        n_in: columns of a row that comes in.
-        columns: positions, ascending.
         parts: what is made of each: ``time`` (the seconds), ``year``; ``month``, ``day`` (of the month), ``yearday``,
             ``weekday``, ``hour`` (with minutes and seconds), which make two features each.
     """
 
-    n_in: int
-    columns: tuple[int, ...]
     parts: tuple[tuple[str, ...], ...]
 
     @property
-    def n_out(self) -> int:
-        """Columns that stay, and parts."""
-        return self.n_in + sum(sum(_TIMES[part] for part in parts) - 1 for parts in self.parts)
+    def made(self) -> list[int]:
+        return [sum(_TIMES[part] for part in parts) for parts in self.parts]
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Split times into parts. A missing time is missing in all."""
-        of, made = dict(zip(self.columns, self.parts, strict=True)), []
-        for column in range(self.n_in):
-            made += _calendar(X[:, column], of[column]) if column in of else [X[:, column]]
-        out = np.empty((len(X), len(made)), dtype=X.dtype)
-        for j, values in enumerate(made):
-            out[:, j] = values
+        out, begins = self._around(X)
+        for column, parts in zip(self.columns, self.parts, strict=True):
+            for j, values in enumerate(_calendar(X[:, column], parts), start=int(begins[column])):
+                out[:, j] = values
         return out
 
-    def names(self, names: Names) -> Names:
-        """``column.part``, with ``.sin`` and ``.cos`` where there are two; the time has the column's name."""
-        if names is None:
-            return None
-        of, made = dict(zip(self.columns, self.parts, strict=True)), []
-        for column, name in enumerate(names):
-            for part in of.get(column, ("time",)):
-                one = [name] if part == "time" else [f"{name}.{part}"]
-                made += one if _TIMES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
-        return tuple(made)
+    def _named(self, name: str, number: int) -> list[str]:
+        made: list[str] = []
+        for part in self.parts[number]:
+            one = [name] if part == "time" else [f"{name}.{part}"]
+            made += one if _TIMES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
+        return made
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns and parts."""
-        parts = [list(each) for each in self.parts]
-        return {"name": "Calendar", "n_in": self.n_in, "columns": list(self.columns), "parts": parts}, {}
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return {"parts": [list(each) for each in self.parts]}, {}
 
     @property
     def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
         known = all(parts and set(parts) <= set(_TIMES) for parts in self.parts)
-        return _inside(self.columns, self.n_in) and len(self.parts) == len(self.columns) and known
+        return super().sound and len(self.parts) == len(self.columns) and known
 
 
 def _calendar(x: Array, parts: Sequence[str]) -> list[Array]:
@@ -356,15 +354,13 @@ def _calendar(x: Array, parts: Sequence[str]) -> list[Array]:
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class TargetMeans:
+class TargetMeans(Encoder):
     """Columns of categories as the mean target of each category, drawn towards the mean of all rows.
 
     A training row takes the means of the other folds, so that its own target is not among its features; which fold a
     row is in is a hash of its id. Other rows take the means of all: see ``final``.
 
     Args:
-        n_in: columns of a row that comes in.
-        columns: positions, ascending.
         categories: values of each column, ascending, NaN last.
         means: of each column, shape (folds + 1, categories + 1, outputs): the last fold is of all rows, and the last
             category is one that training did not see.
@@ -372,35 +368,24 @@ class TargetMeans:
         labels: names of the columns; none where they have none.
     """
 
-    n_in: int
-    columns: tuple[int, ...]
     categories: tuple[Array, ...]
     means: tuple[Array, ...]
     folds: int
     labels: tuple[str, ...] = ()
 
     @property
-    def n_out(self) -> int:
-        """Columns that stay, and as many as there are outputs for each of the others."""
-        return int(self.n_in + sum(means.shape[2] - 1 for means in self.means))
+    def made(self) -> list[int]:
+        return [int(means.shape[2]) for means in self.means]
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
-        """Encode the columns."""
-        widths = np.ones(self.n_in, dtype=np.int64)
-        widths[list(self.columns)] = [means.shape[2] for means in self.means]
-        begins = np.concatenate([[0], np.cumsum(widths)])
-        out = np.empty((len(X), int(begins[-1])), dtype=X.dtype)
-        rest = np.ones(self.n_in, dtype=bool)
-        rest[list(self.columns)] = False
-        out[:, begins[:-1][rest]] = X[:, rest]
+        out, begins = self._around(X)
         fold = folds_of(ids, self.folds) if self.folds else np.full(len(X), -1)
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
             codes, known = located(x, values)
-            name = self.labels[number] if self.labels else str(column)
             # Another number is nothing to tell.
-            if lookup is not None and not name.endswith(BY_VALUE) and (unseen := int((~known & ~np.isnan(x)).sum())):
-                lookup.unseen[name] += unseen
+            if lookup is not None and not (name := _label(self, number)).endswith(BY_VALUE):
+                lookup.count(name, ~known & ~np.isnan(x))
             unknown = len(values) - 1 if np.isnan(values[-1]) else len(values)
             out[:, begins[column] : begins[column + 1]] = means[fold, np.where(known, codes, unknown)]
         return out
@@ -409,37 +394,23 @@ class TargetMeans:
         """For rows that are not those of training: the means of all."""
         return replace(self, means=tuple(means[-1:] for means in self.means), folds=0)
 
-    def names(self, names: Names) -> Names:
-        """``column (mean)``, with the output's number where there are several."""
-        if names is None:
-            return None
-        of, made = dict(zip(self.columns, self.means, strict=True)), []
-        for column, name in enumerate(names):
-            width = of[column].shape[2] if column in of else 0
-            made += [f"{name} (mean)"] if width == 1 else [f"{name} (mean {k})" for k in range(width)] or [name]
-        return tuple(made)
+    def _named(self, name: str, number: int) -> list[str]:
+        width = self.made[number]
+        return [f"{name} (mean)"] if width == 1 else [f"{name} (mean {k})" for k in range(width)]
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns, categories and means end to end."""
-        sizes = [len(values) for values in self.categories]
-        facts = {"n_in": self.n_in, "columns": list(self.columns), "folds": self.folds, "sizes": sizes}
-        made = {"categories": np.concatenate(self.categories), "means": np.concatenate(self.means, axis=1)}
-        return {"name": "TargetMeans", **facts, "labels": list(self.labels)}, made
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts = {"folds": self.folds, "sizes": [len(each) for each in self.categories], "labels": list(self.labels)}
+        return facts, {"categories": np.concatenate(self.categories), "means": np.concatenate(self.means, axis=1)}
 
     @property
     def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
-        filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in self.categories)
         shapes = all(
             m.ndim == 3 and m.dtype.kind == "f" and m.shape[:2] == (self.folds + 1, len(values) + 1) and m.shape[2] > 0
             for m, values in zip(self.means, self.categories, strict=False)
         )
-        alike = len(self.columns) == len(self.categories) == len(self.means) and len(self.labels) in (
-            0,
-            len(self.means),
-        )
+        alike = len(self.columns) == len(self.means) and len(self.labels) in (0, len(self.means))
         whole = type(self.folds) is int and 0 <= self.folds <= 100
-        return _inside(self.columns, self.n_in) and whole and filled and alike and shapes
+        return super().sound and _are_categories(self) and whole and alike and shapes
 
 
 def folds_of(ids: IntArray, folds: int) -> IntArray:
@@ -449,41 +420,22 @@ def folds_of(ids: IntArray, folds: int) -> IntArray:
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Keep:
-    """Some of the columns.
-
-    Args:
-        n_in: columns of a row that comes in.
-        columns: positions of those that stay, ascending.
-    """
-
-    n_in: int
-    columns: tuple[int, ...]
+class Keep(Encoder):
+    """Some of the columns: ``columns`` are those that stay."""
 
     @property
     def n_out(self) -> int:
-        """Number of columns that stay."""
         return len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Select the columns."""
         return np.ascontiguousarray(X[:, list(self.columns)])
 
     def names(self, names: Names) -> Names:
-        """Names of the columns that stay."""
         return None if names is None else tuple(names[column] for column in self.columns)
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The columns."""
-        return {"name": "Keep", "n_in": self.n_in, "columns": list(self.columns)}, {}
 
     @property
     def sound(self) -> bool:
-        """True if the encoder can be applied to rows."""
-        return _inside(self.columns, self.n_in) and len(self.columns) > 0
-
-
-Encoder = Encode | Curves | ByValue | Calendar | TargetMeans | Keep
+        return super().sound and len(self.columns) > 0
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
@@ -493,7 +445,7 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
         KeyError: an array or a parameter is missing.
     """
     n_in, columns = facts.get("n_in"), tuple(facts.get("columns", ()))
-    if kind not in _KNOWN:
+    if kind not in ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep"):
         return None
     if type(n_in) is not int:
         raise ValueError("the number of columns is missing")
@@ -517,10 +469,12 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
     return Keep(n_in, columns)
 
 
-_KNOWN = ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep")
+def _label(encoder: Encode | TargetMeans, number: int) -> str:
+    """A column in messages: by its name, or its position if it has none."""
+    return encoder.labels[number] if encoder.labels else str(encoder.columns[number])
 
 
-def _inside(columns: Sequence[Any], n_in: int) -> bool:
-    """Return True if these are positions of columns, each once and ascending."""
-    positions = all(type(column) is int and 0 <= column < n_in for column in columns)
-    return positions and list(columns) == sorted(set(columns))
+def _are_categories(encoder: Encode | TargetMeans) -> bool:
+    """Return True if each column has categories, of numbers."""
+    filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in encoder.categories)
+    return filled and len(encoder.categories) == len(encoder.columns)

@@ -120,18 +120,13 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
         facts: statistics of its rows after its transforms, before its factor and shift.
     """
     factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
-    if not _changes(step, facts):
+    if isinstance(step, Units) and not step.differ(facts.variance):
         return dataset
     ends = np.sort([facts.low * factor + shift, facts.high * factor + shift], axis=0)
     scaled = dataset.plain().scale(
         *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
     )
     return dataset.prepared_like(scaled)
-
-
-def _changes(step: Scaling, facts: Statistics) -> bool:
-    """Return True if a step that may leave rows unchanged changes these."""
-    return not isinstance(step, Units) or step.differ(facts.variance)
 
 
 @dataclass(frozen=True)
@@ -173,35 +168,36 @@ def share_of_features(variance: Array) -> float:
     return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
-class _WithoutSweep(Parameters):
-    """Base class of steps that learn nothing from the rows."""
-
-    def bytes(self, d: int) -> int:
-        """None."""
-        return 0
+class Swept(Parameters):
+    """Base class of steps that learn from all rows, and leave them as wide as they are."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
         return None
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Nothing."""
-        return None
-
-
-@dataclass(frozen=True)
-class Normalise(_WithoutSweep):
-    """Every row to Euclidean norm 1; a row of zeros stays."""
-
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        return UnitRows(dataset.n_features)
 
     def width(self, dataset: Dataset) -> int:
         return dataset.n_features
 
 
+class WithoutSweep(Swept):
+    """Base class of steps that learn nothing from the rows."""
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return None
+
+    def bytes(self, d: int) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
-class RandomProjection(_WithoutSweep):
+class Normalise(WithoutSweep):
+    """Every row to Euclidean norm 1; a row of zeros stays."""
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        return UnitRows(dataset.n_features)
+
+
+@dataclass(frozen=True)
+class RandomProjection(WithoutSweep):
     """Rows times a random matrix R, shape (d, width): distances are kept to about √(8 ln n / width).
 
     Johnson and Lindenstrauss (1984). R is a function of the seed, which a model keeps; R itself is in memory.

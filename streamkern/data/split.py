@@ -51,14 +51,12 @@ class Listed:
     others: bool = False
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Mask of the chosen rows, shape (n,)."""
         if not len(self.ids):
             return np.full(len(row_ids), self.others)
         at = np.minimum(np.searchsorted(self.ids, row_ids), len(self.ids) - 1)
         return np.asarray((self.ids[at] == row_ids) != self.others)
 
     def to_json(self) -> list[Any]:
-        """A digest of the ids, for fingerprints."""
         content = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
         return [*(["others than"] if self.others else []), len(self.ids), content]
 
@@ -74,12 +72,10 @@ class Without:
     ranges: tuple[tuple[int, int], ...]
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Mask of the chosen rows, shape (n,)."""
         edges = np.array(self.ranges, dtype=np.int64).reshape(-1)
         return np.asarray(np.searchsorted(edges, row_ids, side="right") % 2 == 0)
 
     def to_json(self) -> list[Any]:
-        """The ranges, for fingerprints."""
         return ["without", *map(list, self.ranges)]
 
 

@@ -11,7 +11,15 @@ import numpy as np
 from streamkern.backends.base import HostBackend
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, distinct, require_binary
+from streamkern.data.targets import (
+    Classes,
+    Continuous,
+    Encoding,
+    Indicators,
+    distinct,
+    not_finite_target,
+    require_binary,
+)
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -73,7 +81,6 @@ class RawScan:
     scan: Scan
 
     def __len__(self) -> int:
-        """Number of blocks."""
         return len(self.scan)
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
@@ -153,12 +160,7 @@ class Moments:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
             bad = self.loops.finite_rows(y)
             if bad >= 0:
-                raise DataError(
-                    "A target is NaN or infinite.",
-                    where=f"{where}, row {int(raw.ids[bad])}",
-                    expected="finite numbers; Input y contains NaN or infinity",
-                    remedy="leave out or fill the rows without a target",
-                )
+                raise not_finite_target(f"{where}, row {int(raw.ids[bad])}")
             least, most, total, squares = self.loops.moments(y, w, self.target_pivot)
             _require_squares(y, Extremes(least, most), raw.ids, where, "target")
             if self.labels is not None:

@@ -446,7 +446,6 @@ class Scan:
         self._reset()
 
     def __len__(self) -> int:
-        """Number of blocks."""
         return self._full_rounds * len(self._full[0]) + len(self._rest[0])
 
     @property

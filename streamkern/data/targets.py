@@ -106,7 +106,6 @@ class Classes:
 
     @property
     def outputs(self) -> int:
-        """The number of classes K."""
         return len(self.values)
 
     @cached_property
@@ -114,7 +113,6 @@ class Classes:
         return {label: code for code, label in enumerate(self.values.tolist())}
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Codes in [0, K), shape (n,)."""
         if y.size != len(y):
             raise DataError(
                 f"Targets have {y.shape[1]} values a row.",
@@ -188,11 +186,9 @@ class Continuous:
 
     @property
     def outputs(self) -> int:
-        """Number c of outputs."""
         return len(self.mean)
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Values less the mean, shape (n, c), float64."""
         try:
             values = np.asarray(y, dtype=np.float64).reshape(len(y), math.prod(y.shape[1:]))
         except (TypeError, ValueError) as error:
@@ -211,13 +207,7 @@ class Continuous:
             )
         bad = ~np.isfinite(values).all(axis=1)
         if np.any(bad):
-            i = int(np.argmax(bad))
-            raise DataError(
-                "A target is NaN or infinite.",
-                where=f"{where}, row {int(row_ids[i])}",
-                expected="finite numbers",
-                remedy="leave out or fill the rows without a target",
-            )
+            raise not_finite_target(f"{where}, row {int(row_ids[np.argmax(bad)])}")
         values = values - self.mean
         return values if self.scale is None else values / self.scale
 
@@ -264,7 +254,6 @@ class Indicators(Continuous):
         return cls(np.zeros(outputs), names=columns if len(columns) == outputs else tuple(map(str, range(outputs))))
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Zeros and ones, shape (n, L), float64."""
         values = super().encode(y, row_ids, where)
         require_binary(values, row_ids, where)
         return values
@@ -272,6 +261,16 @@ class Indicators(Continuous):
     def decided(self, F: Array) -> IntArray:
         """Return zeros and ones predicted from outputs (n, L), shape (n, L)."""
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
+
+
+def not_finite_target(where: str) -> DataError:
+    """The error for a row whose target is NaN or infinite."""
+    return DataError(
+        "A target is NaN or infinite.",
+        where=where,
+        expected="finite numbers; Input y contains NaN or infinity",
+        remedy="leave out or fill the rows without a target",
+    )
 
 
 def require_binary(y: Array, row_ids: IntArray, where: str) -> None:

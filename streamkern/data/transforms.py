@@ -54,11 +54,9 @@ class _SameColumns:
 
     @property
     def n_out(self) -> int:
-        """The width d."""
         return self.n_in  # type: ignore[attr-defined,no-any-return]
 
     def names(self, names: Names) -> Names:
-        """The same."""
         return names
 
 
@@ -109,16 +107,13 @@ class Fill:
 
     @property
     def n_in(self) -> int:
-        """The width d."""
         return len(self.values)
 
     @property
     def n_out(self) -> int:
-        """The width d, and the indicators."""
         return len(self.values) + len(self.indicators)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Fill in place; join the indicators."""
         missing = np.isnan(X)
         np.copyto(X, self.values.astype(X.dtype), where=missing)
         if not self.indicators:
@@ -130,7 +125,6 @@ class Fill:
         return None if names is None else (*names, *(f"{names[column]} is missing" for column in self.indicators))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The values."""
         facts = {"indicators": list(self.indicators)} if self.indicators else {}
         return {"name": "Fill", **facts}, {"values": self.values}
 
@@ -201,7 +195,6 @@ class Project:
         return np.ascontiguousarray(X @ projection_matrix(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
     def names(self, names: Names) -> Names:
-        """None."""
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -220,12 +213,10 @@ class LinearMap:
 
     @property
     def n_in(self) -> int:
-        """The width d."""
         return int(self.matrix.shape[0])
 
     @property
     def n_out(self) -> int:
-        """The number of components K."""
         return int(self.matrix.shape[1])
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
@@ -246,7 +237,6 @@ class LinearMap:
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The matrix."""
         return {"name": "LinearMap"}, {"matrix": self.matrix}
 
 
@@ -329,18 +319,13 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
         kind = facts.pop("name")
         prefix = f"transform{number}_"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if kind == "Affine":
-            made.append(Affine(own["factor"], own["shift"]))
-        elif kind == "Fill":
+        if kind == "Fill":
             made.append(Fill(own["values"], tuple(facts.get("indicators", ()))))
         elif (encoder := load_encoder(kind, facts, own)) is not None:
             made.append(encoder)
-        elif kind == "LinearMap":
-            made.append(LinearMap(own["matrix"]))
-        elif kind == "UnitRows":
-            made.append(UnitRows(**facts))
-        elif kind == "Project":
-            made.append(Project(**facts))
+        elif kind in ("Affine", "LinearMap", "UnitRows", "Project"):
+            plain = {"Affine": Affine, "LinearMap": LinearMap, "UnitRows": UnitRows, "Project": Project}[kind]
+            made.append(plain(**facts, **own))
         else:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",

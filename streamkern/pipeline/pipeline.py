@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from streamkern.centers import Centers
 from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
-from streamkern.errors import StreamkernError, UsageError, require_types
+from streamkern.errors import StreamkernError, UsageError, options_of, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.partition.tree import Partition
@@ -327,7 +326,7 @@ def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: 
 def type_name(kind: Any) -> str:
     """An annotated type in words: ``int``, ``str or None``."""
     names: list[str] = []
-    for option in _options(kind):
+    for option in options_of(kind):
         if typing.get_origin(option) is typing.Literal:
             names += map(str, typing.get_args(option))
         else:
@@ -335,13 +334,9 @@ def type_name(kind: Any) -> str:
     return " or ".join("None" if name == "NoneType" else name for name in names)
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-
-
 def _convert(text: str, kind: Any, name: str) -> Any:
     """Text as a value of an annotated type."""
-    options = _options(kind)
+    options = options_of(kind)
     if type(None) in options and text.lower() in ("none", ""):
         return None
     for option in options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
@@ -35,14 +35,12 @@ class RunResult(dict[str, Any]):
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Metrics of the training rows and, where there are some, the test rows, by ``train`` and ``test``."""
-        found: dict[str, dict[str, Any]] = self["metrics"]
-        return found
+        return cast("dict[str, dict[str, Any]]", self["metrics"])
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """One entry a pass: loss, rows, seconds and, with validation rows, their metrics."""
-        found: list[dict[str, Any]] = self["history"]
-        return found
+        return cast("list[dict[str, Any]]", self["history"])
 
     @property
     def seconds(self) -> float:

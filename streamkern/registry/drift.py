@@ -124,7 +124,6 @@ class Tally:
     target_edges: Array | None
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Counts over one block."""
         raw = block[0]
         return len(raw.X), count(raw.X, self.edges), *_targets(raw.y, self.target_edges)
 
@@ -170,7 +169,6 @@ class LeafTally:
     target_edges: Array | None
 
     def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
-        """Counts over one block of a ``RoutedScan``."""
         y, at = block
         outputs = 0 if self.target_edges is None else len(self.target_edges)
         targets = np.zeros((self.leaves, outputs, _BINS), dtype=np.int64)

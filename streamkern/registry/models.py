@@ -429,13 +429,9 @@ class Registry:
     def _champion_file(self) -> tuple[bytes | None, str | None]:
         """Return its content and tag; None if it is absent."""
         try:
-            return self._store.read(CHAMPION)
+            return self._bytes(CHAMPION)
         except FileNotFoundError:
             return None, None
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise self._unreadable(CHAMPION, error.strerror or str(error)) from error
 
     def _parsed(self, content: bytes | None) -> Standing:
         if content is None:
@@ -456,10 +452,10 @@ class Registry:
     def _bytes(self, name: str) -> tuple[bytes, str]:
         try:
             return self._store.read(name)
+        except (FileNotFoundError, StorageError):
+            raise
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise self._unreadable(name, error.strerror or "it is not there") from error
+            raise self._unreadable(name, error.strerror or str(error)) from error
 
     def _json(self, name: str, content: bytes) -> dict[str, Any]:
         try:

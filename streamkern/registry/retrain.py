@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -63,23 +63,19 @@ class RetrainResult(dict[str, Any]):
     @property
     def champion(self) -> int | None:
         """The version in use from now on, or None."""
-        found: int | None = self["champion"]
-        return found
+        return cast("int | None", self["champion"])
 
     @property
     def version(self) -> int | None:
         """The version of the model that was trained, or None where nothing was."""
-        found: int | None = self["version"]
-        return found
+        return cast("int | None", self["version"])
 
     @property
     def reasons(self) -> list[str]:
         """The reasons, in sentences."""
-        found: list[str] = self["reasons"]
-        return found
+        return cast("list[str]", self["reasons"])
 
     def to_json(self) -> dict[str, Any]:
-        """The decision as JSON-serialisable data."""
         return dict(self)
 
     def __repr__(self) -> str:

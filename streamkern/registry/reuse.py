@@ -20,7 +20,7 @@ from streamkern.data.transforms import dump
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers.fit import steps
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source, content, digest
 from streamkern.user_code import described
 
 TAIL_BYTES = 64 << 20
@@ -138,11 +138,8 @@ def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tu
 
 def _content(source: Source, a: int, b: int) -> str:
     """A digest of stored rows a to b."""
-    content = hashlib.blake2b(digest_size=16)
+    found = hashlib.blake2b(digest_size=16)
     for values in rows_of(source, np.arange(a, b, dtype=np.int64)):
         if values is not None:
-            held = (
-                digest(values.tolist()).encode() if values.dtype == object else np.ascontiguousarray(values).tobytes()
-            )
-            content.update(held)
-    return content.hexdigest()
+            found.update(content(values))
+    return found.hexdigest()

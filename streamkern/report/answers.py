@@ -20,7 +20,7 @@ from streamkern.report.markup import (
     table,
 )
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.verdict import labels
+from streamkern.report.verdict import labels, part_word
 from streamkern.types import Array
 
 _MARKS = ("circle", "square", "diamond")
@@ -61,7 +61,7 @@ def by_label(record: RunDirectory) -> str:
         if found := _metrics(record, part):
             rows = [[name, *_numbers(of, ("support", "recall", "precision", "f1"))] for name, of in _listed(found)]
             head = ("label", "rows", "found (recall)", "trusted (precision)", "F1")
-            return table(f"By label, of {_word(part)} rows", head, rows)
+            return table(f"By label, of {part_word(part)} rows", head, rows)
     return ""
 
 
@@ -72,10 +72,6 @@ def _names(record: RunDirectory) -> list[str]:
 
 def _metrics(record: RunDirectory, part: str) -> dict[str, Any]:
     return dict(((record.result or {}).get("metrics") or {}).get(part) or {})
-
-
-def _word(part: str) -> str:
-    return {"train": "training"}.get(part, part)
 
 
 def _number(value: float | None) -> str:
@@ -118,8 +114,8 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         else f" Bins of fewer than {_LEAST_DRAWN} {rows} are in the table alone."
     )
     caption = (
-        f"Reliability: {what}, by bin, and {event}, of {_word(part)} rows. On the dashed line probabilities come true "
-        f"as often as they say.{ece}{few}"
+        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line probabilities come "
+        f"true as often as they say.{ece}{few}"
     )
     counted = [
         [f"{a:.2f}–{b:.2f}", number_text(float(f"{w:.6g}")), _number(p), _number(h)]
@@ -155,7 +151,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
     left = "" if len(called) - (len(called) == 2) == len(entries) else (
         f" Of {len(called)} classes those {len(entries)} with the least area are drawn."
     )  # fmt: skip
-    of = f" of {_word(part)} rows; points are the predictions.{left}"
+    of = f" of {part_word(part)} rows; points are the predictions.{left}"
     summary = [
         [name, *_numbers(each, ("support", "auc", "average_precision", "recall", "precision"))]
         for name, each in _listed(metrics)
@@ -203,7 +199,7 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
     whole = metrics.get("coverage_90")
     said = "" if whole is None else f" In all {whole:.1%} are inside."
     caption = (
-        f"Targets of {_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
+        f"Targets of {part_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
         f"predicted errors to that with the largest.{said}"
     )
     figures = side_by_side(

@@ -48,7 +48,6 @@ class Spread:
     batch: int = BATCH
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Sums over one block."""
         y = block[0].y
         assert y is not None
         n = len(y)

@@ -30,7 +30,7 @@ from streamkern.report.markup import (
 )
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import metrics_in_words, status
-from streamkern.report.verdict import baseline, labels, mistakes
+from streamkern.report.verdict import baseline, labels, mistakes, part_word
 from streamkern.types import Array
 
 _LABELS = 5  # of several a row, whose thresholds are shown
@@ -97,7 +97,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     found, result = status(record), record.result or {}
     numbers: list[tuple[str, str, str]] = []
     for part, metrics in (result.get("metrics") or {}).items():
-        base, word = baseline(record, part), {"train": "training"}.get(part, part)
+        base, word = baseline(record, part), part_word(part)
         if "accuracy" in metrics:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; commonest class {base:.1%}")
             numbers.append((f"accuracy, {word}", f"{metrics['accuracy']:.2%}", note))
@@ -282,7 +282,7 @@ def _confusion(record: RunDirectory) -> str:
     if found is None:
         return _nothing(f"With {len(called)} classes, they are not counted against one another.")
     part, counts = found
-    word = {"train": "training"}.get(part, part)
+    word = part_word(part)
     totals, right = counts.sum(axis=1), np.diag(counts)
     taken = counts.sum(axis=0)
     rows = [
@@ -315,7 +315,7 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
         return _nothing(why, record)
     part, actual = found
     predicted = record.evaluation[0][f"{part}_predicted"]
-    word, width = {"train": "training"}.get(part, part), actual.shape[1]
+    word, width = part_word(part), actual.shape[1]
     html, rows = "", []
     for j in range(width):
         error = predicted[:, j] - actual[:, j]
@@ -556,7 +556,8 @@ def _settings(record: RunDirectory) -> str:
     versions = manifest.pop("versions", {})
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
     found = {k: v for k, v in _solver_report(record).items() if k not in _SHOWN_ELSEWHERE}
-    shown = {name: number_text(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
+    scalars = {name: v for name, v in found.items() if isinstance(v, int | float | str)}
+    shown = {name: number_text(v) if isinstance(v, float) else str(v) for name, v in scalars.items()}
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
     settings = _flat(manifest)
@@ -574,10 +575,6 @@ def _settings(record: RunDirectory) -> str:
     return "".join(pieces)
 
 
-def _scalars(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
-
-
 def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     rows: list[list[str]] = [["state", *(record.state for record in records)]]
     results = [record.result or {} for record in records]
@@ -586,7 +583,7 @@ def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
         if any(found):
             rows.append(
                 [
-                    {"train": "training rows"}.get(part, "test rows"),
+                    f"{part_word(part)} rows",
                     *("–" if m is None else metrics_in_words(m) for m in found),
                 ]
             )

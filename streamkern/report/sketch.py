@@ -28,7 +28,6 @@ class ColumnSums:
     pivot: Array
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Sums over one block."""
         X = block[0].X
         n, d = X.shape
         missing = infinite = np.zeros(d, dtype=np.int64)
@@ -81,7 +80,6 @@ class Histogram:
         return cls(low, np.where(fractions == 0, np.ceil((span + 1) / BINS), np.where(span > 0, span, 1.0) / BINS))
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[IntArray]:
-        """Counts over one block."""
         X = block[0].X
         with np.errstate(invalid="ignore"):
             places = (X - self.low) / self.width

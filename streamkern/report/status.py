@@ -38,7 +38,9 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
         last = record.events[-1]
         found["seconds"] = (now if record.state == "running" else last["time"]) - began[-1]["time"]
         found["last_event"] = {"time": last["time"], "event": _in_words(last)}
-    found |= _stage(record, now) if record.state in ("running", "dead") else {}
+    at = record.unfinished if record.state in ("running", "dead") else None
+    if at is not None:
+        found |= {"stage": at["name"], "stage_seconds": now - at["time"]}
     found |= _progress(record)
     found["memory"] = _memory(record)
     if record.result is not None and record.state != "running":
@@ -97,7 +99,9 @@ def status_text(found: dict[str, Any]) -> str:
             add("left", f"about {duration(found['eta_seconds'])} of training")
     for part, metrics in (found.get("metrics") or {}).items():
         add(part, metrics_in_words(metrics))
-    add("memory", _memory_in_words(found["memory"]))
+    words = {"resident": "held", "peak": "at the peak", "projected": "projected", "budget": "allowed"}
+    held = found["memory"]
+    add("memory", ", ".join(f"{format_bytes(held[key])} {word}" for key, word in words.items() if key in held))
     error = str(found.get("error") or "").splitlines()
     add("error", "\n           ".join(line.strip() for line in error))
     for warning in found["warnings"]:
@@ -133,12 +137,6 @@ def metrics_in_words(metrics: dict[str, Any]) -> str:
 def moment(when: float) -> str:
     """A time in the reader's zone."""
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-
-
-def _stage(record: RunDirectory, now: float) -> dict[str, Any]:
-    """The stage that has begun and not ended."""
-    at = record.unfinished
-    return {} if at is None else {"stage": at["name"], "stage_seconds": now - at["time"]}
 
 
 def _progress(record: RunDirectory) -> dict[str, Any]:
@@ -180,11 +178,6 @@ def _memory(record: RunDirectory) -> dict[str, int]:
     if record.result is not None and "peak_memory_bytes" in record.result:
         found["peak"] = record.result["peak_memory_bytes"]
     return found
-
-
-def _memory_in_words(memory: dict[str, int]) -> str:
-    words = {"resident": "held", "peak": "at the peak", "projected": "projected", "budget": "allowed"}
-    return ", ".join(f"{format_bytes(memory[key])} {word}" for key, word in words.items() if key in memory)
 
 
 def _in_words(event: dict[str, Any]) -> str:

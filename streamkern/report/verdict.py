@@ -44,18 +44,19 @@ def quality(record: RunDirectory) -> str:
         low, high = wilson(found["accuracy"], n)
         against = "" if base is None else f", where always answering the commonest class is right on {base:.1%}"
         return (
-            f"it is right on {found['accuracy']:.2%} of {n:,} {_part(part)} rows "
+            f"it is right on {found['accuracy']:.2%} of {n:,} {part_word(part)} rows "
             f"(95% interval {low:.2%} to {high:.2%}){against}"
         )
     against = "" if base is None else f", where always answering their mean has {base:.4g}"
     r2 = f" (r² {found['r2']:.4f})" if "r2" in found else ""
-    return f"its root mean squared error on {n:,} {_part(part)} rows is {math.sqrt(found['mse']):.4g}{against}{r2}"
+    return f"its root mean squared error on {n:,} {part_word(part)} rows is {math.sqrt(found['mse']):.4g}{against}{r2}"
 
 
 def next_steps(record: RunDirectory) -> list[str]:
     """Advice: the remedy of a failure, or steps that the numbers suggest."""
     result = record.result or {}
-    steps = [f"{line.partition(':')[2].strip()}." for line in _error_lines(result) if line.startswith("do:")]
+    lines = (line.strip() for line in str(result.get("error") or "").splitlines())
+    steps = [f"{line.partition(':')[2].strip()}." for line in lines if line.startswith("do:")]
     suggestion = advice(record)
     if record.state != "done":
         return [*steps, *([f"{suggestion}."] if suggestion else [])]
@@ -82,7 +83,8 @@ def next_steps(record: RunDirectory) -> list[str]:
             f"The training loss still fell by {1 - losses[-1] / losses[-2]:.0%} in the last pass: more passes "
             "(epochs) may help."
         )
-    waiting, seconds = result.get("data_wait_fraction", 0.0), _seconds_of(result, "train")
+    waiting = result.get("data_wait_fraction", 0.0)
+    seconds = sum(entry["seconds"] for entry in result.get("stages", []) if entry["name"] == "train")
     if waiting > 4 * _MUCH and seconds > 10:
         steps.append(f"Training waited for data {waiting:.0%} of the time: streamkern ingest gives a faster layout.")
     return steps
@@ -110,6 +112,11 @@ def labels(record: RunDirectory) -> list[str]:
     """The classes' labels in words; none for values."""
     encoding = record.evaluation[1].get("encoding") or {}
     return [str(value) for value in encoding.get("values", [])]
+
+
+def part_word(part: str) -> str:
+    """The name of rows that were scored, ``train`` or ``test``, in words."""
+    return {"train": "training"}.get(part, part)
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -155,15 +162,3 @@ def basis(manifest: dict[str, Any], result: dict[str, Any]) -> str:
         found = kernel["bandwidth"]
         name += f" (bandwidth {found if isinstance(found, str) else format(found, '.4g')})"
     return f"{count:,} centers of {name}" if isinstance(count, int) else name
-
-
-def _part(part: str) -> str:
-    return {"train": "training"}.get(part, part)
-
-
-def _error_lines(result: dict[str, Any]) -> list[str]:
-    return [line.strip() for line in str(result.get("error") or "").splitlines()]
-
-
-def _seconds_of(result: dict[str, Any], stage: str) -> float:
-    return float(sum(entry["seconds"] for entry in result.get("stages", []) if entry["name"] == stage))

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -38,6 +38,7 @@ from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
 from streamkern.storage.base import Source, digest
+from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
@@ -84,7 +85,6 @@ class PredictionResult:
     unseen_categories: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON-serialisable data."""
         return asdict(self) | {"columns": list(self.columns), "status": "done"}
 
     def __str__(self) -> str:
@@ -302,27 +302,22 @@ def _values(
     made: list[Array] = []
     for column in columns:
         if column.name == "prediction":
-            values = _joined([block.values for block in held], column)
-            labels = model.encoding.values if isinstance(model.encoding, Classes) else None
-            made.append(values if labels is None else labels.astype(column.dtype)[values.astype(np.int64, copy=False)])
-        elif column.name == "scores":
-            made.append(_joined([block.outputs for block in held], column))
-        elif column.name == "interval":
-            assert interval is not None
-            ends = [model.intervals(block.outputs, interval) for block in held if block.outputs is not None]
-            made.append(_joined([each.reshape(len(each), -1) for each in ends], column))
-        elif column.name == "probabilities":
-            found = [model.probabilities(block.outputs) for block in held if block.outputs is not None]
-            made.append(_joined(found, column))
+            found = [block.values for block in held]
+        elif column.name in ("scores", "interval", "probabilities"):
+            found = [block.outputs for block in held if block.outputs is not None]
+            if column.name == "interval":
+                assert interval is not None
+                found = [model.intervals(F, interval).reshape(len(F), -1) for F in found]
+            elif column.name == "probabilities":
+                found = [model.probabilities(F) for F in found]
         else:
-            made.append(_joined([block.y for block in held], column))
+            found = [block.y for block in held if block.y is not None]
+        shape = (0, len(column.fields)) if column.fields else (0,)
+        values = np.concatenate(found) if found else np.empty(shape, column.dtype)
+        if column.name == "prediction" and isinstance(model.encoding, Classes):
+            values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
+        made.append(values)
     return made
-
-
-def _joined(blocks: Sequence[Array | None], column: OutputColumn) -> Array:
-    found = [block for block in blocks if block is not None]
-    shape = (0, len(column.fields)) if column.fields else (0,)
-    return np.concatenate(found) if found else np.empty(shape, column.dtype)
 
 
 def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
@@ -381,7 +376,7 @@ def _open(
         raise DataError(
             f"The columns of training cannot be chosen: {error.what}.",
             where=error.where,
-            expected=f"columns {_listed(names)}",
+            expected=f"columns {few(names)}",
             remedy="store the rows with the names of their columns",
         ) from error
     where = source.where(0) if len(source.bounds) > 1 else "a table of no rows"
@@ -389,7 +384,7 @@ def _open(
         raise DataError(
             f"The rows have {source.n_features} features, and the model was trained on {model.n_features}.",
             where=where,
-            expected=f"{model.n_features} features" if names is None else f"columns {_listed(names)}",
+            expected=f"{model.n_features} features" if names is None else f"columns {few(names)}",
             remedy="give the columns of training, in their order",
         )
     if model.schema is None:
@@ -409,6 +404,10 @@ def _open(
     return source
 
 
+def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{kind}_{name}" for name in names)
+
+
 def _columns(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
 ) -> list[OutputColumn]:
@@ -418,25 +417,19 @@ def _columns(
         assert source.target is not None
         text = source.reading().row - source.n_features * source.dtype.itemsize
         columns.append(OutputColumn(id, source.target.dtype, text_bytes=text))
-    dtype = model.output_dtype
-    if isinstance(model.encoding, Classes):
-        labels = model.encoding.values
-        columns.append(OutputColumn("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))
+    dtype, encoding = model.output_dtype, model.encoding
+    if isinstance(encoding, Classes | Indicators):
+        if isinstance(encoding, Classes):
+            names, kind = encoding.values.tolist(), encoding.values.dtype
+            columns.append(OutputColumn("prediction", np.dtype(object) if kind.kind in "UTO" else kind))
+        else:
+            names = list(encoding.names)
+            columns.append(OutputColumn("prediction", np.dtype(np.int64), _fields("prediction", names)))
         if scores:
-            columns.append(OutputColumn("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
+            columns.append(OutputColumn("scores", dtype, _fields("score", names)))
         if probabilities:
-            model.probabilities(np.zeros((0, len(labels))))  # an error before a row is read, where it has none
-            fields = tuple(f"probability_{label}" for label in labels.tolist())
-            columns.append(OutputColumn("probabilities", np.dtype(np.float64), fields))
-    elif isinstance(model.encoding, Indicators):
-        names = model.encoding.names
-        columns.append(OutputColumn("prediction", np.dtype(np.int64), tuple(f"prediction_{name}" for name in names)))
-        if scores:
-            columns.append(OutputColumn("scores", dtype, tuple(f"score_{name}" for name in names)))
-        if probabilities:
-            model.probabilities(np.zeros((0, len(names))))
-            fields = tuple(f"probability_{name}" for name in names)
-            columns.append(OutputColumn("probabilities", np.dtype(np.float64), fields))
+            model.probabilities(np.zeros((0, len(names))))  # an error before a row is read, where it has none
+            columns.append(OutputColumn("probabilities", np.dtype(np.float64), _fields("probability", names)))
     elif scores or probabilities:
         raise UsageError(
             f"The model predicts values, and has no {'scores' if scores else 'probabilities'} of classes.",
@@ -445,14 +438,13 @@ def _columns(
             remedy=f"leave {'scores' if scores else 'probabilities'} out",
         )
     else:
-        c = model.weights.shape[1]
-        flat = bool(getattr(model.encoding, "flat", True))
-        columns.append(OutputColumn("prediction", dtype, () if flat else tuple(f"prediction_{j}" for j in range(c))))
+        flat, places = bool(getattr(encoding, "flat", True)), range(model.weights.shape[1])
+        columns.append(OutputColumn("prediction", dtype, () if flat else _fields("prediction", places)))
     if interval is not None:
         c = model.weights.shape[1]
         model.intervals(np.zeros((0, 2 * c)), interval)  # an error before a row is read, where it has none
-        places = [""] if getattr(model.encoding, "flat", True) else [f"_{j}" for j in range(c)]
-        fields = tuple(f"{end}{place}" for place in places for end in ("lower", "upper"))
+        endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
+        fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
     taken = [name for column in columns for name in {column.name, *column.fields}]
     if id is not None and (taken.count(id) > 1 or "/" in id or id.startswith(".")):
@@ -463,10 +455,6 @@ def _columns(
             remedy="rename the column, or leave the id out",
         )
     return columns
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
 
 
 def evaluate(

@@ -14,6 +14,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
 from streamkern.storage.convert import is_table
+from streamkern.storage.layout import few
 from streamkern.types import Array
 
 
@@ -130,7 +131,7 @@ class Predictor:
             raise DataError(
                 "The columns differ from those of training.",
                 where="columns",
-                expected=", ".join(self.columns[:8]) + ", ..." * (len(self.columns) > 8),
+                expected=few(self.columns),
                 remedy="send the columns of training, in their order",
             )
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)

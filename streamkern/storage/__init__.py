@@ -13,6 +13,7 @@ from streamkern.storage.arrow import frame_source
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
 from streamkern.storage.convert import is_dask_frame, is_table
+from streamkern.storage.files import nothing_here
 from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.remote import Remote, Retry, bare, is_remote
@@ -166,13 +167,8 @@ def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | 
         if path.is_dir() and any(found.suffix in SUFFIXES for found in path.rglob("*")):
             return "parquet"
         if not path.exists():
-            raise StorageError(
-                "there is nothing at this path",
-                where=url,
-                expected=f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {', '.join('*' + s for s in SUFFIXES)} "
-                "files (parquet)",
-                remedy=f"check the path; relative paths start at {os.getcwd()}",
-            )
+            files = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+            raise nothing_here(url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)")
     raise StorageError(
         "neither zarr nor parquet is recognised here",
         where=url,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source, content, digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, Rows
@@ -68,23 +68,13 @@ class ArraySource(Source):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: memory has no metadata to distinguish two arrays. The same for any chunking."""
-        content = hashlib.blake2b(digest_size=32)
+        found = hashlib.blake2b(digest_size=32)
         for chunk in range(len(self.bounds) - 1):
-            content.update(_bytes(self.read(chunk).X))
+            found.update(content(self.read(chunk).X))
         if self._y is not None:
-            if self._y.dtype == object:
-                content.update(digest(self._y.tolist()).encode())
-            else:
-                content.update(_bytes(self._y))
-        return digest(
-            "array",
-            int(self.bounds[-1]),
-            self.n_features,
-            self.dtype.str,
-            self.columns,
-            self.target,
-            content.hexdigest(),
-        )
+            found.update(content(self._y))
+        described = (int(self.bounds[-1]), self.n_features, self.dtype.str, self.columns, self.target)
+        return digest("array", *described, found.hexdigest())
 
     def read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)
@@ -139,8 +129,3 @@ def named(columns: Sequence[str] | None, n_features: int) -> tuple[str, ...] | N
             remedy="correct columns=[...] or leave it out",
         )
     return tuple(columns)
-
-
-def _bytes(values: Array) -> memoryview:
-    """The buffer of a C-contiguous array."""
-    return values.reshape(-1).view(np.uint8).data

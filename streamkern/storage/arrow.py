@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.memory import check
-from streamkern.storage.base import TEXT_BYTES, Reading, Source, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, Reading, Source, content, digest, text_bytes
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
     UnfitError,
@@ -382,14 +382,12 @@ class FrameSource(TableSource):
     def fingerprint(self) -> str:
         if self._identity is not None:
             return digest("frame", self._identity, self.bounds.tolist(), self._roles.identity())
-        content = hashlib.blake2b(digest_size=32)
+        found = hashlib.blake2b(digest_size=32)
         for chunk in range(len(self.bounds) - 1):
-            X, y, w = self.read(chunk)
-            for values in (X, y, w):
+            for values in self.read(chunk):
                 if values is not None:
-                    held = digest(values.tolist()).encode() if values.dtype == object else values.tobytes()
-                    content.update(held)
-        return digest("table", int(self.bounds[-1]), self._roles.identity(), content.hexdigest())
+                    found.update(content(values))
+        return digest("table", int(self.bounds[-1]), self._roles.identity(), found.hexdigest())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         a, b = check_chunk(chunk, self.bounds)

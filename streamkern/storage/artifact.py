@@ -30,7 +30,7 @@ from streamkern.storage.artifact_arrays import (
     from_zarr,
     read_inside,
 )
-from streamkern.storage.base import digest
+from streamkern.storage.base import content, digest
 from streamkern.storage.files import LARGEST_JSON, parse_json, read_file, require_modest_json
 from streamkern.storage.writer import staged, target_or_previous
 from streamkern.types import Array
@@ -139,7 +139,6 @@ class SavedRows:
         return self.stored.dtype
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self.shape[0]
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
@@ -298,7 +297,7 @@ def _walked(array: ArtifactArray, sums: bool) -> str:
     total = hashlib.sha256()
     for _, tile in array.tiles():
         if sums:
-            total.update(_bytes(tile))
+            total.update(content(tile))
     return _checksum(array.dtype, array.shape, total.hexdigest())
 
 
@@ -324,11 +323,7 @@ def _unreadable(target: Path, name: str, reason: str, where: str | None = None) 
 
 def sha256(array: Array) -> str:
     """Hex SHA-256 of an array's bytes in C order."""
-    return hashlib.sha256(_bytes(array)).hexdigest()
-
-
-def _bytes(array: Array) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return hashlib.sha256(content(array)).hexdigest()
 
 
 def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:

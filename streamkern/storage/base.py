@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.memory import check
 from streamkern.storage.described import Described
+from streamkern.storage.layout import few
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Rows, Target
 
@@ -274,9 +275,16 @@ def unlike_columns(found: Sequence[str], expected: Sequence[str], where: str) ->
     return DataError(
         f"The columns differ from those of training: {found[place]!r} is where {expected[place]!r} was.",
         where=where,
-        expected=", ".join(expected[:8]) + (", ..." if len(expected) > 8 else ""),
+        expected=few(expected),
         remedy="open the data with columns=[...] as in training",
     )
+
+
+def content(values: Array) -> bytes | memoryview:
+    """Bytes that identify the values of an array in C order; of objects, such as texts, a digest of them."""
+    if values.dtype == object:
+        return digest(values.tolist()).encode()
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def digest(*parts: Any) -> str:

@@ -317,11 +317,7 @@ def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str]
     chosen = [name for name, field in fields.items() if field.number and not field.wide]
     chosen = chosen or [name for name, field in fields.items() if field.number][:1]
     others = (name for name in fields if name not in chosen)
-    return chosen, tuple((name, _type_in_words(fields[name])) for name in others)
-
-
-def _type_in_words(field: Field) -> str:
-    return "string" if field.text else field.kind
+    return chosen, tuple((name, "string" if fields[name].text else fields[name].kind) for name in others)
 
 
 def _schema(

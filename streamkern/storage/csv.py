@@ -98,7 +98,7 @@ class CsvSource(TableSource):
                 if not table.num_rows:
                     continue
                 for column, values in zip(table.schema, table.columns, strict=True):
-                    as_written = partial(self._as_written, text, column.name)
+                    as_written = partial(self._parse, text, {column.name: pa.string()}, [column.name])
                     lossy.look(column.name, values, sum(lengths), as_written)
                 spans.append((begin, len(text)))
                 lengths.append(table.num_rows)
@@ -180,10 +180,6 @@ class CsvSource(TableSource):
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 
-    def _as_written(self, text: bytes, name: str) -> pa.ChunkedArray:
-        """A column of some records as text."""
-        return self._parse(text, {name: pa.string()}, [name]).column(0)
-
     def _head(self, header: bool) -> tuple[list[str], str, int, int]:
         """Names of the columns, the delimiter, and the byte and line where the first record of data begins."""
         with self._file.open() as stream:
@@ -255,8 +251,8 @@ class _Lossy:
     targets: Sequence[str]
     found: dict[str, tuple[int, str]] = field(default_factory=dict)  # by column: the first row, and its text
 
-    def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.ChunkedArray]) -> None:
-        """Look at some rows of a column; ``first`` is the number of the first, ``as_written()`` are their texts."""
+    def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.Table]) -> None:
+        """Look at some rows of a column; ``first`` is the number of the first, ``as_written()`` has their texts."""
         if name in self.found or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
             return
         numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
@@ -264,7 +260,7 @@ class _Lossy:
         if not large.any():
             return
         rows = np.flatnonzero(large)
-        for row, text in zip(rows, as_written().take(pa.array(rows)).to_pylist(), strict=True):
+        for row, text in zip(rows, as_written().column(0).take(pa.array(rows)).to_pylist(), strict=True):
             if _is_lossy(text.strip()):
                 self.found[name] = (first + int(row), text)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,21 @@ def tail(path: str | os.PathLike[str], size: int) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return file.read().hex()
+
+
+def natural(path: str) -> list[Any]:
+    """Return a key that sorts part-2 before part-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", path)]
+
+
+def nothing_here(where: str, expected: str) -> StorageError:
+    """The error for a local path at which there is nothing."""
+    return StorageError(
+        "there is nothing at this path",
+        where=where,
+        expected=expected,
+        remedy=f"check the path; relative paths start at {os.getcwd()}",
+    )
 
 
 def changed(where: str) -> StorageError:

@@ -28,7 +28,6 @@ class Hdf5Array:
         self.shape, self.dtype = shape, dtype
 
     def read(self, a: int, b: int) -> Array:
-        """Return rows a to b in their own shape."""
         with self._file.explaining("chunks that decode"), _opened(self._file) as opened:
             stored = opened[self._name]
             stored = stored.asstr() if self.dtype == object else stored

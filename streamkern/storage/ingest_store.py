@@ -56,7 +56,7 @@ class Sending:
         mine = json.loads(final)["attributes"]["streamkern"]
         theirs, there = self._marks(), {}
         if theirs.get("complete") is not True and theirs.get("ingest") == mine["ingest"]:
-            there = self._sizes()  # of an earlier attempt at the same group
+            there = self._store.sizes()  # of an earlier attempt at the same group
         files = {path.relative_to(self.place).as_posix(): path for path in self.place.rglob("*") if path.is_file()}
         unfinished = json.loads(final)
         unfinished["attributes"]["streamkern"]["complete"] = False
@@ -78,7 +78,3 @@ class Sending:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return {}
         return found if isinstance(found, dict) else {}
-
-    def _sizes(self) -> dict[str, int]:
-        start = len(self._store.root.rstrip("/")) + 1
-        return {path[start:]: int(info.get("size") or 0) for path, info in self._store.find(self._store.root).items()}

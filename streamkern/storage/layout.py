@@ -115,6 +115,11 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy:
     )
 
 
+def few(names: Sequence[str]) -> str:
+    """The first eight names, for a message."""
+    return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
+
+
 def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) -> IntArray:
     """Position of each wanted feature among ``names``, shape (len(wanted),).
 

@@ -22,20 +22,24 @@ FEATURE_NAMES = ("X", "features", "data", "images")
 _SAMPLE = 1000  # rows whose texts are measured
 
 
-class StoredRows(Protocol):
-    """An array at rest that is read by rows; picklable, and safe to use from many threads."""
-
-    @property
-    def where(self) -> str:
-        """File and name."""
+class Declared(Protocol):
+    """An array whose values are not read."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, ...)."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Any:
         """As stored; strings of a variable width are ``object``."""
+
+
+class StoredRows(Declared, Protocol):
+    """An array at rest that is read by rows; picklable, and safe to use from many threads."""
+
+    @property
+    def where(self) -> str:
+        """File and name."""
 
     def read(self, a: int, b: int) -> Array:
         """Return rows a to b in their own shape.
@@ -55,18 +59,6 @@ class StoredRows(Protocol):
             text: bytes of a text as an object.
             kept: whether it is a ``read_kept``.
         """
-
-
-class Declared(Protocol):
-    """An array whose values are not read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, ...)."""
-
-    @property
-    def dtype(self) -> Any:
-        """As stored."""
 
 
 def roles_of(

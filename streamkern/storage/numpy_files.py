@@ -57,7 +57,6 @@ class NumpyArray:
         self.__dict__.update(state, _lock=Lock())
 
     def read(self, a: int, b: int) -> Array:
-        """Return rows a to b in their own shape."""
         row = math.prod(self.shape[1:])
         with self._file.explaining("as many values as the array's header says"), self._lock:
             if not self._fortran:

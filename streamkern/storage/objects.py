@@ -35,12 +35,16 @@ class Objects(Remote):
 
     def all(self) -> list[str]:
         """Names of all objects, relative to the place; none where nothing is."""
+        return sorted(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all objects, by name."""
         try:
             found = self.find(self.root)
         except FileNotFoundError:
-            return []
+            return {}
         start = len(self.root.rstrip("/")) + 1
-        return sorted(path[start:] for path in found)
+        return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
 
     def tag(self, name: str, limit: int) -> str:
         """Identifier of this content of an object.

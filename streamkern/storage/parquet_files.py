@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.files import changed, stamp
+from streamkern.storage.files import changed, natural, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -344,4 +343,4 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
     named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
     # Engines leave _SUCCESS, _temporary/ and .part.crc next to the data.
     seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
-    return sorted(seen, key=lambda each: [int(t) if t.isdigit() else t for t in re.split(r"([0-9]+)", each[1])])
+    return sorted(seen, key=lambda each: natural(each[1]))

@@ -204,7 +204,6 @@ class FilePredictions(Predictions):
         return pa.schema(fields, metadata={_MARK: json.dumps(self.record)})
 
     def write(self, part: int, values: Sequence[Array]) -> None:
-        """As an Arrow file, which takes no decoding when the parts are joined."""
         arrays = []
         for column, array in zip(self.columns, values, strict=True):
             singles = [array[:, j] for j in range(len(column.fields))] if column.fields else [array]

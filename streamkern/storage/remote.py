@@ -362,24 +362,19 @@ class RemoteFile(io.RawIOBase):
         self._remote, self._path, self._size, self._at = remote, path, size, 0
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """Position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position."""
         self._at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence])
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read bytes from here on: as many as requested, fewer at the end."""
         stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if stop <= self._at:
             return b""

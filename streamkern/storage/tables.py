@@ -18,6 +18,7 @@ from streamkern.storage.choose import Request
 from streamkern.storage.convert import is_table
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
+from streamkern.storage.files import natural
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
@@ -250,7 +251,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
         if isinstance(source, str) and kind_of(source) is not None and any(sign in source for sign in "*?["):
             fs, pattern = url_to_fs(source, **(storage_options or {}))
             if not fs.exists(pattern):
-                found = sorted(fs.glob(pattern), key=_natural)
+                found = sorted(fs.glob(pattern), key=natural)
                 if not found:
                     raise StorageError(
                         "no file matches",
@@ -262,16 +263,6 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                 continue
         places.append(source)
     return places
-
-
-def _natural(path: str) -> list[Any]:
-    """A key that puts part-2 before part-10."""
-    words: list[Any] = [""]
-    for sign in path:
-        if sign.isdecimal() != isinstance(words[-1], int):
-            words.append(0 if sign.isdecimal() else "")
-        words[-1] = words[-1] * 10 + int(sign) if sign.isdecimal() else words[-1] + sign
-    return words
 
 
 def _require_alike(first: Source, other: Source) -> None:

@@ -82,7 +82,6 @@ class TargetedSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the targets'."""
         y = self._y.tolist() if self._y.dtype == object else ArraySource(self._y.reshape(len(self._y), -1)).fingerprint
         return digest("targeted", self.source.fingerprint, y, self.target)
 

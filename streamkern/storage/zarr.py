@@ -22,6 +22,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
+from streamkern.storage.files import nothing_here
 from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -269,12 +270,7 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
         return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
     path = Path(url.removeprefix("file://"))
     if not path.exists():
-        raise StorageError(
-            "there is nothing at this path",
-            where=url,
-            expected="a zarr group or array",
-            remedy=f"check the path; relative paths start at {os.getcwd()}",
-        )
+        raise nothing_here(url, "a zarr group or array")
     return CheckedStore(LocalStore(path, read_only=True))
 
 

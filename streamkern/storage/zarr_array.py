@@ -60,7 +60,6 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, ...)."""
         return self.array.shape
 
     @property

@@ -33,7 +33,6 @@ class RemoteStore(Store):
 
     @property
     def supports_listing(self) -> bool:
-        """True if the store can list its objects."""
         return self.remote.lists
 
     def __eq__(self, other: object) -> bool:
@@ -46,7 +45,6 @@ class RemoteStore(Store):
         return f"RemoteStore({self.remote.shown!r})"
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of a key, or None if it is absent."""
         start = stop = None
         if isinstance(byte_range, RangeByteRequest):
             start, stop = byte_range.start, byte_range.end
@@ -63,7 +61,6 @@ class RemoteStore(Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Parts of several keys."""
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
     async def exists(self, key: str) -> bool:
@@ -71,27 +68,22 @@ class RemoteStore(Store):
         return await self.get(key, default_buffer_prototype()) is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """All keys."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """All keys that begin so."""
         for path in await self.remote.elsewhere(self.remote.below(self.remote.root)):
             if (key := path.removeprefix(self.remote.root).lstrip("/")).startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Names directly below a prefix."""
         for name in await self.remote.elsewhere(self.remote.names(self._path(prefix))):
             yield name
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Not for this store."""
         raise NotImplementedError
 
     async def delete(self, key: str) -> None:
-        """Not for this store."""
         raise NotImplementedError
 
     def _path(self, key: str) -> str:
@@ -129,7 +121,6 @@ class CheckedStore(WrapperStore[Store]):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Parts of several keys."""
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
     async def _get_many(
@@ -177,7 +168,6 @@ class WholeBlosc(WrapperStore[Store]):
         return WholeBlosc(store, self._chunk_bytes)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of a key, or None if it is absent."""
         found = await super().get(key, prototype, byte_range)
         if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
             return found
