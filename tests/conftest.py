@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,10 @@ from tests.starter import COMMANDS, NAMES, Command, starter
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci")
+
+# A run starts hundreds of processes: each reads the modules that the first has compiled, whatever the environment says.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Worker processes of this one are forks of a process that has imported what they need, which takes each two seconds;
 # that they start as they do for users, anew, is seen where scripts, examples and pages are run.

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -276,6 +277,14 @@ def _texts(doc: str) -> dict[str, str]:
     return texts
 
 
+class _Recompiled(SourceFileLoader):
+    """Compiles the file each time: cached bytecode would pass for that of an edit of the same size and second."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        code: types.CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def _function(file: Path) -> Callable[..., Any]:
     if not file.is_file():
         raise UsageError(
@@ -284,8 +293,9 @@ def _function(file: Path) -> Callable[..., Any]:
             expected="a Python file that defines pipeline()",
             remedy="check the path",
         )
-    spec = importlib.util.spec_from_file_location(PIPELINE_FILE + file.stem, file)
-    if spec is None or spec.loader is None:
+    name = PIPELINE_FILE + file.stem
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Recompiled(name, str(file)))
+    if spec is None or spec.loader is None or file.suffix != ".py":
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles of the user's classes look their module up

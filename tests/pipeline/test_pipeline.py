@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_an_annotation_that_means_nothing_is_refused(tmp_path: Path):
     (tmp_path / "p.py").write_text("def pipeline(x: 'Nothing' = 1): ...")
     with pytest.raises(sk.UsageError, match="Nothing"):
         load_pipeline(tmp_path / "p.py")
+
+
+def test_an_edit_of_the_same_size_and_time_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Python tells by these alone whether the bytecode that it keeps is that of the file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path, text = (
+        tmp_path / "p.py",
+        "import streamkern as sk\npipeline = lambda: sk.Pipeline(sk.from_arrays([[0.0]], [0.0]), name='first')\n",
+    )
+    for name in ("first", "other"):
+        path.write_text(text.replace("first", name))
+        os.utime(path, (0, 0))
+        assert load_pipeline(path).name == name
 
 
 def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
