@@ -108,6 +108,11 @@ class Problem:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))
 
     @property
+    def shares_out(self) -> bool:
+        """True if there are workers to share centers out over."""
+        return self.share and self.executor.processes > 0
+
+    @property
     def center(self) -> Array:
         """The center of rows and centers, shape (d,): the mean of Z if the basis is translation invariant, else 0."""
         Z = self.centers.Z

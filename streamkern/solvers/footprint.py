@@ -376,7 +376,7 @@ def _project(
     tiles = -(-p // CENTER_TILE)
     if not (takes.shared and 0 < processes <= tiles):
         return found
-    share = takes.shared * -(-tiles // processes) // tiles
+    share = takes.share(-(-tiles // processes), tiles)
     rows = reading + needed // processes + ids
     # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
     worker |= {"share": share, "rows": rows, "thread": thread + 2 * BEGUN_BYTES}

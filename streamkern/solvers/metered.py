@@ -129,8 +129,8 @@ class Memory:
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
         sweeps: times that a pass goes over all rows in its beginning, with all threads.
-        shared: of centers and what belongs to them, where they are shared out over workers: of all workers together; 0
-            where the method cannot share them out.
+        tiles: of each tile of centers with what belongs to it, where they are shared out over workers; of one that
+            stands for all where these are alike, and none where the method cannot share them out.
         exchanged: of the rows and sums of a step, which then each worker has.
         waiting: of the process that updates, while it does not, and holds no state.
     """
@@ -144,9 +144,20 @@ class Memory:
     evaluation: int
     batch: int
     sweeps: int
-    shared: int
+    tiles: tuple[int, ...]
     exchanged: int
     waiting: int
+
+    @property
+    def shared(self) -> int:
+        """Bytes of all tiles; 0 where centers cannot be shared out."""
+        return sum(self.tiles)
+
+    def share(self, part: int, whole: int) -> int:
+        """Bytes of a worker, at most, that has ``part`` of ``whole`` tiles, which follow one another."""
+        if len(self.tiles) < whole:
+            return self.shared * part // whole
+        return max(sum(self.tiles[first : first + part]) for first in range(whole - part + 1))
 
 
 @dataclass(frozen=True)
@@ -260,20 +271,21 @@ class _Run:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
         SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
 
-    def _shared(self) -> tuple[int, int]:
-        """Bytes of centers that are shared out over workers, all together, and of a step, each."""
-        iteration, size = self.iteration, self.size
+    def _shared(self) -> tuple[tuple[int, ...], int]:
+        """Bytes of each tile of centers, where they are shared out over workers, and of a step, on each."""
+        iteration, size, tiles, exchanged = self.iteration, self.size, list[int](), 0
         work = iteration.shared_work
         if work is None:
-            return 0, 0
-        held, block = work.hold(0), work.build(0, 0, 0)
-        part = work.start(held, iteration.constants(0), None, 0)
-        ((sums, values),) = work.forward(held, part, [block], [None])
-        copies = _bytes(tuple(work.kept(part).values()))  # while they are written
-        return (
-            _bytes(held) + _bytes(part) + copies + size.lanes * _bytes(values),
-            size.lanes * (_bytes(block) + _bytes(sums)),
-        )
+            return (), 0
+        block = work.build(0, 0, 0)
+        for leaf in range(work.leaves):
+            held = work.hold(leaf, iteration.constants(leaf))
+            part = work.start(held, None, 0)
+            ((sums, values),) = work.forward(held, part, [block], [None])
+            copies = _bytes(tuple(work.kept(part).values()))  # while they are written
+            tiles.append(_bytes(held) + _bytes(part) + copies + size.lanes * _bytes(values))
+            exchanged = size.lanes * (_bytes(block) + _bytes(sums))
+        return tuple(tiles), exchanged
 
     def effort(self) -> Effort:
         """Operations and rows of the run."""
@@ -507,6 +519,11 @@ class MeteredProblem(Problem):
         engine: Any = self.engine
         meter: Meter = engine.meter
         return meter
+
+    @property
+    def shares_out(self) -> bool:
+        """False: a plan of shared centers is that of one process, divided."""
+        return False
 
     @property
     def held(self) -> Any:

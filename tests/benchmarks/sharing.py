@@ -140,8 +140,8 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
         iteration = sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
         work = iteration.shared_work
         mine = range(work.leaves * part // parts, work.leaves * (part + 1) // parts)
-        held = [work.hold(leaf) for leaf in mine]
-        own = [work.start(tile, iteration.constants(leaf), None, 0) for leaf, tile in zip(mine, held, strict=True)]
+        held = [work.hold(leaf, iteration.constants(leaf)) for leaf in mine]
+        own = [work.start(tile, None, 0) for tile in held]
         blocks = [work.build(0, lane, 0) for lane in range(work.lanes)]
         step = 0
         while pipe.recv():
@@ -149,8 +149,8 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
             for tile, some in zip(held, own, strict=True):
                 found = work.forward(tile, some, blocks, [None] * len(blocks))
                 begun = time.process_time()
-                for block, (sums, values) in zip(blocks, found, strict=True):
-                    work.backward(some, values, work.respond(block, *sums)[0:1])
+                responses = [work.respond(block, *sums) for block, (sums, _) in zip(blocks, found, strict=True)]
+                work.addend(0, tile, [values for _, values in found], responses, [])
                 after += time.process_time() - begun
             whole, clock, step = time.process_time() - start, time.perf_counter() - clock, step + 1
             start = time.process_time()
@@ -203,6 +203,8 @@ class Still:
     row_bytes: int
     leaves: int = 2
     lanes: int = 4
+    sums: int = 1
+    owns: bool = False
 
     def among(self, workers: int) -> Still:
         return self
@@ -210,10 +212,10 @@ class Still:
     def build(self, pass_: int, lane: int, step: int) -> Any:
         return np.zeros(self.row_bytes // self.lanes, np.uint8)
 
-    def hold(self, leaf: int) -> Any:
+    def hold(self, leaf: int, constants: Any) -> Any:
         return None
 
-    def start(self, held: Any, constants: Any, kept: Any, steps: int) -> Any:
+    def start(self, held: Any, kept: Any, steps: int) -> Any:
         return None
 
     def kept(self, part: Any) -> Any:
@@ -231,11 +233,14 @@ class Still:
     def respond(self, block: Any, *sums: Any) -> Any:
         return sums[0]
 
-    def backward(self, part: Any, values: Any, response: Any) -> Any:
-        return (np.zeros((200, C)),)
+    def addend(self, number: int, held: Any, values: Any, responses: Any, totals: Any) -> Any:
+        return [(np.zeros((200, C)),) for _ in responses], None
 
-    def contribute(self, block: Any, response: Any, *sums: Any) -> Any:
-        return *sums, 1
+    def common(self, blocks: Any, responses: Any, totals: Any) -> Any:
+        return *totals[0][0], 1
+
+    def own(self, held: Any, values: Any, responses: Any, totals: Any) -> Any:
+        return ()
 
     def advance(self, held: Any, part: Any, parts: Any) -> Any:
         return part
