@@ -204,7 +204,7 @@ class Engine(Protocol):
         With W in float64, products are taken in float64, whatever the dtype of the values.
         """
 
-    def multiplier(self, W: Array) -> Callable[[Array], Array]:
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
         """Φ → Φ W for panels Φ in memory of the process and W (p, c), which is laid out for it once."""
 
     def sums(self, p: int, c: int, dtype: Any) -> Array:

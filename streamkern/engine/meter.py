@@ -173,7 +173,7 @@ class MeterEngine:
                 phi.T @ respond(phi @ W, rows)
         return g
 
-    def multiplier(self, W: Array) -> Callable[[Array], Array]:
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
         """Products with a copy of W."""
         copy = self._new(W.shape, W.dtype)
         return lambda phi: phi @ copy

@@ -166,7 +166,11 @@ class NumpyEngine:
         return out
 
     def multiplier(self, W: Array) -> Callable[[Array], Array]:
+        """The product of rows with W, which is laid out for it once."""
         return lambda phi: phi @ W
+
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
+        return self.multiplier(W)
 
     def sums(self, p: int, c: int, dtype: Any) -> Array:
         """Zeros."""

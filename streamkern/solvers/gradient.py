@@ -65,7 +65,7 @@ class TiledGradient(Gradient):
         """Sums over the block under weights ``state``, shape (p, c)."""
         engine, loss, c = self.basis.engine, 0.0, state.shape[1]
         tiles = self.tiles
-        times, g = [engine.multiplier(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
+        times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
         for rows, K in self.basis.panels(block.X, begun):
             tree = Tree(len(tiles))
             for leaf, tile in enumerate(tiles):
@@ -86,7 +86,7 @@ class TiledGradient(Gradient):
     def outputs(self, K: Array, weights: Array) -> Array:
         """K(X_m, tile) α, shape (b, c)."""
         engine = self.basis.engine
-        F, times = engine.empty((len(K), weights.shape[1]), weights.dtype), engine.multiplier(weights)
+        F, times = engine.empty((len(K), weights.shape[1]), weights.dtype), engine.panel_product(weights)
         for rows in cuts(len(K), self.panel):
             F[rows] = times(K[rows])
         return F

@@ -14,6 +14,7 @@ from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.shares import read_tiles
+from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
@@ -415,7 +416,8 @@ class _Loop:
             state = iteration.settle(state)
             weights = self._weights(state)
             before = time.perf_counter()
-            metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
+            with evaluator(problem.executor, problem.evaluates_here) as executor:
+                metrics = score(executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring
             error = _error(metrics, problem.encoding)
