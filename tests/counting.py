@@ -71,6 +71,19 @@ class CountingEngine(HostEngine):
         self.counts.add("panel", 2.0 * len(X) * (W.size + basis.width * outputs))
         return super().pull(basis, X, W, respond, outputs, begun)
 
+    def panel_product(self, W: Array) -> Any:
+        times = super().panel_product(W)
+
+        def counted(phi: Array) -> Array:
+            self.counts.add("panel", 2.0 * len(phi) * W.size)
+            return times(phi)
+
+        return counted
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        self.counts.add("panel", 2.0 * phi.size * r.shape[1])
+        super().add_transposed(phi, r, sums)
+
     def kernel_product(self, expansion: Any, V: Array) -> Array:
         self.counts.add("panel" if V.shape[1] < 64 else "matrix", 2.0 * expansion.p * V.size)
         return super().kernel_product(expansion, V)

@@ -204,6 +204,15 @@ class Engine(Protocol):
         With W in float64, products are taken in float64, whatever the dtype of the values.
         """
 
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
+        """Φ → Φ W for panels Φ in memory of the process and W (p, c), which is laid out for it once."""
+
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        """Zeros of shape (p, c), or of rows of it, as ``add_transposed`` adds to them."""
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        """Add Φᵀ r to ``sums``, row after row of Φ, a panel in memory of the process."""
+
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
         """Gradients ∇ Σ_l s_l f_l(x) of f(x) = Σ_j w_j k(x, z_j) by x, at each row of X.
 

@@ -101,6 +101,12 @@ class HostEngine(NumpyEngine):
         right, c = prepared(W), W.shape[1]
         return lambda phi: times(phi, right)[:, :c]
 
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        return room(p, c, dtype)
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        add_transposed(phi, r, sums)
+
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, begun)

@@ -173,6 +173,18 @@ class MeterEngine:
                 phi.T @ respond(phi @ W, rows)
         return g
 
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
+        """Products with a copy of W."""
+        copy = self._new(W.shape, W.dtype)
+        return lambda phi: phi @ copy
+
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        return self._new((p, c), dtype)
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        """The product alone: it is added as it is made."""
+        count_product(self.meter, phi.T, r, 2.0 * phi.size * r.shape[1], r.shape[1], False)
+
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
         """A value and its slope for each row and center, and a product of slopes with centers."""
         n, p, d, itemsize = len(X), expansion.p, expansion.Z.shape[1], expansion.dtype.itemsize

@@ -169,6 +169,16 @@ class NumpyEngine:
         """The product of rows with W, which is laid out for it once."""
         return lambda phi: phi @ W
 
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
+        return self.multiplier(W)
+
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        """Zeros."""
+        return np.zeros((p, c), dtype)
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        sums += phi.T @ r
+
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         g = np.zeros((basis.width, outputs), dtype=W.dtype)
         for rows, phi in basis.panels(X, begun):
@@ -333,14 +343,14 @@ class NumpyEngine:
 
     def packed_product(self, W: Any, B: Array) -> Array:
         out = np.zeros(B.shape, np.float32)
-        for rows, lead, numbers in W.panels():
-            panel_product(rows, lead, numbers, W.scales, B.astype(np.float32), out)
+        for rows, lead, numbers, scales in W.panels():
+            panel_product(rows, lead, numbers, scales, B.astype(np.float32), out)
         return out
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
         out = np.empty((len(B), W.p), np.float32)
-        for rows, lead, numbers in W.panels():
-            A = W.scales[rows, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
+        for rows, lead, numbers, scales in W.panels():
+            A = scales[:, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
             out[:, rows] = (
                 B[:, :lead].astype(np.float32) @ A[:, :lead].T + B[:, rows].astype(np.float32) @ A[:, lead:].T
             )

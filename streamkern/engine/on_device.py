@@ -179,12 +179,12 @@ class OnDevice:
         with device.turn():
             if W.there is None:
                 W.there = [
-                    (device.put(n), device.put(np.square(factor.scales[rows])[:, None]))
-                    for rows, _, n in factor.panels()
+                    (device.put(numbers), device.put(np.square(scales)[:, None]))
+                    for _, _, numbers, scales in factor.panels()
                 ]
             right = device.put(B, np.float32)
             out = device.put(self.host.zeros(B.shape, np.float32))
-            for (rows, lead, _), (numbers, scaled) in zip(factor.panels(), W.there, strict=True):
+            for (rows, lead, *_), (numbers, scaled) in zip(factor.panels(), W.there, strict=True):
                 A = _as_type(numbers, right.dtype)
                 own, before = A[:, lead : lead + rows.stop - rows.start], A[:, :lead]
                 T = own @ right[rows, :]

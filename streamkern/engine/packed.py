@@ -29,29 +29,45 @@ _LARGEST = 32767.0
 @serializable
 @dataclass(frozen=True, eq=False)
 class PackedFactor:
-    """W lower triangular, by panels of rows.
+    """W lower triangular, by panels of rows; or some of these, ``part``.
 
     Args:
-        p: rows.
+        p: numbers of a vector that it is multiplied with: its rows, or those of the lead and the part's own beyond it.
         lead: rows whose panels have every column up to their own; later ones have those of the lead, and their own.
-        scales: of each row, shape (p,), float32.
+        scales: of each row, float32: shape (p,) of a whole factor.
         numbers: of each panel [a, b): shape (b − a, min(a, lead) + b − a), with columns of zeros up to whole vectors.
+        start: its first row.
     """
 
     p: int
     lead: int
     scales: Array
     numbers: tuple[Array, ...]
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that it holds."""
         return int(self.scales.nbytes + sum(panel.nbytes for panel in self.numbers))
 
-    def panels(self) -> Iterator[tuple[slice, int, Array]]:
-        """Rows of each panel, how many of its columns are those of the lead, and its integers."""
-        for rows, panel in zip(panel_rows(self.p), self.numbers, strict=True):
-            yield rows, min(rows.start, self.lead), panel
+    def panels(self) -> Iterator[tuple[slice, int, Array, Array]]:
+        """Of each panel its place in a vector, how many columns are the lead's, its integers, and their scales."""
+        skipped, a = max(0, self.start - self.lead), self.start
+        for panel in self.numbers:
+            b = a + len(panel)
+            shift = skipped if a >= self.lead else 0
+            yield slice(a - shift, b - shift), min(a, self.lead), panel, self.scales[a - self.start : b - self.start]
+            a = b
+
+    def part(self, rows: slice) -> PackedFactor:
+        """Whole panels of a whole factor, which share its memory.
+
+        Their WᵀW is taken of vectors that have the lead's rows first, then those of ``rows`` that are beyond it.
+        """
+        first, last = rows.start // PANEL, -(-rows.stop // PANEL)
+        beyond = max(0, rows.stop - max(rows.start, self.lead))
+        numbers = self.numbers[first:last]
+        return PackedFactor(self.lead + beyond, self.lead, self.scales[rows], numbers, rows.start)
 
 
 def panel_rows(p: int) -> list[slice]:
@@ -92,10 +108,10 @@ def fitting_lead(p: int, memory: int | None) -> int:
 
 
 def panel_product(rows: slice, lead: int, numbers: Array, scales: Array, B: Any, sums: Any) -> None:
-    """Add WᵀW B of a panel's rows to ``sums``, in NumPy: B (p, c) and sums in floating point."""
+    """Add WᵀW B of a panel's rows, as ``panels`` has them, to ``sums``, in NumPy: both (p, c), in floating point."""
     A, own = numbers.astype(B.dtype), rows.stop - rows.start
     both = A[:, :lead], A[:, lead : lead + own]
     T = both[0] @ B[:lead] + both[1] @ B[rows]
-    T *= np.square(scales[rows], dtype=B.dtype)[:, None]
+    T *= np.square(scales, dtype=B.dtype)[:, None]
     sums[:lead] += both[0].T @ T
     sums[rows] += both[1].T @ T

@@ -140,8 +140,8 @@ def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
     Tiles of rows are dealt to a fixed number of sums, each of which is one task's; columns of B go by slabs.
     """
     tiles = [
-        (slice(rows.start + part.start, rows.start + part.stop), rows.start, lead, numbers[part])
-        for rows, lead, numbers in W.panels()
+        (scales[part], rows.start, lead, numbers[part])
+        for rows, lead, numbers, scales in W.panels()
         for part in cuts(rows.stop - rows.start, _TILE)
     ]
     out = np.empty(B.shape, np.float32)
@@ -153,12 +153,12 @@ def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
 
         def total(part: list[Any], right: Array = right) -> Array:
             sums = room(wide, right.shape[1], np.float32)
-            for rows, first, lead, numbers in part:
+            for scales, first, lead, numbers in part:
                 own = slice(first, first + numbers.shape[1] - lead)
                 T = times(numbers[:, lead:], right[own])
                 if lead:
                     T += times(numbers[:, :lead], right[:lead])
-                T *= np.square(W.scales[rows])[:, None]
+                T *= np.square(scales)[:, None]
                 if lead:
                     add_transposed(numbers[:, :lead], T, sums[:lead])
                 add_transposed(numbers[:, lead:], T, sums[own])
@@ -176,9 +176,9 @@ def times_packed(B: Array, W: PackedFactor, parallel: Map) -> Array:
     B = B.astype(np.float32, copy=False)
     out = np.empty((len(B), W.p), np.float32)
 
-    def part(item: tuple[slice, int, Array]) -> None:
-        rows, lead, numbers = item
-        A = W.scales[rows, None] * numbers[:, : lead + rows.stop - rows.start]
+    def part(item: tuple[slice, int, Array, Array]) -> None:
+        rows, lead, numbers, scales = item
+        A = scales[:, None] * numbers[:, : lead + rows.stop - rows.start]
         Factor(A[:, lead:]).product(B[:, rows], out[:, rows])
         if lead:
             Factor(A[:, :lead]).product(B[:, :lead], out[:, rows], add=True)

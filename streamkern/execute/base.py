@@ -59,13 +59,21 @@ class LaneWork(Protocol):
 class SharedWork(Protocol):
     """Work of a step for workers that each hold some tiles of the centers and see all rows. Picklable.
 
+    A step is ``forward`` for all blocks, whose sums over tiles everybody gets, and ``respond``; then as many ``addend``
+    as there are sums, each of which everybody gets; then ``advance`` with what is ``common`` to all tiles and the
+    tile's ``own``. Both together, of all tiles, are the step's sums, from which any tile's state follows again.
+
     Attributes:
         leaves: tiles of centers; a number that no worker has a say in.
         lanes: blocks of rows.
+        sums: sums over tiles after the responses, at least one.
+        owns: whether there is an ``own``, which then goes to the driver.
     """
 
     leaves: int
     lanes: int
+    sums: int
+    owns: bool
 
     def among(self, workers: int) -> SharedWork:
         """The work of so many workers, which keep stored rows in parts."""
@@ -73,15 +81,14 @@ class SharedWork(Protocol):
     def build(self, pass_: int, lane: int, step: int) -> Any:
         """Read and assemble a block of rows; called ahead of time, from a thread of its own."""
 
-    def hold(self, leaf: int) -> Any:
-        """Read a tile of centers."""
+    def hold(self, leaf: int, constants: Any) -> Any:
+        """A tile of centers, and what belongs to it whatever the state: read, or from the iteration's ``constants``."""
 
-    def start(self, held: Any, constants: Any, kept: Tile | None, steps: int) -> Any:
+    def start(self, held: Any, kept: Tile | None, steps: int) -> Any:
         """A tile's part of a state.
 
         Args:
             held: the tile of centers.
-            constants: of the tile, as the iteration's ``constants`` returned them.
             kept: arrays of a state, as ``kept`` returned them; None for those of the first state.
             steps: taken before that state.
         """
@@ -98,7 +105,7 @@ class SharedWork(Protocol):
     def forward(
         self, held: Any, part: Any, blocks: Sequence[Any], begun: Sequence[tuple[Array, ...] | None]
     ) -> list[tuple[Parts, Any]]:
-        """Sums for each block, such as its outputs; and the values of it that ``backward`` needs.
+        """Sums for each block, such as its outputs; and the values of it that the first ``addend`` needs.
 
         Args:
             held: a tile of centers.
@@ -110,14 +117,25 @@ class SharedWork(Protocol):
     def respond(self, block: Any, *sums: Any) -> Any:
         """The block's response to the sums over all tiles, which may be overwritten."""
 
-    def backward(self, part: Any, values: Any, response: Any) -> Parts:
-        """Sums that follow from a block's response."""
+    def addend(self, number: int, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Any:
+        """What a tile adds to a sum: a list of contributions, each of which is summed; and ``values`` for the next.
 
-    def contribute(self, block: Any, response: Any, *sums: Any) -> Parts:
-        """The block's contribution to the step, as ``LaneWork`` says."""
+        Args:
+            number: of the sum.
+            held: the tile of centers.
+            values: what the call before returned; at first those of ``forward``, for each block.
+            responses: of the blocks.
+            totals: of each sum before, the list of contributions of all tiles.
+        """
+
+    def common(self, blocks: Sequence[Any], responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
+        """What all tiles have of a step's sums; it ends as an iteration's parts do."""
+
+    def own(self, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
+        """What a tile has of a step's sums that the others lack; empty where there is no such thing."""
 
     def advance(self, held: Any, part: Any, parts: Parts) -> Any:
-        """A tile's part of the state after the step, whose sums over all lanes are ``parts``."""
+        """A tile's part of the state after the step whose sums are ``parts``, of all tiles or the tile's own alone."""
 
 
 LOG_BYTES = 4 << 20

@@ -146,6 +146,10 @@ class Lanes:
             Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
             for (address, mine), future in zip(parts.items(), self._futures, strict=True)
         ]
+        self._begin(state, deadline)
+
+    def _begin(self, state: Any, deadline: float) -> None:
+        """Give new actors what they lack: here nothing."""
 
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         """An actor for each part."""
@@ -207,14 +211,14 @@ class Placed(NamedTuple):
     actor: Any
 
 
-def ask(placed: Placed, message: bytes) -> Any:
-    """Ask an actor for a step.
+def ask(placed: Placed, message: bytes, method: str = "step") -> Any:
+    """Ask an actor for a step, or call another of its methods.
 
     Raises:
         LostError: it is gone.
     """
     try:
-        return placed.actor.step(message)
+        return getattr(placed.actor, method)(message)
     except RuntimeError as error:
         raise LostError from error
 

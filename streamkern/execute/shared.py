@@ -1,9 +1,10 @@
 """A share of the centers, on a worker of a cluster: some tiles of them, with their weights, for all rows of a step.
 
 The workers of a step form a tree, and their sums go along it from worker to worker; the driver calls its root.
-Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
-over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
-complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
+Exchanged, each up the tree and down again, are the rows of the step, each lane's read by one worker; sums over tiles
+of centers, such as outputs; and sums that follow from those, as many as the method has. A message up holds the sums of
+the largest complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). What each
+tile has of a step's sums by itself goes up only, for the driver. Rows do not depend on
 the state: those of the next step are exchanged by a thread of their own, while this one is computed. When the driver
 asks for it, each worker writes its tiles' part of the state to the directory of checkpoints, while steps go on.
 """
@@ -34,8 +35,8 @@ from streamkern.memory import check, keep_heap
 from streamkern.types import Array
 
 T = TypeVar("T")
-Sums = dict[int, dict[tuple[int, int], Parts]]
-"""By lane: sums of the largest complete subtrees of tiles, by (level, index)."""
+Sums = list[dict[tuple[int, int], Parts]]
+"""For each of several: sums of the largest complete subtrees of tiles, by (level, index)."""
 
 _TICK = 1.0  # seconds between looks whether a message is still waited for
 _CLOSED = "closed"
@@ -113,20 +114,19 @@ class ShareActor:
     Args:
         shared: the work, a set of shares, and the sums of steps that followed it.
         route: which tiles.
-        given: pickled constants of the tiles; and their arrays in the set of shares, where they are not read here.
         first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, given: bytes, first: int) -> None:
+    def __init__(self, shared: Shared, route: Route, first: int) -> None:
         keep_heap()
         self._shared, self._route = shared, route
         self._work: SharedWork = shared.value[0]
-        self._given: tuple[list[Any], list[Tile] | None] = loads(given)
+        self._given: dict[int, tuple[Any, Tile | None]] = {}
         self._parts: list[Any] = []
         self._held: list[Any] = []
         self._shares: dict[str, Future[bytes]] = {}
-        self._values: dict[int, list[Any]] = {}
-        self._begun: dict[tuple[Position, int, int], tuple[Array, ...]] = {}  # by step, tile and lane
+        self._values: dict[int, Any] = {}
+        self._begun: dict[tuple[Position, int, int], tuple[Array, ...]] = {}  # by step, tile and block
         self._worker, self._context = get_worker(), contextvars.copy_context()
         loop: Any = self._worker.loop
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
@@ -143,6 +143,12 @@ class ShareActor:
             route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
         )
 
+    async def give(self, message: bytes) -> bytes:
+        """Accept a tile: its constants, and its arrays in the set of shares, where they are not read here."""
+        tile, constants, kept = loads(message)
+        self._given[tile] = constants, kept
+        return b""
+
     async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
         """Accept a message of another worker: a step to begin with, or sums that a running one waits for."""
         if name[0] == "go":
@@ -155,7 +161,7 @@ class ShareActor:
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
         self._give_up()
-        self._held, self._parts, self._values, self._begun = [], [], {}, {}
+        self._given, self._held, self._parts, self._values, self._begun = {}, [], [], {}, {}
         self._blocks.clear()
         for turn in self._turns.values():  # those whose turn had not come end, too
             turn.set()
@@ -205,40 +211,44 @@ class ShareActor:
         self._busy = 0.0
         if position not in self._blocks:
             self._exchange(position, ahead)
-        blocks = self._blocks.pop(position).result()
+        blocks = list(self._blocks.pop(position).result().values())
         self._wait = time.perf_counter() - started
         if ahead and ahead[0] not in self._blocks:
             self._exchange(ahead[0], ahead[1:])
 
         def forward() -> Sums:
             self._hold()
-            return self._over_tiles(blocks, partial(self._forward, position))
+            return self._over_tiles(partial(self._forward, position, blocks))
 
         following = ahead[0] if ahead else None
-        sums = self._together((number, "sums"), forward, self._joined, self._totals, following=following)
+        outputs = self._together((number, "sums"), forward, self._joined, self._totals, following=following)
         for key in list(self._begun):
             if key[0] != following:
                 self._begun.pop(key, None)
-        responses: dict[int, Any] = {}
+        responses, totals = list[Any](), list[list[Parts]]()
+        reports: tuple[Any, ...] = ()
+        for index in range(work.sums):
 
-        def backward() -> tuple[Sums, tuple[Any, ...]]:
-            responses.update({lane: work.respond(block, *sums[lane]) for lane, block in blocks.items()})
-            found = self._over_tiles(responses, self._backward)
-            share = Share(self._worker.address, len(self._route.lanes), self._wait, self._busy)
-            return found, ((share, time.perf_counter() - started, counts(self._shared)),)
+            def addends(index: int = index) -> tuple[Sums, tuple[Any, ...]]:
+                if not index:
+                    responses.extend(work.respond(block, *sums) for block, sums in zip(blocks, outputs, strict=True))
+                found = self._over_tiles(partial(self._addend, index, responses, totals))
+                if index < work.sums - 1:
+                    return found, ()
+                share = Share(self._worker.address, len(self._route.lanes), self._wait, self._busy)
+                return found, ((share, time.perf_counter() - started, counts(self._shared)),)
 
-        totals, reports = self._together(
-            (number, "backward"),
-            backward,
-            lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
-            lambda both: (self._totals(both[0]), both[1]),
-            following=following,
-        )
-        tree = Tree(len(blocks))
-        for lane in sorted(blocks):
-            tree.put(0, lane, work.contribute(blocks[lane], responses[lane], *totals[lane]))
-        parts = tree.total()
-        self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
+            total, reports = self._together(
+                (number, index),
+                addends,
+                lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
+                lambda both: (self._totals(both[0]), both[1]),
+                following=following,
+            )
+            totals.append(total)
+        common = work.common(blocks, responses, totals)
+        advance = partial(self._advance, responses, totals, common)
+        parts = self._gathered((number, "own"), advance, following) + common if work.owns else advance()
         if name is not None:
             copies = stacked_tiles([work.kept(part) for part in self._parts])
             self._shares[name] = self._disk.submit(
@@ -251,16 +261,16 @@ class ShareActor:
         """Read the tiles, and make their parts of the state: kept ones, and the steps since."""
         if self._held:
             return
-        work, (_, base, log), (constants, tiles) = self._work, self._shared.value, self._given
-        self._held = list(self._threads.map(work.hold, self._route.tiles))
-        kept: Sequence[Tile | None] = [None] * len(self._held)
-        if base is not None:
-            kept = read_tiles(Path(self._route.folder), base, self._route.tiles) if tiles is None else tiles
+        work, (_, base, log) = self._work, self._shared.value
+        constants, tiles = zip(*(self._given.pop(tile) for tile in self._route.tiles), strict=True)
+        self._held = list(self._threads.map(work.hold, self._route.tiles, constants))
+        if base is not None and tiles[0] is None:
+            tiles = tuple(read_tiles(Path(self._route.folder), base, self._route.tiles))
         steps = 0 if base is None else base.steps
-        parts = [work.start(*each, steps) for each in zip(self._held, constants, kept, strict=True)]
+        parts = [work.start(*each, steps) for each in zip(self._held, tiles, strict=True)]
         for _, sums in log:
             parts = [work.advance(held, part, sums) for held, part in zip(self._held, parts, strict=True)]
-        self._parts, self._given = parts, ([], None)
+        self._parts = parts
 
     def _weights(self) -> list[Array]:
         self._hold()
@@ -285,7 +295,8 @@ class ShareActor:
 
         def exchanged() -> dict[int, Any]:
             self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
-            return self._together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
+            blocks = self._together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
+            return dict(sorted(blocks.items()))
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
@@ -296,12 +307,12 @@ class ShareActor:
             return
         made = 0
         for i in self._cut(cut):
-            for lane, block in rows.result().items():
-                values = self._begun.get((position, i, lane))
+            for number, block in enumerate(rows.result().values()):
+                values = self._begun.get((position, i, number))
                 if values is None:
                     if enough.is_set() or made >= BEGUN_BYTES or not self._held:
                         return
-                    values = self._begun[position, i, lane] = self._work.begin(self._held[i], block)
+                    values = self._begun[position, i, number] = self._work.begin(self._held[i], block)
                 made += nbytes(values)
 
     def _cut(self, cut: int) -> range:
@@ -309,43 +320,58 @@ class ShareActor:
         count, cuts = len(self._route.tiles), self._route.threads
         return range(count * cut // cuts, count * (cut + 1) // cuts)
 
-    def _forward(self, position: Position, i: int, blocks: dict[int, Any]) -> list[Parts]:
-        begun = [self._begun.pop((position, i, lane), None) for lane in blocks]
-        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()), begun)
+    def _forward(self, position: Position, blocks: list[Any], i: int) -> list[Parts]:
+        begun = [self._begun.pop((position, i, number), None) for number in range(len(blocks))]
+        found = self._work.forward(self._held[i], self._parts[i], blocks, begun)
         self._values[i] = [values for _, values in found]
         return [sums for sums, _ in found]
 
-    def _backward(self, i: int, responses: dict[int, Any]) -> list[Parts]:
-        pairs = zip(self._values.pop(i), responses.values(), strict=True)
-        return [self._work.backward(self._parts[i], values, response) for values, response in pairs]
+    def _addend(self, index: int, responses: list[Any], totals: list[list[Parts]], i: int) -> list[Parts]:
+        values = self._values.pop(i)
+        sums: list[Parts]
+        sums, self._values[i] = self._work.addend(index, self._held[i], values, responses, totals)
+        return sums
 
-    def _over_tiles(self, given: dict[int, Any], compute: Callable[[int, dict[int, Any]], list[Parts]]) -> Sums:
-        """Sums over the tiles held here for each lane."""
+    def _advance(self, responses: list[Any], totals: list[list[Parts]], common: Parts) -> Any:
+        """Advance all tiles; return the step's sums, or what these tiles have of them by themselves."""
+        work, tree, parts = self._work, Tree(self._work.leaves), list[Any]()
+        for i, held in enumerate(self._held):
+            own = work.own(held, self._values.pop(i), responses, totals)
+            parts.append(work.advance(held, self._parts[i], (*own, *common)))
+            tree.put(0, self._route.tiles.start + i, own)
+        self._parts = parts
+        return [tree.nodes] if work.owns else common
+
+    def _over_tiles(self, compute: Callable[[int], list[Parts]]) -> Sums:
+        """Sums over the tiles held here, of each of the contributions of a tile."""
         first = self._route.tiles.start
 
         def some(cut: int) -> tuple[list[Tree], float]:
-            start, trees = time.perf_counter(), [Tree(self._work.leaves) for _ in given]
+            start, trees = time.perf_counter(), list[Tree]()
             for i in self._cut(cut):
                 if _CLOSED in self._mail:
                     raise LostError
-                for tree, sums in zip(trees, compute(i, given), strict=True):
+                parts = compute(i)
+                trees = trees or [Tree(self._work.leaves) for _ in parts]
+                for tree, sums in zip(trees, parts, strict=True):
                     tree.put(0, first + i, sums)
                 check()
             return trees, time.perf_counter() - start
 
-        found = dict[int, Tree]()
+        found = list[Tree]()
         for trees, seconds in self._threads.map(some, range(self._route.threads)):
             self._busy += seconds
-            for lane, tree in zip(given, trees, strict=True):
-                found[lane] = _merged(found[lane], tree.nodes) if lane in found else tree
-        return {lane: tree.nodes for lane, tree in found.items()}
+            if found and trees:
+                found = [_merged(a, b.nodes) for a, b in zip(found, trees, strict=True)]
+            found = found or trees
+        return [tree.nodes for tree in found]
 
     def _joined(self, sums: Sums, others: Sums) -> Sums:
         """Sums of this worker and of one below it."""
-        return {lane: _merged(Tree(self._work.leaves, sums[lane]), others[lane]).nodes for lane in sums}
+        return [_merged(Tree(self._work.leaves, a), b).nodes for a, b in zip(sums, others, strict=True)]
 
-    def _totals(self, sums: Sums) -> dict[int, Parts]:
-        return {lane: Tree(self._work.leaves, nodes).total() for lane, nodes in sums.items()}
+    def _totals(self, sums: Sums) -> list[Parts]:
+        return [Tree(self._work.leaves, nodes).total() for nodes in sums]
 
     # ---------------------------------------------------------------------------------------------------- messages
 
@@ -372,6 +398,40 @@ class ShareActor:
             LostError: a worker does not answer.
             Exception: that of one of them.
         """
+        value, below = self._up(name, compute, join, following)
+        if self._route.rank:
+            found = loads(self._take((*name, self._route.parent), following))
+            if rest is not None and not isinstance(found, _Failure):
+                found = join(value, found)
+        else:
+            found = value if isinstance(value, _Failure) else close(value)
+        for child, part in below.items():
+            sent = found if rest is None or isinstance(found, _Failure) else rest(found, part)
+            self._send(child, (*name, self._route.rank), dumps(sent))
+        if isinstance(found, _Failure):
+            raise found.error
+        done: T = found
+        return done
+
+    def _gathered(self, name: tuple[Any, ...], compute: Callable[[], Sums], following: Position | None) -> Parts:
+        """At the root, the sum over all tiles; elsewhere nothing, as soon as what was computed is on its way.
+
+        Raises:
+            LostError, Exception: see ``_together``.
+        """
+        value, _ = self._up(name, compute, self._joined, following)
+        if isinstance(value, _Failure):
+            raise value.error
+        return () if self._route.rank else self._totals(value)[0]
+
+    def _up(
+        self,
+        name: tuple[Any, ...],
+        compute: Callable[[], Any],
+        join: Callable[[Any, Any], Any],
+        following: Position | None,
+    ) -> tuple[Any, dict[int, Any]]:
+        """This worker's part joined with those below, sent on to the one above; and those below, by rank."""
         try:
             value = compute()
         except LostError:
@@ -385,18 +445,7 @@ class ShareActor:
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
             self._send(self._route.parent, (*name, self._route.rank), dumps(value))
-            found = loads(self._take((*name, self._route.parent), following))
-            if rest is not None and not isinstance(found, _Failure):
-                found = join(value, found)
-        else:
-            found = value if isinstance(value, _Failure) else close(value)
-        for child, part in below.items():
-            sent = found if rest is None or isinstance(found, _Failure) else rest(found, part)
-            self._send(child, (*name, self._route.rank), dumps(sent))
-        if isinstance(found, _Failure):
-            raise found.error
-        done: T = found
-        return done
+        return value, below
 
     def _take(self, name: tuple[Any, ...], following: Position | None = None) -> bytes:
         """Wait for a message; meanwhile threads that compute begin the following step.

@@ -34,6 +34,7 @@ from streamkern.storage.writer import write_text
 from streamkern.types import Array
 
 _SEEN = ".seen"
+_GIVEN = 2  # tiles on their way to workers at a time
 
 
 @dataclass(eq=False)
@@ -66,6 +67,7 @@ class SharedLanes(Lanes):
         super().__init__(executor, b"", work.leaves)
         self.work, self.constants, self.keep, self._number = work, constants, keep, 0
         self._asked: dict[Position, Any] = {}
+        self._sees: dict[str, str] = {}
         self._set: _Set | None = None
         self._newest: KeptShares | None = None
         self._in_memory = keep is None  # so is the next set where one could not be written
@@ -103,7 +105,7 @@ class SharedLanes(Lanes):
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         given: SharedState = state
         workers, name, lanes = len(parts), f"streamkern-share-{secrets.token_hex(8)}", self.work.lanes
-        seeing = self._seeing(list(parts))
+        seeing = self._sees = self._seeing(list(parts))
         base = given.base
         reference = base and KeptShares(base.name, base.steps, base.starts)
         spread = self.executor.spread(dumps((self.work.among(workers), reference, given.log)))
@@ -117,7 +119,6 @@ class SharedLanes(Lanes):
                         rank, peers, mine, range(lanes * rank // workers, lanes * (rank + 1) // workers),
                         threads[address], self.executor.step_timeout, platform.node(), seeing.get(address, ""),
                     ),
-                    dumps(([self.constants(leaf) for leaf in mine], self._sent(base, mine, address in seeing))),
                     self._number + 1,
                     actor=True,
                     workers=[address],
@@ -125,6 +126,19 @@ class SharedLanes(Lanes):
                 )
                 for rank, (address, mine) in enumerate(parts.items())
             ]  # fmt: skip
+
+    def _begin(self, state: Any, deadline: float) -> None:
+        """Give each worker its tiles, few at a time: they may be as large as all else that this process holds."""
+        base, calls = state.base, list[tuple[Placed, Any]]()
+        for placed in self._actors:
+            kept = self._sent(base, placed.mine, placed.address in self._sees)
+            for number, leaf in enumerate(placed.mine):
+                message = dumps((leaf, self.constants(leaf), None if kept is None else kept[number]))
+                calls.append((placed, ask(placed, message, "give")))
+                if len(calls) >= _GIVEN:
+                    self._answer(*calls.pop(0), deadline)
+        for call in calls:
+            self._answer(*call, deadline)
 
     def _seeing(self, addresses: list[str]) -> dict[str, str]:
         """The directory of checkpoints, for each worker that sees it and may write there."""

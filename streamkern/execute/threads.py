@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from streamkern.engine.parallel import thread_count
 from streamkern.execute.base import (
     Allowance,
+    Executor,
     LaneWork,
     Parts,
     Position,
@@ -138,6 +140,16 @@ class ThreadsExecutor:
 
     def share(self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None) -> None:
         """Not here: this process holds whatever is held."""
+
+
+@contextmanager
+def evaluator(executor: Executor, here: bool) -> Iterator[Executor]:
+    """Where a model is evaluated: the executor; or threads of this process, where no worker may hold all centers."""
+    if not here:
+        yield executor
+        return
+    with ThreadsExecutor(min(executor.slots, thread_count(None))) as threads:
+        yield threads
 
 
 class Nodes(NamedTuple):

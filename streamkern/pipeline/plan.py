@@ -12,6 +12,7 @@ from streamkern.data.auto import planned_note
 from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
+from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
@@ -240,12 +241,16 @@ def _of_one(
 
 def _sharing(bill: Bill, fits: Footprint, workers: int) -> list[str]:
     """The distribution of centers over workers, where the solver can share them out."""
-    if not bill.memory.shared:
+    if bill.shared is None:
         return []
-    whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.memory.shared)} in all"
+    whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.shared.whole)} in all"
     if not workers:
         return [f"{whole}; --workers says what each holds"]
-    return [f"{whole}, over {workers:,}" if fits.share else f"{whole}; {workers:,} would not hold them, and read tiles"]
+    if not fits.share:
+        other = "read tiles of the stored ones" if bill.size.stored else "each have all"
+        return [f"{whole}; {workers:,} would not hold them, or have no tile of {CENTER_TILE:,} each, and {other}"]
+    where = "; models are evaluated in this process, as no worker holds all centers" if fits.evaluates_here else ""
+    return [f"{whole}, over {workers:,}{where}"]
 
 
 def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:

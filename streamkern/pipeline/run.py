@@ -22,6 +22,7 @@ from streamkern.errors import NumericalError, PlanRefusedError, StorageError, St
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.threads import evaluator
 from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import model_of
@@ -302,8 +303,8 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        with unchanging(pipeline.train, pipeline.test):
-            measured = evaluate_stage(pipeline, stages, model, problem.train, executor)
+        with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
+            measured = evaluate_stage(pipeline, stages, model, problem.train, where)
         if pipeline.diagnose:
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()

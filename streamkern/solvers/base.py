@@ -81,6 +81,7 @@ class Problem:
         leave_out: training rows, at most, whose outputs, each row left out, are wanted of solvers that have them in
             closed form; 0 for none.
         share: whether the centers may be shared out over workers; the weights are the same.
+        evaluates_here: whether models are evaluated in this process, as no worker may hold all centers.
         every_row: whether the centers are drawn, and all training rows, each once, as they are stored.
     """
 
@@ -102,10 +103,16 @@ class Problem:
     engine: Engine = field(default_factory=default_engine)
     leave_out: int = 0
     share: bool = True
+    evaluates_here: bool = False
     every_row: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))
+
+    @property
+    def shares_out(self) -> bool:
+        """True if there are workers to share centers out over."""
+        return self.share and self.executor.processes > 0
 
     @property
     def center(self) -> Array:

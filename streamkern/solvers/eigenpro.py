@@ -15,8 +15,9 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,14 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.engine.packed import PackedFactor, factor_bytes
 from streamkern.errors import UsageError, require_counts, require_step
-from streamkern.execute.base import Parts, Position
+from streamkern.execute.base import KeptShares, Parts, Position, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
-from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
 from streamkern.solvers.delayed import DelayedIteration, temporary_keys
-from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.gradient import Gradient, TiledGradient
 from streamkern.solvers.packed import PackedKernel, PackedProjection, packed_lead, project_packed
 from streamkern.solvers.projection import (
     EIGEN_FLOOR,
@@ -45,6 +45,14 @@ from streamkern.solvers.projection import (
     measure_unprojected,
     project_exactly,
     project_inexactly,
+)
+from streamkern.solvers.shared_centers import (
+    CenterConstants,
+    Momentum,
+    ProjectedState,
+    SharedCenters,
+    kept_state,
+    state_of,
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
@@ -201,6 +209,8 @@ class EigenPro(Parameters):
         expansion, engine = problem.expansion(), problem.engine
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, problem.memory)
+        if kind == "packed" and problem.shares_out:  # no worker is sent all centers
+            engine = engine.here()
         nystrom = K = None
         if kind == "exact" and q and s == p:
             K = engine.kernel_matrix(expansion, p)  # which the eigensystem is of, too
@@ -294,8 +304,8 @@ class EigenPro(Parameters):
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
-        """η for a batch of so many rows."""
-        return size.step if self.step is None else lambda rows: float(self.step or 0.0)
+        """η for a batch of so many rows; picklable."""
+        return size.step if self.step is None else partial(_given_step, self.step)
 
 
 @serializable
@@ -324,20 +334,13 @@ class Prepared:
     jitter: float
 
 
+def _given_step(step: float, rows: int) -> float:
+    return float(step)
+
+
 def exact_bytes(p: int) -> int:
     """Bytes of K(Z, Z) in float64, in whose place exact projection puts the inverse of its factor."""
     return p * p * 8
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class ProjectedState:
-    """α, its average, the number of steps taken, and where the next gradient is taken; arrays of shape (p, c)."""
-
-    alpha: Array
-    mean: Array
-    t: int
-    ahead: Array
 
 
 @dataclass(eq=False)
@@ -358,10 +361,12 @@ class ProjectedIteration(OneByOne):
 
     def __post_init__(self) -> None:
         self.contribution = Gradient(self.expansion)
+        if isinstance(self.projection, PackedProjection) and self.projection.engine.device is None:
+            self.contribution = TiledGradient(self.expansion, self.expansion.row_tile, self.projection.rows)
         self.epochs, self.rate = self.solver.epochs, self.solver.rate(self.prepared.size)
         ratio = self.prepared.size.critical_batch / self.stream.batch_rows
-        self.momentum = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
-        self.second = (1.0 + self.momentum) / 2.0 * (ratio / (1.0 + ratio))
+        gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
+        self.momentum = Momentum(gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio)))
 
     def slower(self) -> Prepared | None:
         return slower(self.prepared, self.solver.step)
@@ -378,14 +383,38 @@ class ProjectedIteration(OneByOne):
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         """One step."""
         g, _, rows = parts
-        rate = self.rate(rows) / rows
-        move = np.asarray(rate, dtype=g.dtype) * self.projection.apply(g)
-        alpha = ahead = state.ahead - move
-        if self.momentum:
-            turn, second = (np.asarray(number, dtype=g.dtype) for number in (self.momentum, self.second))
-            ahead = alpha + turn * (alpha - state.alpha) + second * move
-        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1, ahead)
+        return self.momentum.moved(state, np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g))
 
     def weights(self, state: ProjectedState) -> Array:
         """The average, or the last iterate."""
         return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
+
+    @property
+    def shared_work(self) -> SharedCenters | None:
+        """The same steps where each worker holds some tiles of centers, with packed projection."""
+        if not (isinstance(self.projection, PackedProjection) and isinstance(self.contribution, TiledGradient)):
+            return None
+        projection, gradient = self.projection, self.contribution
+        by_tile = replace(projection.by_tile, engine=projection.engine.here())
+        return SharedCenters(
+            replace(gradient, basis=self.expansion.head(0)), by_tile, self.stream, len(projection.rows), self.rate,
+            self.momentum, self.outputs, self.solver.average,
+        )  # fmt: skip
+
+    def constants(self, leaf: int) -> CenterConstants:
+        """A tile's centers, and what belongs to them."""
+        assert isinstance(self.projection, PackedProjection)
+        return CenterConstants(self.expansion.Z[self.projection.rows[leaf]], self.projection.tiles[leaf])
+
+    def tiles(self, state: ProjectedState) -> KeptShares:
+        """A state tile by tile."""
+        assert isinstance(self.projection, PackedProjection)
+        return KeptShares("", state.t, (), tuple(kept_state(state, rows) for rows in self.projection.rows))
+
+    def joined(self, steps: int, tiles: Sequence[Tile]) -> ProjectedState:
+        """The state of all tiles."""
+        return state_of({name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}, steps)
+
+    def in_order(self, tiles: Sequence[Array]) -> Array:
+        """Weights in the order of the centers, which is that of the tiles."""
+        return np.concatenate(tiles)

@@ -240,7 +240,7 @@ class Residual(Contribution):
 @serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro2State:
-    """α, its average, and the number of steps taken; arrays of shape (n, c)."""
+    """α, its average, and the number of steps taken; arrays of shape (n, c), or of a tile's rows."""
 
     alpha: Array
     mean: Array
@@ -359,12 +359,10 @@ class TileConstants(NamedTuple):
     vectors: Array
 
 
-class RowsPart(NamedTuple):
-    """The part of a tile of X in a state: weights and average, shape (rows, c), the steps taken, and constants."""
+class HeldRows(NamedTuple):
+    """A tile of X, and what belongs to it."""
 
-    alpha: Array
-    mean: Array
-    t: int
+    block: Block
     constants: TileConstants
 
 
@@ -392,6 +390,8 @@ class SharedRows:
     outputs: int
     average: bool
 
+    sums, owns = 1, False
+
     def __post_init__(self) -> None:
         self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
 
@@ -402,52 +402,66 @@ class SharedRows:
     def build(self, *key: int) -> Block:
         return self.stream.block(key)
 
-    def hold(self, leaf: int) -> Block:
-        return self.tiles.tile(leaf)
+    def hold(self, leaf: int, constants: TileConstants) -> HeldRows:
+        return HeldRows(self.tiles.tile(leaf), constants)
 
-    def start(self, held: Block, constants: TileConstants, kept: Tile | None, steps: int) -> RowsPart:
+    def start(self, held: HeldRows, kept: Tile | None, steps: int) -> EigenPro2State:
         subsample = self.residual.subsample
-        zero = subsample.engine.zeros((len(held.X), self.outputs), subsample.dtype)
+        zero = subsample.engine.zeros((len(held.block.X), self.outputs), subsample.dtype)
         if kept is None:
-            return RowsPart(zero, zero.astype(np.float64), steps, constants)
-        return RowsPart(kept["alpha"].copy(), kept["mean"], steps, constants)
+            return EigenPro2State(zero, zero.astype(np.float64), steps)
+        return EigenPro2State(kept["alpha"].copy(), kept["mean"], steps)
 
-    def kept(self, part: RowsPart) -> Tile:
+    def kept(self, part: EigenPro2State) -> Tile:
         return {"alpha": part.alpha, "mean": part.mean}
 
-    def weights(self, part: RowsPart) -> Array:
+    def weights(self, part: EigenPro2State) -> Array:
         return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
 
-    def begin(self, held: Block, block: Block) -> tuple[Array]:
-        return (self.residual.values(held.ids, self.residual.subsample.at(held.X), block),)
+    def begin(self, held: HeldRows, block: Block) -> tuple[Array]:
+        tile = held.block
+        return (self.residual.values(tile.ids, self.residual.subsample.at(tile.X), block),)
 
     def forward(
-        self, held: Block, part: RowsPart, blocks: Sequence[Block], begun: Sequence[tuple[Array, ...] | None]
+        self,
+        held: HeldRows,
+        part: EigenPro2State,
+        blocks: Sequence[Block],
+        begun: Sequence[tuple[Array, ...] | None],
     ) -> list[tuple[Parts, Array]]:
-        tile, leaf = self.residual.subsample.at(held.X), held.key[0]
+        tile, leaf, ids = self.residual.subsample.at(held.block.X), held.block.key[0], held.block.ids
         return [
-            self.residual.forward(leaf, held.ids, tile, part.alpha, block, None if values is None else values[0])
+            self.residual.forward(leaf, ids, tile, part.alpha, block, None if values is None else values[0])
             for block, values in zip(blocks, begun, strict=True)
         ]
 
     def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
         return self.residual.respond(block, *sums)
 
-    def backward(self, part: RowsPart, values: Array, response: tuple[Array, float]) -> Parts:
-        return self.residual.backward(part.constants.vectors, values, response[0])
+    def addend(
+        self, number: int, held: HeldRows, values: Any, responses: Sequence[tuple[Array, float]], totals: Sequence[Any]
+    ) -> tuple[list[Parts], None]:
+        E = held.constants.vectors
+        pairs = zip(values, responses, strict=True)
+        return [self.residual.backward(E, K_s, r) for K_s, (r, _) in pairs], None
 
-    def contribute(self, block: Block, response: tuple[Array, float], *sums: Array) -> Parts:
-        r, loss = response
-        return Stack(((block.ids, r),)), *sums, loss, len(block.X)
+    def common(self, blocks: Sequence[Block], responses: Sequence[tuple[Array, float]], totals: Sequence[Any]) -> Parts:
+        tree = Tree(len(blocks))
+        for lane, (block, (r, loss), sums) in enumerate(zip(blocks, responses, totals[0], strict=True)):
+            tree.put(0, lane, (Stack(((block.ids, r),)), *sums, loss, len(block.X)))
+        return tree.total()
 
-    def advance(self, held: Block, part: RowsPart, parts: Parts) -> RowsPart:
+    def own(self, held: HeldRows, values: None, responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
+        return ()
+
+    def advance(self, held: HeldRows, part: EigenPro2State, parts: Parts) -> EigenPro2State:
         pieces, g, _, rows = parts
-        alpha, rate = part.alpha, step_rate(self.step, self.size, rows)
+        alpha, rate, tile = part.alpha, step_rate(self.step, self.size, rows), held.block.ids
         for ids, r in pieces:
-            places = np.searchsorted(held.ids, ids)
-            own = np.take(held.ids, places, mode="clip") == ids
+            places = np.searchsorted(tile, ids)
+            own = np.take(tile, places, mode="clip") == ids
             alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
-        chosen, vectors = part.constants
+        chosen, vectors = held.constants
         alpha[chosen] += corrected(vectors, self.damping, g, rate).astype(alpha.dtype)
         mean = average(part.mean, alpha, part.t + 1) if self.average else part.mean
-        return RowsPart(alpha, mean, part.t + 1, part.constants)
+        return EigenPro2State(alpha, mean, part.t + 1)

@@ -463,11 +463,7 @@ def fit(
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
-        scaled,
-        facts.encoding,
-        kernel,
-        centers,
-        executor,
+        *(scaled, facts.encoding, kernel, centers, executor),
         dtype=centers.Z.dtype,
         seed=recipe.seed,
         lanes=recipe.lanes,
@@ -481,6 +477,7 @@ def fit(
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share,
+        evaluates_here=projected.evaluates_here,
         every_row=every_row(recipe, scaled),
     )
 

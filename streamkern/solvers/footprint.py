@@ -16,7 +16,7 @@ from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
-from streamkern.execute.base import BEGUN_BYTES, LOG_BYTES, Allowance
+from streamkern.execute.base import BEGUN_BYTES, LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
@@ -67,6 +67,7 @@ class Footprint:
         extra: bytes that training adds to its stage where data make the solver try a better solve.
         better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
         share: whether centers are shared out over the workers.
+        evaluates_here: whether models are evaluated in the process, as with all centers workers would have too much.
     """
 
     baseline: int
@@ -78,6 +79,7 @@ class Footprint:
     extra: int
     better_budget: int = 0
     share: bool = False
+    evaluates_here: bool = False
 
     @property
     def solver_bytes(self) -> int:
@@ -116,7 +118,7 @@ class Footprint:
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
             return
-        fixed, shared = needed - self.worker.get("share", 0), self.bill.memory.shared
+        fixed, shared = needed - self.worker.get("share", 0), 0 if self.bill.shared is None else self.bill.shared.whole
         each = self.worker.get("centers", 0) // max(1, p)
         other = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
         if shared and fixed < limit:
@@ -374,19 +376,23 @@ def _project(
     }  # fmt: skip
     found = Footprint(baseline, stages, cache, bill, budget, worker, extra)
     tiles = -(-p // CENTER_TILE)
-    if not (takes.shared and 0 < processes <= tiles):
+    shared = bill.shared if 0 < processes <= tiles else None
+    if shared is None:
         return found
-    share = takes.shared * -(-tiles // processes) // tiles
-    rows = reading + needed // processes + ids
+    share, rows = shared.of(-(-tiles // processes), tiles), reading + needed // processes + ids
     # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
-    worker |= {"share": share, "rows": rows, "thread": thread + 2 * BEGUN_BYTES}
-    worker["step"] = 4 * takes.exchanged + 2 * LOG_BYTES
+    worker |= {"share": share, "rows": rows, "thread": thread + 2 * BEGUN_BYTES + shared.working}
+    worker["step"] = 4 * (shared.exchanged + shared.own) + 2 * LOG_BYTES + 3 * shared.given
     # The driver has the steps since the workers wrote their shares; weights when a pass is evaluated, and at the end. A
     # set of shares that is held here, for want of a directory, comes while the one before is still there.
-    stages = stages | {"train": takes.waiting + 4 * takes.exchanged + 2 * LOG_BYTES + 3 * weights}
+    log = 2 * max(LOG_BYTES, LOG_STEPS * shared.own)
+    stages = stages | {"train": takes.waiting + 4 * (shared.exchanged + shared.given) + log + 3 * weights}
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     sharing = replace(found, share=True, worker=worker, stages=stages)
+    if _FRESH + sharing.worker_bytes() > budget and not stored_centers:
+        less = {name: size for name, size in worker.items() if name not in ("centers", "weights")}
+        sharing = replace(sharing, worker=less, evaluates_here=True)
     return sharing if sharing.worker_bytes() <= max(budget, found.worker_bytes()) else found
 
 

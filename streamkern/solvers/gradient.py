@@ -11,8 +11,8 @@ import numpy as np
 from streamkern.data.stream import Block
 from streamkern.engine.base import ROW_TILE
 from streamkern.engine.triangle import cuts, packed_size
-from streamkern.execute.base import Parts
-from streamkern.kernels import Basis
+from streamkern.execute.base import Parts, Tree
+from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.score import residual, weigh
 from streamkern.sweep import Contribution
 from streamkern.types import Array
@@ -44,6 +44,69 @@ class Gradient(Contribution):
             return F
 
         return self.basis.pull(block.X, state, respond, state.shape[1], begun), loss, block.X.shape[0]
+
+
+@dataclass(eq=False)
+class TiledGradient(Gradient):
+    """``Gradient`` of kernel values at centers, whose outputs are added tile by tile of centers, in a tree's order.
+
+    So bits are the same where each worker holds some of the tiles: ``outputs``, ``respond`` and ``pulled`` are theirs.
+
+    Args:
+        basis: the kernel at the centers; a worker needs none of these.
+        panel: rows whose values are at hand at a time.
+        tiles: of the centers.
+    """
+
+    panel: int
+    tiles: list[slice]
+
+    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Sums over the block under weights ``state``, shape (p, c)."""
+        engine, loss, c = self.basis.engine, 0.0, state.shape[1]
+        tiles = self.tiles
+        times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
+        for rows, K in self.basis.panels(block.X, begun):
+            tree = Tree(len(tiles))
+            for leaf, tile in enumerate(tiles):
+                tree.put(0, leaf, (times[leaf](K[:, tile]),))
+            (r,) = tree.total()
+            loss += self._respond(block, r, rows)
+            for tile in tiles:
+                engine.add_transposed(K[:, tile], r, g[tile])
+        return g.copy(), loss, block.X.shape[0]
+
+    def values(self, tile: Expansion, block: Block) -> Array:
+        """K(X_m, tile), shape (b, t), panel by panel."""
+        K = tile.engine.empty((len(block.X), tile.p), tile.dtype)
+        for rows in cuts(len(block.X), self.panel):
+            tile.block(block.X[rows], K[rows])
+        return K
+
+    def outputs(self, K: Array, weights: Array) -> Array:
+        """K(X_m, tile) α, shape (b, c)."""
+        engine = self.basis.engine
+        F, times = engine.empty((len(K), weights.shape[1]), weights.dtype), engine.panel_product(weights)
+        for rows in cuts(len(K), self.panel):
+            F[rows] = times(K[rows])
+        return F
+
+    def respond(self, block: Block, F: Array) -> tuple[Array, float]:
+        """W r in place of F, the sum of all tiles', and the loss."""
+        return F, sum(self._respond(block, F[rows], rows) for rows in cuts(len(F), self.panel))
+
+    def pulled(self, K: Array, r: Array) -> Array:
+        """K(tile, X_m) r, shape (t, c)."""
+        engine = self.basis.engine
+        g = engine.sums(K.shape[1], r.shape[1], r.dtype)
+        for rows in cuts(len(K), self.panel):
+            engine.add_transposed(K[rows], r[rows], g)
+        return g.copy()
+
+    def _respond(self, block: Block, F: Array, rows: slice) -> float:
+        assert block.y is not None
+        residual(F, block.y[rows])
+        return weigh(F, None if block.w is None else block.w[rows])
 
 
 @dataclass(eq=False)

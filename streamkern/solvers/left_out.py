@@ -21,6 +21,7 @@ from streamkern.data.targets import as_values
 from streamkern.engine.triangle import cuts
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
+from streamkern.execute.threads import evaluator
 from streamkern.kernels import Basis
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, sweep
@@ -206,7 +207,8 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     held = held.plain()
     held = held.sample(rows_left_out(held.base_rows, problem.encoding.outputs))
     work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
-    (pieces,) = sweep(problem.executor, work, weights)
+    with evaluator(problem.executor, problem.evaluates_here) as executor:
+        (pieces,) = sweep(executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
     return LeftOut(F, y, w, "validation", ids)

@@ -12,8 +12,9 @@ import numpy as np
 
 from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState
+from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.shares import read_tiles
+from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
@@ -262,7 +263,7 @@ class _Loop:
     def _share(self) -> SharedPlacement | None:
         """The placement of steps where the centers are shared out; None where they are not."""
         problem, iteration = self.problem, self.iteration
-        work = iteration.shared_work if problem.share and problem.executor.processes else None
+        work = iteration.shared_work if problem.shares_out else None
         keep = None if self.keeper is None else self.keeper.shares
         return None if work is None else problem.executor.share(work, iteration.constants, keep)
 
@@ -415,7 +416,8 @@ class _Loop:
             state = iteration.settle(state)
             weights = self._weights(state)
             before = time.perf_counter()
-            metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
+            with evaluator(problem.executor, problem.evaluates_here) as executor:
+                metrics = score(executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring
             error = _error(metrics, problem.encoding)
@@ -449,15 +451,17 @@ class _Loop:
 
 def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None) -> Any:
     """The state of a training whose centers were shared out, as a process holds it that has them all."""
-    base, work = state.base, iteration.shared_work
+    base, work, tiles = state.base, iteration.shared_work, list[Tile]()
     assert work is not None
-    found = iteration.init()
-    if base is not None:
-        folder = Path() if keep is None else keep.folder
-        found = iteration.joined(base.steps, read_tiles(folder, base, range(work.leaves)))
-    for position, parts in state.log:
-        found = iteration.update(found, parts, position)
-    return found
+    folder = Path() if keep is None else keep.folder
+    kept = [None] * work.leaves if base is None else read_tiles(folder, base, range(work.leaves))
+    for leaf, tile in enumerate(kept):
+        held = work.hold(leaf, iteration.constants(leaf))
+        part = work.start(held, tile, state.first)
+        for _, parts in state.log:
+            part = work.advance(held, part, parts)
+        tiles.append(work.kept(part))
+    return iteration.joined(state.steps, tiles)
 
 
 def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple[float, int]:

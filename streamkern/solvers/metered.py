@@ -23,6 +23,7 @@ from streamkern.engine.shaped import Meter, Shaped
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
+from streamkern.solvers.metered_shared import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.solvers.score import SquaredError
 from streamkern.sweep import task_level
 from streamkern.types import Array
@@ -134,9 +135,6 @@ class Memory:
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
         sweeps: times that a pass goes over all rows in its beginning, with all threads.
-        shared: of centers and what belongs to them, where they are shared out over workers: of all workers together; 0
-            where the method cannot share them out.
-        exchanged: of the rows and sums of a step, which then each worker has.
         waiting: of the process that updates, while it does not, and holds no state.
     """
 
@@ -149,8 +147,6 @@ class Memory:
     evaluation: int
     batch: int
     sweeps: int
-    shared: int
-    exchanged: int
     waiting: int
 
 
@@ -195,6 +191,12 @@ class Bill:
     def memory(self) -> Memory:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
         return _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH).memory(self.model_rows)
+
+    @cached_property
+    def shared(self) -> SharedMemory | None:
+        """Bytes where centers are shared out over workers; None where the method cannot share them out."""
+        run = _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH)
+        return shared_memory(run.iteration, self.size.lanes, run.meter)
 
     @cached_property
     def on_device(self) -> int:
@@ -250,7 +252,7 @@ class _Run:
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return Memory(
             setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
-            *self._shared(), waiting,
+            waiting,
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
@@ -263,21 +265,6 @@ class _Run:
     def _evaluate(self, basis: Basis, model_rows: int) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
         SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
-
-    def _shared(self) -> tuple[int, int]:
-        """Bytes of centers that are shared out over workers, all together, and of a step, each."""
-        iteration, size = self.iteration, self.size
-        work = iteration.shared_work
-        if work is None:
-            return 0, 0
-        held, block = work.hold(0), work.build(0, 0, 0)
-        part = work.start(held, iteration.constants(0), None, 0)
-        ((sums, values),) = work.forward(held, part, [block], [None])
-        copies = _bytes(tuple(work.kept(part).values()))  # while they are written
-        return (
-            _bytes(held) + _bytes(part) + copies + size.lanes * _bytes(values),
-            size.lanes * (_bytes(block) + _bytes(sums)),
-        )
 
     def effort(self) -> Effort:
         """Operations and rows of the run."""
@@ -345,8 +332,8 @@ class _Run:
         parts = iteration.contribution(block, state, begun, companions)
         meter.count("rows", rows)
         meter.parallel = False
-        self.sums = max(self.sums, _bytes(parts))
-        self.state = max(self.state, _bytes(state))
+        self.sums = max(self.sums, bytes_of(parts))
+        self.state = max(self.state, bytes_of(state))
         self.block = max(self.block, meter.peak - held)
         # The other threads hold as much, but for what a process keeps once.
         kept = 0 if iteration.companions is None else getattr(iteration.companions, "kept_bytes", 0)
@@ -374,17 +361,6 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
     for operations, count in found:
         total, rows = total + operations, rows + count
     return (1.0 / (more + len(found))) * total, rows / (more + len(found))
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, Shaped):
-        return value.nbytes
-    return sum(map(_bytes, value)) if isinstance(value, tuple) else 0
-
-
-def basis_bytes(basis: Basis) -> int:
-    """Bytes of a metered basis."""
-    return basis.Z.nbytes + basis.resident.nbytes if isinstance(basis, Expansion) else _bytes(vars(basis).get("held"))
 
 
 # ------------------------------------------------------------------------------------------------- rows on shapes
@@ -513,6 +489,11 @@ class MeteredProblem(Problem):
         return meter
 
     @property
+    def shares_out(self) -> bool:
+        """False: a plan of shared centers is that of one process, divided."""
+        return False
+
+    @property
     def held(self) -> Any:
         """The centers that are in memory."""
         return self.centers.Z
@@ -579,8 +560,8 @@ class MeteredProblem(Problem):
             meter.count("rows", rows)
             parts = contribution(self.block((0,), rows), state)
         meter.parallel = False
-        self.run.sums = max(self.run.sums, _bytes(parts))
-        others = (slots - 1) * (meter.peak - held) + (sums_held(slots, self.size.scanned) - slots) * _bytes(parts)
+        self.run.sums = max(self.run.sums, bytes_of(parts))
+        others = (slots - 1) * (meter.peak - held) + (sums_held(slots, self.size.scanned) - slots) * bytes_of(parts)
         meter.peak = max(peak, meter.peak + others)
         return (*parts[:-1], self.size.n) if isinstance(parts[-1], int) else parts
 

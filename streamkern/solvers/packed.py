@@ -5,18 +5,25 @@ With W of ``engine.packed``, U, Σ the top q eigenpairs of K(Z, Z) and Π = I �
     M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ
 
 is positive whatever the rounding of W, which K(Z, Z)⁻¹ − Q_s is not. With W exact the two are one and the same.
+
+M is applied tile by tile of centers, and sums over tiles are those of a tree, so that bits are the same where each
+worker holds some of the tiles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.engine import Engine
+from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed import PANEL, PackedFactor, fitting_lead
+from streamkern.engine.triangle import cuts
+from streamkern.execute.base import Parts, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
@@ -24,6 +31,65 @@ from streamkern.solvers.projection import DIAGONAL, factored
 from streamkern.types import Array
 
 _LEAST = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
+
+
+class PackedTile(NamedTuple):
+    """What belongs to a tile of centers.
+
+    Attributes:
+        place: of those of its centers that are in the lead, among the lead's; they come first in the tile.
+        U: its rows of U, shape (t, q).
+        W: its panels of the packed factor, as ``Engine.place`` returned them.
+    """
+
+    place: slice
+    U: Array
+    W: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedTiles:
+    """M g tile by tile, in four sums over tiles: Uᵀg; the lead's r = Π g; the lead's x = WᵀW r; Uᵀx.
+
+    Products with U are in float64, as the projected part of g is small.
+
+    Args:
+        damping: σ_{q+1} Σ⁻², shape (q,).
+        engine: takes the products.
+    """
+
+    damping: Array
+    engine: Engine
+
+    sums = 4
+
+    def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
+        """What a tile adds to a sum, and what ``v`` is for it in the next one.
+
+        Args:
+            number: of the sum.
+            tile: of centers.
+            v: g of the tile, shape (t, c), for the first sum.
+            totals: the sums before it, of all tiles.
+        """
+        engine, inside = self.engine, tile.place.stop - tile.place.start
+        if number == 0:
+            wide = v.astype(np.float64)
+            return (engine.product_t(tile.U, wide),), wide
+        if number == 1:
+            r = (v - engine.product(tile.U, totals[0][0])).astype(np.float32)
+            return (Stack((r[:inside],)),), r
+        if number == 2:
+            lead = np.concatenate(totals[1][0])
+            x = engine.packed_product(tile.W, np.concatenate([lead, v[inside:]]))
+            return (x[: len(lead)],), x[len(lead) :]
+        x = np.concatenate([totals[2][0][tile.place], v]).astype(np.float64)
+        return (engine.product_t(tile.U, x),), x
+
+    def result(self, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> Array:
+        """M g of a tile, shape (t, c), float64."""
+        (inside,), *_, (outside,) = totals
+        return v + self.engine.product(tile.U, self.damping[:, None] * inside - outside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +109,39 @@ class PackedProjection:
     jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
-        """M g, shape (p, c): products with U in float64, as the projected part of g is small."""
-        system, engine = self.nystrom.eigensystem, self.engine
-        U, wide = system.vectors, g.astype(np.float64)
-        inside = engine.product_t(U, wide)
-        r = wide - engine.product(U, inside)
-        x = engine.packed_product(self._placed, r.astype(np.float32)).astype(np.float64)
-        x += engine.product(U, (system.tail / np.square(system.values))[:, None] * inside - engine.product_t(U, x))
-        return x.astype(g.dtype)
+        """M g, shape (p, c)."""
+        by_tile, totals = self.by_tile, list[Parts]()
+        v = [g[rows] for rows in self.rows]
+        for number in range(by_tile.sums):
+            tree = Tree(len(v))
+            for i, tile in enumerate(self.tiles):
+                addend, v[i] = by_tile.addend(number, tile, v[i], totals)
+                tree.put(0, i, addend)
+            totals.append(tree.total())
+        found = [by_tile.result(tile, v[i], totals).astype(g.dtype) for i, tile in enumerate(self.tiles)]
+        return np.concatenate(found)
+
+    @property
+    def by_tile(self) -> ProjectedTiles:
+        """The sums over tiles."""
+        system = self.nystrom.eigensystem
+        return ProjectedTiles(system.tail / np.square(system.values), self.engine)
 
     @cached_property
-    def _placed(self) -> Any:
-        return self.engine.place(self.W)
+    def rows(self) -> list[slice]:
+        """Tiles of centers. On a device all are one: there the factor is read at once."""
+        return cuts(self.W.p, CENTER_TILE) if self.engine.device is None else [slice(0, self.W.p)]
+
+    @cached_property
+    def tiles(self) -> list[PackedTile]:
+        """What belongs to each tile."""
+        U, lead = self.nystrom.eigensystem.vectors, self.W.lead
+        return [
+            PackedTile(
+                slice(min(rows.start, lead), min(rows.stop, lead)), U[rows], self.engine.place(self.W.part(rows))
+            )
+            for rows in self.rows
+        ]
 
 
 def packed_lead(p: int, memory: int | None) -> int:

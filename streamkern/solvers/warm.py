@@ -10,7 +10,8 @@ import numpy as np
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import UsageError
 from streamkern.solvers.base import Iteration, Problem
-from streamkern.solvers.eigenpro import EigenPro, ProjectedState
+from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.shared_centers import ProjectedState
 from streamkern.storage.artifact import sha256
 from streamkern.types import Array
 

@@ -80,11 +80,15 @@ class SharedSums:
         leaves: tiles.
         lanes: lanes.
         seconds: how late the last tile is; below 0, it raises instead.
+        sums: sums over tiles after the responses: that of each lane; then others, of numbers that follow from it.
+        owns: whether tiles know by themselves what changes them.
     """
 
     leaves: int = 7
     lanes: int = 3
     seconds: float = 0.0
+    sums: int = 1
+    owns: bool = False
 
     def among(self, workers: int) -> SharedSums:
         """The same."""
@@ -93,10 +97,10 @@ class SharedSums:
     def build(self, pass_: int, lane: int, step: int) -> Array:
         return OrderSensitive(50).build(pass_, lane, step)
 
-    def hold(self, leaf: int) -> tuple[int, Array]:
+    def hold(self, leaf: int, constants: Any) -> tuple[int, Array]:
         return leaf, OrderSensitive(50).build(9, leaf, 0)
 
-    def start(self, held: tuple[int, Array], constants: None, kept: Tile | None, steps: int) -> Array:
+    def start(self, held: tuple[int, Array], kept: Tile | None, steps: int) -> Array:
         return np.ones(1, np.float32) if kept is None else kept["number"].copy()
 
     def kept(self, part: Array) -> Tile:
@@ -117,40 +121,65 @@ class SharedSums:
                 raise DataError("A bad tile.", where=f"tile {leaf}")
             time.sleep(self.seconds)
         values = [block * tile if made is None else made[0] for block, made in zip(blocks, begun, strict=True)]
-        return [((each * part,), each) for each in values]
+        return [((each * part,), each * part) for each in values]
 
     def respond(self, block: Array, *sums: Array) -> Array:
         return sums[0] - block
 
-    def backward(self, part: Array, values: Array, response: Array) -> Parts:
-        return (values * response * part,)
+    def addend(
+        self, number: int, held: tuple[int, Array], values: Any, responses: Sequence[Array], totals: Sequence[Any]
+    ) -> Any:
+        if not number:
+            return [(each * r,) for each, r in zip(values, responses, strict=True)], held[1]
+        values = values * np.tanh(totals[-1][0][0])
+        return [(values.copy(),)], values
 
-    def contribute(self, block: Array, response: Array, *sums: Array) -> Parts:
-        return response, *sums, Stack((os.getpid(),)), 1
+    def common(self, blocks: Sequence[Array], responses: Sequence[Array], totals: Sequence[Any]) -> Parts:
+        tree = Tree(self.lanes)
+        for lane, (r, sums) in enumerate(zip(responses, totals[0], strict=True)):
+            tree.put(0, lane, (r, *sums))
+        last = totals[-1][0] if self.sums > 1 else ()
+        return *tree.total(), *last, Stack((os.getpid(),)), self.lanes
+
+    def own(self, held: tuple[int, Array], values: Array, responses: Sequence[Array], totals: Sequence[Any]) -> Parts:
+        return (Stack(((held[0], np.tanh(values[-1:])),)),) if self.owns else ()
 
     def advance(self, held: tuple[int, Array], part: Array, parts: Parts) -> Array:
         part *= np.float32(0.5)  # as parts may: what a state keeps is copied before
-        part += np.tanh(parts[1][held[0]])
+        if self.owns:
+            part += next(change for leaf, change in parts[0] if leaf == held[0])
+        else:
+            part += np.tanh(parts[1][held[0]])
         return part
 
     def expected(self, steps: int) -> tuple[list[Parts], list[Array]]:
         """Sums of steps from the first state on, tile after tile in one thread; and the tiles' parts after them."""
-        held, found = list(map(self.hold, range(self.leaves))), list[Parts]()
-        state = [self.start(tile, None, None, 0) for tile in held]
+        held, found = [self.hold(leaf, None) for leaf in range(self.leaves)], list[Parts]()
+        state = [self.start(tile, None, 0) for tile in held]
         for step in range(steps):
-            total = Tree(self.lanes)
-            for lane in range(self.lanes):
-                block, F, G = self.build(0, lane, step), Tree(self.leaves), Tree(self.leaves)
-                made = [self.forward(tile, part, [block], [None])[0] for tile, part in zip(held, state, strict=True)]
-                for leaf, (sums, _) in enumerate(made):
-                    F.put(0, leaf, sums)
-                response = self.respond(block, *F.total())
-                for leaf, (_, values) in enumerate(made):
-                    G.put(0, leaf, self.backward(state[leaf], values, response))
-                total.put(0, lane, self.contribute(block, response, *G.total()))
-            found.append(total.total())
+            blocks = [self.build(0, lane, step) for lane in range(self.lanes)]
+            made = [
+                self.forward(tile, part, blocks, [None] * len(blocks)) for tile, part in zip(held, state, strict=True)
+            ]
+            outputs = [self._total([each[lane][0] for each in made]) for lane in range(self.lanes)]
+            responses = [self.respond(block, *sums) for block, sums in zip(blocks, outputs, strict=True)]
+            values: list[Any] = [[values for _, values in each] for each in made]
+            totals: list[Any] = []
+            for number in range(self.sums):
+                each = [self.addend(number, *both, responses, totals) for both in zip(held, values, strict=True)]
+                totals.append([self._total(parts) for parts in zip(*(sums for sums, _ in each), strict=True)])
+                values = [value for _, value in each]
+            common = self.common(blocks, responses, totals)
+            own = [self.own(*both, responses, totals) for both in zip(held, values, strict=True)]
+            found.append((*self._total(own), *common))
             state = [self.advance(tile, part, found[-1]) for tile, part in zip(held, state, strict=True)]
         return found, state
+
+    def _total(self, parts: Sequence[Parts]) -> Parts:
+        tree = Tree(self.leaves)
+        for leaf, each in enumerate(parts):
+            tree.put(0, leaf, each)
+        return tree.total()
 
 
 @dataclass

@@ -1,16 +1,18 @@
 """Centers shared out over worker processes: bits, memory of each process, and what a step takes of the processors.
 
     python -m tests.benchmarks.sharing [--rows 40000] [--features 784] [--steps 5] [--rounds 4] [--workers 1 2 4]
+    python -m tests.benchmarks.sharing --centers 8192 [--lead 4096] [--rows 20000] ...
 
-EigenPro 2 on rows of noise in zarr, every row a center. For each number of workers, a digest of the weights after the
+EigenPro 2 on rows of noise in zarr, every row a center; or EigenPro with packed projection at fewer centers, by a
+factor with a lead of so many, or a whole one. For each number of workers, a digest of the weights after the
 steps, the most that a worker held beyond what it held before, and a step's seconds of the processor of the busiest
 worker (and of its threads that compute; the others read rows and pass messages), of the driver's and of the clock. In
 turns with them one plain process that goes over all tiles of the same step, and two plain processes at a time that go
 over half of them each: what two workers could gain at best.
 
-Then what the discrete-event model (``tests/simulate.py``) makes of constants measured apart: a tile's arithmetic in the
-plain process, and messages of workers that compute nothing. It never sees the times that it predicts; and it is asked
-about many workers.
+Of EigenPro 2, then what the discrete-event model (``tests/simulate.py``) makes of constants measured apart: a tile's
+arithmetic in the plain process, and messages of workers that compute nothing. It never sees the times that it predicts;
+and it is asked about many workers.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.engine.base import CENTER_TILE
+from streamkern.engine.packed import PANEL, factor_bytes
 from streamkern.execute.base import SharedState
 from streamkern.execute.dask import local
 from streamkern.execute.threads import ThreadsExecutor
@@ -82,12 +85,15 @@ def write(path: Path, n: int, d: int) -> None:
     sk.write_zarr(path, blocks, n_rows=n)
 
 
-def problem(path: Path, executor: Any) -> Problem:
-    """Every row a center; no chunk stays in memory."""
+def problem(path: Path, executor: Any, p: int = 0, lead: int = 0) -> Problem:
+    """Every row a center, or p of them, and the memory of a factor with a lead; no chunk stays in memory."""
     data, dtype = sk.open_dataset(path, target="target"), np.dtype(np.float32)
-    centers = sk.AllRows().choose(data, executor, dtype)
+    centers = (sk.Uniform(p) if p else sk.AllRows()).choose(data, executor, dtype)
     kernel = sk.Laplace(float(np.sqrt(data.n_features)))
-    return Problem(data, Continuous(np.zeros(C)), kernel, centers, executor, dtype=dtype, cache_bytes=16 << 20)
+    return Problem(
+        data, Continuous(np.zeros(C)), kernel, centers, executor, dtype=dtype, cache_bytes=16 << 20,
+        memory=factor_bytes(p, lead),
+    )  # fmt: skip
 
 
 class Side:
@@ -98,8 +104,8 @@ class Side:
             that worker's threads that compute.
     """
 
-    def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
-        self.executor, self.iteration = executor, sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
+    def __init__(self, executor: Any, given: Problem, prepared: Any, solver: Any) -> None:
+        self.executor, self.iteration = executor, solver.setup(given, prepared)
         self.before = executor.client.run(begin)
         self.state = SharedState()
         self.placement = executor.share(self.iteration.shared_work, self.iteration.constants)
@@ -140,8 +146,8 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
         iteration = sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
         work = iteration.shared_work
         mine = range(work.leaves * part // parts, work.leaves * (part + 1) // parts)
-        held = [work.hold(leaf) for leaf in mine]
-        own = [work.start(tile, iteration.constants(leaf), None, 0) for leaf, tile in zip(mine, held, strict=True)]
+        held = [work.hold(leaf, iteration.constants(leaf)) for leaf in mine]
+        own = [work.start(tile, None, 0) for tile in held]
         blocks = [work.build(0, lane, 0) for lane in range(work.lanes)]
         step = 0
         while pipe.recv():
@@ -149,8 +155,8 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
             for tile, some in zip(held, own, strict=True):
                 found = work.forward(tile, some, blocks, [None] * len(blocks))
                 begun = time.process_time()
-                for block, (sums, values) in zip(blocks, found, strict=True):
-                    work.backward(some, values, work.respond(block, *sums)[0:1])
+                responses = [work.respond(block, *sums) for block, (sums, _) in zip(blocks, found, strict=True)]
+                work.addend(0, tile, [values for _, values in found], responses, [])
                 after += time.process_time() - begun
             whole, clock, step = time.process_time() - start, time.perf_counter() - clock, step + 1
             start = time.process_time()
@@ -203,6 +209,8 @@ class Still:
     row_bytes: int
     leaves: int = 2
     lanes: int = 4
+    sums: int = 1
+    owns: bool = False
 
     def among(self, workers: int) -> Still:
         return self
@@ -210,10 +218,10 @@ class Still:
     def build(self, pass_: int, lane: int, step: int) -> Any:
         return np.zeros(self.row_bytes // self.lanes, np.uint8)
 
-    def hold(self, leaf: int) -> Any:
+    def hold(self, leaf: int, constants: Any) -> Any:
         return None
 
-    def start(self, held: Any, constants: Any, kept: Any, steps: int) -> Any:
+    def start(self, held: Any, kept: Any, steps: int) -> Any:
         return None
 
     def kept(self, part: Any) -> Any:
@@ -231,11 +239,14 @@ class Still:
     def respond(self, block: Any, *sums: Any) -> Any:
         return sums[0]
 
-    def backward(self, part: Any, values: Any, response: Any) -> Any:
-        return (np.zeros((200, C)),)
+    def addend(self, number: int, held: Any, values: Any, responses: Any, totals: Any) -> Any:
+        return [(np.zeros((200, C)),) for _ in responses], None
 
-    def contribute(self, block: Any, response: Any, *sums: Any) -> Any:
-        return *sums, 1
+    def common(self, blocks: Any, responses: Any, totals: Any) -> Any:
+        return *totals[0][0], 1
+
+    def own(self, held: Any, values: Any, responses: Any, totals: Any) -> Any:
+        return ()
 
     def advance(self, held: Any, part: Any, parts: Any) -> Any:
         return part
@@ -308,28 +319,36 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--centers", type=int, default=0)
+    parser.add_argument("--lead", type=int, default=0)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path, small = Path(folder) / "rows.zarr", Path(folder) / "few.zarr"
         write(path, args.rows, args.features)
         write(small, 10_000, args.features)
-        with ThreadsExecutor(1) as executor:
-            solver = sk.EigenPro2(epochs=1, batch=args.batch)
-            few, prepared = (solver.prepare(problem(place, executor)) for place in (small, path))
+        p, least = args.centers, min(args.centers, 4 * CENTER_TILE)
+        lead, less = args.lead or p, min(args.lead, 2 * PANEL) or least
+        solver: Any = sk.EigenPro2(epochs=1, batch=args.batch)
+        if p:
+            solver = sk.EigenPro(epochs=1, projection="packed", batch=args.batch, momentum=0.0)
+        with ThreadsExecutor() as executor:
+            few = solver.prepare(problem(small, executor, least, less))
+            prepared = solver.prepare(problem(path, executor, p, lead))
         sides = []
         for workers in args.workers:
             executor = stack.enter_context(local(workers))
-            warm = Side(executor, problem(small, executor), few, args.batch)  # which loads code
+            warm = Side(executor, problem(small, executor, least, less), few, solver)  # which loads code
             warm.steps(0, 1)
             warm.close()
-            sides.append(Side(executor, problem(path, executor), prepared, args.batch))
-        both = [Plain(path, prepared, args.batch, parts) for parts in (1, 2)]
+            sides.append(Side(executor, problem(path, executor, p, lead), prepared, solver))
+        both = [] if p else [Plain(path, prepared, args.batch, parts) for parts in (1, 2)]
         for number in range(args.rounds + 1):  # the first reads tiles, and is not counted
             for side in (*sides, *both):
                 side.steps(args.steps * number, args.steps)
         print(
-            f"p = n = {args.rows:,}, d = {args.features}, c = {C}, batches of {args.batch:,}; {os.cpu_count()} cores, "
+            f"p = {p or args.rows:,}, lead {lead:,}, n = {args.rows:,}, d = {args.features}, c = {C}, "
+            f"batches of {args.batch:,}; {os.cpu_count()} cores, "
             f"load {psutil.getloadavg()[0]:.1f}; a step, medians of {args.rounds} rounds of {args.steps}, in turns"
         )
         one = np.median(sides[0].found[1:], axis=0)
@@ -341,6 +360,8 @@ def main() -> None:
                 f"times), of which tiles {computing:.3f} s; driver {driver:.3f} s; clock {clock:.3f} s "
                 f"({one[2] / clock:.2f} times)"
             )
+        if p:
+            return
         (whole, clock, *_), (half, clocks, *_) = (np.median(side.found[1:], axis=0) for side in both)
         print(
             f"plain processes: one {whole:.3f} s of its processor, clock {clock:.3f} s; two, half each, {half:.3f} s "

@@ -93,14 +93,17 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers):
+@pytest.mark.parametrize(("sums", "owns"), [(1, False), (3, False), (2, True)])
+def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers, sums, owns):
+    """Whether more sums follow from the first ones, and tiles know by themselves what changes them, or not."""
+    work = SharedSums(sums=sums, owns=owns)
     with workers_of(cluster, workers) as executor:
-        placement = executor.share(SharedSums(), lambda leaf: None)
-        expected, weights = SharedSums().expected(4)
+        placement = executor.share(work, lambda leaf: None)
+        expected, weights = work.expected(4)
         sums, state = steps(placement, 4)
         for found, wanted in zip(sums, expected, strict=True):
-            np.testing.assert_array_equal(found[0], wanted[0])
-            np.testing.assert_array_equal(found[1], wanted[1])
+            for one, other in zip(found[:-2], wanted[:-2], strict=True):
+                np.testing.assert_equal(tuple(one), tuple(other))
             assert found[-1] == 3
         # The workers, who were asked for a fifth step, are not where the driver is.
         np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))

@@ -259,7 +259,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
         return sk.plan(pipeline, prices=PRICES, memory="4GiB", **given)
 
     alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
-    whole = all_.footprint.bill.memory.shared
+    whole = all_.footprint.bill.shared.whole
     assert 1_000_000 * (64 * 4 + 16 * 4) < whole < 1.2 * 1_000_000 * (64 * 4 + 16 * (4 + 2 * 12))
     assert not alone.footprint.share
     assert "--workers says what each holds" in alone.text()
