@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
@@ -280,8 +281,8 @@ def _texts(doc: str) -> dict[str, str]:
 class _Recompiled(SourceFileLoader):
     """Compiles the file each time: cached bytecode would pass for that of an edit of the same size and second."""
 
-    def get_code(self, fullname: str) -> types.CodeType:
-        code: types.CodeType = self.source_to_code(self.get_data(self.path), self.path)
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
 
 
