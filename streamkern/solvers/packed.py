@@ -145,8 +145,15 @@ class PackedProjection:
 
 
 def packed_lead(p: int, memory: int | None) -> int:
-    """Centers of the lead that a factor of p centers has in so much memory; p for a whole factor."""
-    return p if p <= _LEAST else max(_LEAST, fitting_lead(p, memory))
+    """Centers of the lead that a factor of p centers has: half of them, or as many as so much memory has room for.
+
+    Beyond half of them a lead gains no accuracy, and the work of the set-up grows with its square (ADR 21). A small
+    factor is whole.
+    """
+    if p <= _LEAST:
+        return p
+    half = -(-p // (2 * PANEL)) * PANEL
+    return min(half, max(_LEAST, fitting_lead(p, memory)))
 
 
 def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:

@@ -103,6 +103,8 @@ def test_a_factor_with_a_lead_is_nearly_as_good_as_a_whole_one():
             found = posed.expansion().predict(X[5000:] - posed.center, outcome.weights.astype(np.float32))
             errors[projection] = float(np.mean((found[:, 0] - y[5000:]) ** 2))
     assert packed_lead(p, factor_bytes(p, 2 * PANEL)) == 2 * PANEL
+    assert packed_lead(p, None) == 3 * PANEL  # half of the centers, in whole panels
+    assert packed_lead(2 * PANEL, None) == 2 * PANEL  # a small factor is whole
     assert errors["packed"] <= 1.05 * errors["exact"]
     assert errors["packed"] < errors["inexact"]
 
