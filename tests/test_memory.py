@@ -169,6 +169,25 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     assert projected <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 
+def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(stores: dict[str, str]) -> None:
+    """Of three tiles one has two: centers, panels of the factor, rows of U, weights, and values of a step."""
+    data = sk.open_dataset(stores["wide"], target="target").scale(1 / 255)
+    recipe = Recipe(data, sk.Uniform(4_600), sk.EigenPro(epochs=1, projection="packed"), sk.Laplace(1.0))
+    anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
+    with anew, open_executor("processes:2", 1) as executor:
+        client = executor.client  # type: ignore[attr-defined]
+        before = client.run(peak_resident)
+        fitted = fit(recipe, executor, 1 << 30)
+        after = client.run(peak_resident)
+    projected = fitted.footprint.worker_bytes(1)
+    assert fitted.footprint.share
+    grown = max(after[address] - held for address, held in before.items())
+    # Nothing is evaluated here, for which the plan counts all centers on each worker.
+    assert grown <= projected <= grown + fitted.footprint.worker["centers"] + 200 * MIB, (
+        f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
+    )
+
+
 def test_memory_does_not_grow_with_the_rows_of_a_pass(
     stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
 ) -> None:

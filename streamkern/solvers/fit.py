@@ -476,8 +476,8 @@ def fit(
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
-        share=projected.share,
-        evaluates_here=projected.evaluates_here,
+        share=projected.share and device is None,
+        evaluates_here=projected.evaluates_here and device is None,
         every_row=every_row(recipe, scaled),
     )
 

@@ -17,6 +17,7 @@ from streamkern.execute.base import SharedState
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
+from streamkern.solvers.score import SquaredError
 from tests.execute.test_shared import workers_of
 
 N, P, TILE = 5_000, 2_400, 512  # five tiles, the last of which is not whole
@@ -39,7 +40,14 @@ def small_tiles(monkeypatch):
 
 
 def weights(
-    rows: Any, executor: Any, lead: int, on_step: Any = None, keeper: Any = None, start: Any = None, **changes: Any
+    rows: Any,
+    executor: Any,
+    lead: int,
+    on_step: Any = None,
+    keeper: Any = None,
+    start: Any = None,
+    on_outcome: Any = None,
+    **changes: Any,
 ) -> np.ndarray:
     """Of EigenPro with packed projection after a pass; momentum, which has one more array of weights."""
     dtype = np.dtype(np.float32)
@@ -51,6 +59,8 @@ def weights(
     assert iteration.report["lead"] == lead
     outcome = train(problem, iteration, on_step=on_step or (lambda progress: None), keeper=keeper, start=start)
     assert outcome.failure is None
+    if on_outcome is not None:
+        on_outcome(outcome)
     return outcome.weights
 
 
@@ -123,3 +133,25 @@ def test_training_goes_on_with_centers_shared_out_or_not(cluster, rows, expected
                 np.testing.assert_array_equal(weights(rows, executor, LEAD, keeper=keeper, start=start), expected[LEAD])
         with workers_of(cluster, 2) as executor:
             np.testing.assert_array_equal(weights(rows, executor, LEAD, keeper=keeper, start=start), expected[LEAD])
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_pass_is_evaluated_where_all_centers_may_be(cluster, rows, here, monkeypatch):
+    """By the workers, or by threads of this process: with the same metrics."""
+
+    def history(executor: Any, **changes: Any) -> Any:
+        seen: list[Any] = []
+        weights(rows, executor, LEAD, on_outcome=seen.append, validation=rows.sample(700), **changes)
+        return seen[0].history[0]["validation"]
+
+    with ThreadsExecutor(2) as executor:
+        wanted = history(executor)
+    sent = []
+    with workers_of(cluster, 2) as executor:
+        imap = executor.imap
+        monkeypatch.setattr(
+            executor, "imap", lambda fn, items, given=(): (sent.append(given), imap(fn, items, given))[1]
+        )
+        assert history(executor, evaluates_here=here) == wanted
+    evaluated = [given for given in sent if given and isinstance(getattr(given[0], "contribution", None), SquaredError)]
+    assert len(evaluated) == (not here)

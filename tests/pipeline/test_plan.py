@@ -16,9 +16,11 @@ import pytest
 
 import streamkern as sk
 from streamkern.engine.operations import Operations
+from streamkern.engine.packed import PANEL, factor_bytes
 from streamkern.memory import format_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
 from streamkern.solvers import footprint
+from streamkern.solvers.packed import packed_lead
 from streamkern.storage import ArraySource
 
 Make = Callable[..., sk.Pipeline]
@@ -274,3 +276,29 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
     plan(workers=int(found[1]), worker_memory=needed - (10 << 20))
     with pytest.raises(sk.UsageError, match="workers is -1"):
         plan(workers=-1)
+
+
+def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor():
+    """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
+    n, p, d = 100_000, 20_000, 784
+    pipeline = many(n, p, sk.EigenPro(), d)
+
+    def plan(memory: str, workers: int) -> Any:
+        return sk.plan(pipeline, prices=PRICES, memory=memory, workers=workers)
+
+    plans = {workers: plan("2GiB", workers) for workers in (0, 2, 4, 10, 11)}
+    shared = plans[0].footprint.bill.shared
+    lead = packed_lead(p, plans[0].footprint.solver_bytes)
+    assert PANEL < lead < p
+    assert shared.whole > factor_bytes(p, lead) - 2 * lead**2 + 8 * p * 250 + 2 * 4 * p * d
+    for workers in (2, 4, 10):
+        made = plans[workers].footprint
+        assert made.share
+        assert shared.whole / workers < made.worker["share"] <= shared.whole / workers + max(shared.tiles)
+        assert made.stages["train"] < plans[0].footprint.stages["train"] + 4 * shared.exchanged + 4 * shared.given
+    assert not plans[11].footprint.share  # there are ten tiles
+    assert "each have all" in plans[11].text()
+    assert "centers" in plans[4].footprint.worker
+    tight = plan("1700MiB", 2).footprint
+    assert (tight.share, tight.evaluates_here, "centers" in tight.worker) == (True, True, False)
+    assert "evaluated in this process" in plan("1700MiB", 2).text()
