@@ -28,6 +28,11 @@ settings.load_profile("ci")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Threads of BLAS and OpenMP that have nothing to do sleep, rather than turn round for a while on a core that the other
+# process of the tests would use. Read where a library is loaded: in the processes that this one starts.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Worker processes of this one are forks of a process that has imported what they need, which takes each two seconds;
 # that they start as they do for users, anew, is seen where scripts, examples and pages are run.
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
