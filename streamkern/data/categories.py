@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import UNKNOWN, Encode, TargetMeans, folds_of
+from streamkern.data.encoders import Encode, TargetMeans, Unknown, folds_of
 from streamkern.data.preprocess import (
     Contribution,
     Step,
@@ -47,15 +47,11 @@ class _Categorical(Swept):
     """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
 
     columns: Sequence[str | int] | None = None
-    unknown: str = "missing"
+    unknown: Unknown = "missing"
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
         require_columns(self)
-        if self.unknown not in UNKNOWN:
-            raise UsageError(
-                f"unknown is {self.unknown!r}.", where=f"{name}(unknown=...)", expected=" or ".join(map(repr, UNKNOWN))
-            )
+        require_types(self, "unknown")
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return CategoriesSeen(self._positions(dataset), dataset)
