@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import secrets
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -47,6 +49,8 @@ from streamkern.storage.convert import is_dask_array, is_mixed, is_series, is_ta
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
+
+_Estimator = TypeVar("_Estimator")
 
 
 @dataclass(frozen=True, eq=False)
@@ -509,6 +513,18 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
         return tags
 
 
+def _whole(kind: type[_Estimator]) -> type[_Estimator]:
+    """Insert the regressor's parameters, in their order, and its attributes into the documentation of a class."""
+    shared, own = inspect.getdoc(KernelRegressor), inspect.getdoc(kind)
+    if shared and own:  # Python may have been told to leave docstrings out
+        first, rest = shared.partition("Args:\n")[2].split("    memory: ")
+        summary, parameters, attributes = re.split("(?:The other .*\n\n)?Args:\n|\nAttributes:\n", own)
+        rest, more = rest.split("\nAttributes:\n")
+        kind.__doc__ = f"{summary}Args:\n{first}{parameters}    memory: {rest}\nAttributes:\n{attributes}\n{more}"
+    return kind
+
+
+@_whole
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 

@@ -141,17 +141,25 @@ class ClassifierUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, as ``KernelRegressor.partial_fit`` does; probabilities are made again when its intervals would be.
+        """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
+
+        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel,
+        centers and ridge that the first rows chose: give enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` goes on from there. Probabilities stay as they are until a call has as many
+        rows as the model had; they are then made from those.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: all labels that may come, shape (K,), in the first call; None: those of the first rows.
-            sample_weight: weights of the rows.
+            sample_weight: weights w >= 0, shape (n,); only ratios matter, to those of other calls too, where rows
+                without weights have 1.
 
         Raises:
+            AttributeError: the model was fitted without its sums.
             UsageError: the solver is not ``Direct``, or the classes are others.
-            DataError: a label that is not among the classes.
+            DataError: as ``fit``; a label that is not among the classes; or columns other than the first call's.
+            PlanRefusedError: it would not fit the memory.
         """
         if not hasattr(self, "model_"):
             return self._trained(X, y, sample_weight, True, classes)
