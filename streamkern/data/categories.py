@@ -321,12 +321,7 @@ def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None)
 
 
 class CategoriesSeen:
-    """Contributes the values of some columns, with infinity for a missing value.
-
-    Args:
-        columns: their positions.
-        dataset: whose rows they are.
-    """
+    """Contributes the values of some columns, with infinity for a missing value."""
 
     def __init__(self, columns: tuple[int, ...], dataset: Dataset) -> None:
         self.columns, self.source = columns, dataset.source

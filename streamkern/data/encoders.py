@@ -33,9 +33,6 @@ _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2
 class Lookup:
     """Look-ups of encoders while they encode rows: the text of a number, and a count of unknown categories.
 
-    Args:
-        source: the stored rows.
-
     Attributes:
         unseen: rows with a category that training did not see, by column.
     """

@@ -156,11 +156,7 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
 @serializable
 @dataclass(frozen=True)
 class UnitRows(_SameColumns):
-    """Rows divided by their Euclidean norm; a row of zeros stays.
-
-    Args:
-        n_in: d.
-    """
+    """Rows divided by their Euclidean norm; a row of zeros stays."""
 
     n_in: int
 

@@ -443,10 +443,6 @@ def _mapped(file: TableFile) -> Any:
 class ArrowSource(TableSource):
     """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
 
-    Args:
-        file: the file.
-        request: the columns to use.
-
     Raises:
         StorageError: it is not an Arrow IPC file.
         DataError: columns that cannot be features or target.
