@@ -113,6 +113,13 @@ def require_step(solver: Any) -> None:
         raise UsageError(f"The step is {solver.step}.", where=where, expected="a positive number")
 
 
+def require_finite(owner: Any) -> None:
+    """Raises UsageError unless the ``value`` of a step or an augmentation is a finite number."""
+    if not math.isfinite(owner.value):
+        where = f"{type(owner).__name__}(value=...)"
+        raise UsageError(f"value is {owner.value}.", where=where, expected="a finite number")
+
+
 def require_counts(owner: object, **least: int) -> None:
     """Check the types of all fields of a dataclass, and that these are counts, or None where they may be.
 

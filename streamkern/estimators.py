@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import secrets
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -30,6 +32,7 @@ from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
+from streamkern.model import KernelMachine
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
@@ -46,6 +49,8 @@ from streamkern.storage.convert import is_dask_array, is_mixed, is_series, is_ta
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
+
+_Estimator = TypeVar("_Estimator")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,33 @@ class _Recipe:
     partition: Partition | Any = None
     class_weight: ClassWeight = None
     threshold: str | None = None
+
+
+class _Scored:
+    """Base class of the classifier and the regressor, before scikit-learn's."""
+
+    _metric: str
+    model_: KernelMachine
+    scheduler: Scheduler
+    threads: int | None
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R², averaged over the outputs; of a classifier the accuracy.
+
+        Args:
+            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
+            y: targets or labels; None with a ``Dataset``.
+            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
+
+        Raises:
+            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
+        """
+        if not isinstance(X, Dataset):
+            return float(super().score(X, y, sample_weight))  # type: ignore[misc]
+        check_is_fitted(self)
+        require_no_target(y, sample_weight)
+        with open_executor(self.scheduler, self.threads) as executor:
+            return float(self.model_.score(X, executor=executor)[self._metric])
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -251,7 +283,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: a feature is NaN or infinite (the message names the row), or columns are not those of ``fit``.
         """
-        return self.model_.decide(self._outputs(X))
+        outputs = self._outputs(X)  # first: it says that the estimator is not fitted
+        return self.model_.decide(outputs)
 
     @property
     def feature_importances_(self) -> Array:
@@ -298,13 +331,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
 
-    def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
-        """One metric over a dataset, in a stream."""
-        check_is_fitted(self)
-        require_no_target(y, sample_weight)
-        with open_executor(self.scheduler, self.threads) as executor:
-            return float(self.model_.score(data, executor=executor)[metric])
-
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
         """A dataset, or one over Dask arrays: nothing is read yet."""
         if isinstance(X, Dataset):
@@ -325,26 +351,32 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
-        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
-        if self._task == "classification":
-            y = classification_targets(y)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+        X, y, sample_weight = self._checked(X, y, sample_weight, True)
         data = from_arrays(X, y, sample_weight=sample_weight)
         self._note_columns(data, named=is_table(X))
         return data
 
+    def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
+        """Rows in memory as scikit-learn checks them, of a first or a later call; not the columns of a mixed table."""
+        if mixed:
+            y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
+        else:
+            X, y = validate_data(
+                self, X, y, reset=reset, ensure_all_finite=False, order="C", multi_output=True,
+                y_numeric=self._task == "regression",
+            )  # fmt: skip
+        if self._task == "classification":
+            y = classification_targets(y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+        return X, y, sample_weight
+
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
         """Arrays in memory as scikit-learn checks them, and the dtype to compute in."""
         table = is_table(X)
-        X, y = validate_data(
-            self, X, y, ensure_all_finite=False, order="C", multi_output=True, y_numeric=self._task == "regression"
-        )
-        if self._task == "classification":
-            y = classification_targets(y)
+        X, y, sample_weight = self._checked(X, y, sample_weight, False)
         columns = getattr(self, "feature_names_in_", None)
         if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             taken = sample_weight > 0  # without the others, all that is drawn is drawn as if they were not there
             X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
         names = None if columns is None else columns.tolist()
@@ -419,7 +451,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
-class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -473,22 +505,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         footprint_: projected memory, in bytes.
     """
 
-    _task = "regression"
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R², averaged over the outputs.
-
-        Args:
-            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
-            y: targets; None with a ``Dataset``.
-            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
-
-        Raises:
-            DataError: as ``predict``.
-        """
-        if isinstance(X, Dataset):
-            return self._score(X, y, sample_weight, "r2")
-        return float(super().score(X, y, sample_weight))
+    _task, _metric = "regression", "r2"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -496,7 +513,19 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         return tags
 
 
-class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+def _whole(kind: type[_Estimator]) -> type[_Estimator]:
+    """Insert the regressor's parameters, in their order, and its attributes into the documentation of a class."""
+    shared, own = inspect.getdoc(KernelRegressor), inspect.getdoc(kind)
+    if shared and own:  # Python may have been told to leave docstrings out
+        first, rest = shared.partition("Args:\n")[2].split("    memory: ")
+        summary, parameters, attributes = re.split("(?:The other .*\n\n)?Args:\n|\nAttributes:\n", own)
+        rest, more = rest.split("\nAttributes:\n")
+        kind.__doc__ = f"{summary}Args:\n{first}{parameters}    memory: {rest}\nAttributes:\n{attributes}\n{more}"
+    return kind
+
+
+@_whole
+class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
     Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
@@ -518,7 +547,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         classes_: the labels, sorted, shape (K,); of several labels a row their numbers, shape (L,).
     """
 
-    _task = "classification"
+    _task, _metric = "classification", "accuracy"
 
     def __init__(
         self,
@@ -558,21 +587,6 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         encoding = self.model_.encoding
         self.classes_ = encoding.values if isinstance(encoding, Classes) else np.arange(encoding.outputs)
         return self
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy.
-
-        Args:
-            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
-            y: labels; None with a ``Dataset``.
-            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
-
-        Raises:
-            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
-        """
-        if isinstance(X, Dataset):
-            return self._score(X, y, sample_weight, "accuracy")
-        return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

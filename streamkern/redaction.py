@@ -11,7 +11,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote
@@ -85,16 +85,14 @@ def keep_setting_secrets(settings: Mapping[str, str]) -> None:
         keep_url_secrets(value)
 
 
-def redacted(value: T, secrets: Iterable[str] = ()) -> T:
+def redacted(value: T) -> T:
     """Return the value without secrets.
 
     Args:
         value: text; or numbers, text, dictionaries, lists and tuples of these, as JSON has them. Values of a dictionary
             called ``settings`` or ``storage_options`` are hidden by name as well. Other objects stay as they are.
-        secrets: further texts to hide.
     """
-    more = tuple(secrets)
-    return cast(T, _redacted(value, cache(lambda: _hidden(more))))  # few values hold text: it is made where one does
+    return cast(T, _redacted(value, cache(_hidden)))  # few values hold text: it is made where one does
 
 
 def _redacted(value: Any, hidden: Callable[[], re.Pattern[str] | None], by_name: bool = False) -> Any:
@@ -213,11 +211,10 @@ def _of_variable(name: str, value: str) -> tuple[str, ...]:
     return tuple(part for part in parts if len(part) >= _LONG and not (part.isdigit() and len(part) < 16))
 
 
-def _hidden(more: Iterable[str]) -> re.Pattern[str] | None:
+def _hidden() -> re.Pattern[str] | None:
     """Matches the secrets given and those of the environment, as they may be written."""
     environment = {each for name, value in os.environ.items() for each in _of_variable(name, value)}
-    known = _given | {each for each in more if len(each) >= 4} | environment
-    forms = {form for secret in known for form in _forms(secret) if len(form) >= 4}
+    forms = {form for secret in _given | environment for form in _forms(secret) if len(form) >= 4}
     if not forms:
         return None
     words = sorted(forms, key=len, reverse=True)

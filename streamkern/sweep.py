@@ -60,12 +60,7 @@ class Blocks(Protocol):
 
 @dataclass(eq=False)
 class ScanWork:
-    """A contribution on the blocks of a scan: all rows.
-
-    Args:
-        blocks: where blocks come from.
-        contribution: of each block.
-    """
+    """A contribution on the blocks of a scan: all rows."""
 
     blocks: Blocks
     contribution: Contribute

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from streamkern.backends.base import Backend
-from streamkern.errors import DataError, UsageError, require_counts, require_types
+from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters
 from streamkern.user_code import code_identity, in_words, users_place
@@ -86,7 +86,7 @@ class FeatureDropout(Parameters):
     def __post_init__(self) -> None:
         require_types(self)
         require_probability(self)
-        require_finite(self, "value")
+        require_finite(self)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
@@ -228,15 +228,6 @@ def require_probability(augmentation: Any) -> None:
             f"The probability is {augmentation.probability}.",
             where=f"{type(augmentation).__name__}(probability=...)",
             expected="a number from 0 to 1",
-        )
-
-
-def require_finite(augmentation: Any, name: str) -> None:
-    """Raises UsageError unless the parameter is a finite number."""
-    value = getattr(augmentation, name)
-    if not np.isfinite(value):
-        raise UsageError(
-            f"{name} is {value}.", where=f"{type(augmentation).__name__}({name}=...)", expected="a finite number"
         )
 
 

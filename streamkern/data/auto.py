@@ -301,12 +301,7 @@ class AutoScale:
 
 
 class Facts:
-    """Contributes rows, missing values a column, a sample, categories and classes.
-
-    Args:
-        dataset: whose rows they are, as stored.
-        classes: whether the target is one of classes.
-    """
+    """Contributes rows, missing values a column, a sample, categories and classes."""
 
     def __init__(self, dataset: Dataset, classes: bool) -> None:
         schema = _kinds(dataset)

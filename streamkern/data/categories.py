@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import UNKNOWN, Encode, TargetMeans, folds_of
+from streamkern.data.encoders import Encode, TargetMeans, Unknown, folds_of
 from streamkern.data.preprocess import (
     Contribution,
     Step,
@@ -47,15 +47,11 @@ class _Categorical(Swept):
     """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
 
     columns: Sequence[str | int] | None = None
-    unknown: str = "missing"
+    unknown: Unknown = "missing"
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
         require_columns(self)
-        if self.unknown not in UNKNOWN:
-            raise UsageError(
-                f"unknown is {self.unknown!r}.", where=f"{name}(unknown=...)", expected=" or ".join(map(repr, UNKNOWN))
-            )
+        require_types(self, "unknown")
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return CategoriesSeen(self._positions(dataset), dataset)
@@ -325,12 +321,7 @@ def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None)
 
 
 class CategoriesSeen:
-    """Contributes the values of some columns, with infinity for a missing value.
-
-    Args:
-        columns: their positions.
-        dataset: whose rows they are.
-    """
+    """Contributes the values of some columns, with infinity for a missing value."""
 
     def __init__(self, columns: tuple[int, ...], dataset: Dataset) -> None:
         self.columns, self.source = columns, dataset.source

@@ -28,9 +28,6 @@ class DeviceAssembly(Assembly):
 
     Noise is made there, of the same counters as on the CPU. Other operations (transforms, images, mixing, a
     user's function, float64) are done on the CPU, and the finished rows are copied.
-
-    Args:
-        device: where rows go.
     """
 
     device: Device | None = field(default=None, kw_only=True)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from streamkern.types import Array, IntArray
 Names = tuple[str, ...] | None
 """Names of features, or None where they have none."""
 
-UNKNOWN = ("missing", "error", "ignore")
+Unknown = Literal["missing", "error", "ignore"]
 """Treatments of a category that training did not see."""
 
 _FOLDS = 0x666F6C64  # name of the draw of folds
@@ -32,9 +32,6 @@ _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2
 @dataclass(eq=False)
 class Lookup:
     """Look-ups of encoders while they encode rows: the text of a number, and a count of unknown categories.
-
-    Args:
-        source: the stored rows.
 
     Attributes:
         unseen: rows with a category that training did not see, by column.
@@ -205,7 +202,7 @@ class Encode(Encoder):
         words = all(word is None or isinstance(word, str) for words in self.words for word in words)
         named = not self.words or [len(words) for words in self.words] == sizes
         labelled = len(self.labels) in (0, len(self.columns)) and all(isinstance(name, str) for name in self.labels)
-        flags = type(self.one_hot) is bool and self.unknown in UNKNOWN
+        flags = type(self.one_hot) is bool and self.unknown in get_args(Unknown)
         return super().sound and _are_categories(self) and words and named and labelled and flags
 
 

@@ -16,12 +16,7 @@ from streamkern.types import IntArray, Rows
 
 
 class FilteredSource(DerivedSource):
-    """The rows of a source that rules choose, in stored order; a chunk without any is left out and never read.
-
-    Args:
-        source: the stored rows.
-        rules: which rows take part.
-    """
+    """The rows of a source that rules choose, in stored order; a chunk without any is left out and never read."""
 
     def __init__(self, source: Source, rules: Sequence[Chooser]) -> None:
         super().__init__(source)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.base import Backend
-from streamkern.data.augment import require_finite, require_probability
-from streamkern.errors import DataError, UsageError, require_types
+from streamkern.data.augment import require_probability
+from streamkern.errors import DataError, UsageError, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters
 
@@ -41,7 +41,7 @@ class RandomCrop(Parameters):
     def __post_init__(self) -> None:
         _require_shape(self)
         require_types(self)
-        require_finite(self, "value")
+        require_finite(self)
         if self.padding < 0:
             raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
 
@@ -113,7 +113,7 @@ class RandomErasing(Parameters):
         _require_shape(self)
         require_types(self)
         require_probability(self)
-        require_finite(self, "value")
+        require_finite(self)
         for name, most in (("area", 1.0), ("aspect", math.inf)):
             low, high = getattr(self, name)
             if not (0 < low <= high <= most and math.isfinite(high)):

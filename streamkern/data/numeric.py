@@ -60,10 +60,6 @@ def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
 
     By means of the target, those of up to ``MOST_NUMBERS`` columns whose values come again and again may be: numbers
     that are codes, or amounts that a law fixes. See ``explains_more``.
-
-    Args:
-        X: rows of the sample.
-        columns: of numbers.
     """
     found = Joined([], [])
     for j in columns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import MOST_COMPONENTS, Expected, Fill, Project, Transform, UnitRows
-from streamkern.errors import DataError, UsageError, require_counts, require_types
+from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray, Parameters
 
@@ -251,7 +251,7 @@ class Impute(Parameters):
         UsageError: an unknown policy, or a value that is not finite.
     """
 
-    policy: str = "mean"
+    policy: Literal["mean", "median", "constant"] = "mean"
     value: float = 0.0
     columns: tuple[str | int, ...] | None = None
     indicator: bool = False
@@ -259,12 +259,7 @@ class Impute(Parameters):
     def __post_init__(self) -> None:
         require_types(self, "policy", "value", "indicator")
         require_columns(self)
-        if self.policy not in ("mean", "median", "constant"):
-            raise UsageError(
-                f"The policy is {self.policy!r}.", where="Impute(policy)", expected='"mean", "median" or "constant"'
-            )
-        if not np.isfinite(self.value):
-            raise UsageError(f"The value is {self.value}.", where="Impute(value=...)", expected="a finite number")
+        require_finite(self)
 
     def only(self, dataset: Dataset) -> IntArray | None:
         rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))

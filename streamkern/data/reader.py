@@ -25,12 +25,7 @@ KEPT_BYTES = 16 << 20
 
 
 def reading_bytes(source: Source, readers: int) -> int:
-    """Bytes that threads hold which go through chunks of a source: each has one, and reads the next.
-
-    Args:
-        source: the source.
-        readers: threads.
-    """
+    """Bytes that threads hold which go through chunks of a source: each has one, and reads the next."""
     row, decoding, once, libraries = source.reading()
     chunks, largest = len(source.bounds) - 1, int(np.diff(source.bounds).max(initial=0))
     rows = 0 if source.in_memory else min(2 * readers, chunks) * largest * row
@@ -59,10 +54,6 @@ class Reader:
 
     Two threads that want one chunk read it once. Each thread's most recent chunk stays, even over the budget: threads
     that go through chunks of their own do not push out one another's. A read that fails leaves nothing behind.
-
-    Args:
-        dataset: whose source is read.
-        cache_bytes: bytes of chunks kept.
 
     Attributes:
         remote: whether a read is a round trip to a store.

@@ -72,11 +72,7 @@ class Extremes:
 
 @dataclass(eq=False)
 class RawScan:
-    """The blocks of a scan as stored, with their places in words.
-
-    Args:
-        scan: the scan.
-    """
+    """The blocks of a scan as stored, with their places in words."""
 
     scan: Scan
 

@@ -156,11 +156,7 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
 @serializable
 @dataclass(frozen=True)
 class UnitRows(_SameColumns):
-    """Rows divided by their Euclidean norm; a row of zeros stays.
-
-    Args:
-        n_in: d.
-    """
+    """Rows divided by their Euclidean norm; a row of zeros stays."""
 
     n_in: int
 
@@ -319,13 +315,18 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
         kind = facts.pop("name")
         prefix = f"transform{number}_"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if kind == "Fill":
+        if kind == "Affine":
+            made.append(Affine(own["factor"], own["shift"]))
+        elif kind == "Fill":
             made.append(Fill(own["values"], tuple(facts.get("indicators", ()))))
         elif (encoder := load_encoder(kind, facts, own)) is not None:
             made.append(encoder)
-        elif kind in ("Affine", "LinearMap", "UnitRows", "Project"):
-            plain = {"Affine": Affine, "LinearMap": LinearMap, "UnitRows": UnitRows, "Project": Project}[kind]
-            made.append(plain(**facts, **own))
+        elif kind == "LinearMap":
+            made.append(LinearMap(own["matrix"]))
+        elif kind == "UnitRows":
+            made.append(UnitRows(**facts))
+        elif kind == "Project":
+            made.append(Project(**facts))
         else:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",

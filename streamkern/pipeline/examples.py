@@ -30,11 +30,6 @@ _DRAW = 7  # distinguishes this draw from others of the data set
 def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
     """A fixed draw of training rows, scaled, and their first copies.
 
-    Args:
-        dataset: training rows.
-        encoding: of their targets.
-        executor: where they are read.
-
     Returns:
         ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
         encoded, shape (k,) or (k, c); ``ids``, shape (k,). Nothing where rows are wider than ``WIDEST``.

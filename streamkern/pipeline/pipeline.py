@@ -140,8 +140,7 @@ class Pipeline:
             ("metric", isinstance(self.metric, AGOP | None), "sk.AGOP(), or None"),
             ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
-            ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),
-            ("seed", hasattr(self.seed, "__index__"), "a whole number"),
+            ("lanes", self.lanes >= 1, "a whole number, at least 1"),
         ):
             if not right:
                 raise UsageError(

@@ -315,13 +315,7 @@ def tune(
 
 
 def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
-    """The command to type next, where settings of the file give the choice, else the lines to write into the file.
-
-    Args:
-        found: the tuning.
-        file: the pipeline file.
-        settings: settings it was given.
-    """
+    """The command to type next, where settings of the file give the choice, else the lines to write into the file."""
     wanted = found.pipeline
     sigma = None if found.search is not None else _bandwidth(found.kernel)
     given = {"bandwidth": sigma, "centers": getattr(wanted.centers, "p", None)}

@@ -85,16 +85,7 @@ def added_night(
     forget: Dataset | None,
     threads: int | None,
 ) -> tuple[Night | None, str | None]:
-    """Return the decision of a night that updates the champion's sums; or why every row is read again.
-
-    Args:
-        pipeline: the definition.
-        sums: its ``ledger``.
-        champion: the model in use.
-        models: where it is.
-        forget: rows that are no longer there.
-        threads: at most so many.
-    """
+    """Return the decision of a night that updates the champion's sums; or why every row is read again."""
     number = models.champion
     reuse = reusable(pipeline, sums, champion, models.record(number), forget)
     if isinstance(reuse, str):

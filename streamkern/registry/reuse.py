@@ -35,12 +35,10 @@ class Reuse(NamedTuple):
     Attributes:
         added: the rows that are new, or None.
         reused: rows that are not read.
-        forgotten: rows that are taken away.
     """
 
     added: Dataset | None
     reused: int
-    forgotten: int
 
 
 def ledger(pipeline: Pipeline) -> dict[str, Any]:
@@ -101,7 +99,7 @@ def reusable(
             return "no rows are new"
         added = None
     n = 0 if added is None else added.base_rows
-    return Reuse(added, pipeline.train.base_rows - n, lost)
+    return Reuse(added, pipeline.train.base_rows - n)
 
 
 def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tuple[list[tuple[int, int]], list[Any]]:

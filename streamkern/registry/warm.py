@@ -24,12 +24,7 @@ from streamkern.solvers.warm import SHARE, WarmEigenPro
 
 
 def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
-    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
-
-    Args:
-        pipeline: the definition.
-        champion: the model in use.
-    """
+    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start."""
     if pipeline.partition is not None:
         return _warm_leaves(pipeline, pipeline.partition, champion)
     reason = _obstacle(pipeline, champion)

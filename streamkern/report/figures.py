@@ -260,11 +260,11 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def bins(values: Array, n: int = 40) -> tuple[Array, Array]:
-    """Counts of values in ``n`` equal bins from their 0.5% to their 99.5% quantile; the ends take in the rest."""
+def bins(values: Array) -> tuple[Array, Array]:
+    """Counts of values in 40 equal bins from their 0.5% to their 99.5% quantile; the ends take in the rest."""
     low, high = (float(np.quantile(values, q)) for q in (0.005, 0.995))
     if not high > low:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, n + 1)
+    edges = np.linspace(low, high, 41)
     counts, _ = np.histogram(np.clip(values, low, high), edges)
     return edges, counts

@@ -73,11 +73,7 @@ class Spread:
 
 
 class LabelCounts:
-    """Rows of each label; None where there are too many to count. Adds.
-
-    Args:
-        counts: by label.
-    """
+    """Rows of each label; None where there are too many to count. Adds."""
 
     def __init__(self, counts: Counter[Any] | None) -> None:
         self.counts = counts

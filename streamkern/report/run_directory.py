@@ -88,9 +88,6 @@ class RunDirectory:
 def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     """Read a run directory.
 
-    Args:
-        folder: the run directory.
-
     Raises:
         UsageError: it is not a run directory.
     """

@@ -23,12 +23,6 @@ Trial = dict[str, Any]
 def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) -> None:
     """Write the page of a tuning.
 
-    Args:
-        tuning: the contents of ``tune.json``.
-        path: the file.
-        name: of the pipeline.
-        command: of the next step.
-
     Raises:
         StorageError: it cannot be written.
     """

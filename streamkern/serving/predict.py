@@ -274,11 +274,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Blocks:
-    """Blocks of a stream, cut where a part ends. Only the rest of the last block is in memory.
-
-    Args:
-        stream: blocks in their order.
-    """
+    """Blocks of a stream, cut where a part ends. Only the rest of the last block is in memory."""
 
     def __init__(self, stream: Iterator[Predicted]) -> None:
         self.stream = stream

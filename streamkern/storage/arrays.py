@@ -53,7 +53,7 @@ class ArraySource(Source):
         self._y: Array | None = None
         if y is not None:
             y = np.asarray(y)
-            require_as_long(len(X), y.shape, "y")
+            require_as_long(len(X), y.shape)
             self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
             self._y = as_target(y, self.target)
         if chunk_rows is None:
@@ -102,12 +102,12 @@ def require_rows(shape: tuple[int, ...], where: str) -> None:
         )
 
 
-def require_as_long(n: int, shape: tuple[int, ...], where: str) -> None:
+def require_as_long(n: int, shape: tuple[int, ...]) -> None:
     """Raises DataError unless a target of this shape has one entry for each of ``n`` rows."""
     if not shape or shape[0] != n:
         raise DataError(
             f"{n} rows of features and a target of shape {shape}",
-            where=where,
+            where="y",
             expected=f"shape ({n},) or ({n}, c)",
             remedy="give one target a row",
         )

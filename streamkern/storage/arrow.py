@@ -119,22 +119,17 @@ def describe_column(values: pa.ChunkedArray) -> Described:
     return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
 
 
-def _looked_up(part: pa.Array, of: Callable[[str], Any], missing: Any) -> Array:
-    """A value for each text, made once for all that are alike."""
-    encoded = part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
-    known = [*(missing if text is None else of(text) for text in encoded.dictionary.to_pylist()), missing]
-    made: Array = np.array(known, dtype=float if isinstance(missing, float) else object)
-    return np.asarray(made[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
-
-
 def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
     """Targets of rows, shape (n,) or (n, c), of the target's dtype; objects with None for nulls, if there are any.
 
     Rows with one label share one text where the column holds a dictionary.
     """
     if target.dtype == object and all(is_text(values.type) and _is_coded(values) for values in columns):
-        nothing = np.empty(0, dtype=object)
-        return np.concatenate([nothing, *(_looked_up(part, str, None) for part in columns[0].chunks)])
+        parts = [np.empty(0, dtype=object)]
+        for part in columns[0].chunks:
+            known = np.array([*part.dictionary.to_pylist(), None], dtype=object)
+            parts.append(known[part.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
+        return np.concatenate(parts)
     if any(values.null_count for values in columns):
         made = [np.array(without_dictionary(values).to_pylist(), dtype=object) for values in columns]
     else:
@@ -447,10 +442,6 @@ def _mapped(file: TableFile) -> Any:
 
 class ArrowSource(TableSource):
     """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
-
-    Args:
-        file: the file.
-        request: the columns to use.
 
     Raises:
         StorageError: it is not an Arrow IPC file.

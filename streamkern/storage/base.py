@@ -214,11 +214,7 @@ FACETS = tuple(Source.__annotations__)
 
 
 class DerivedSource(Source):
-    """The rows of another source, changed in some way: every facet is the other's unless a subclass changes it.
-
-    Args:
-        source: the other source.
-    """
+    """The rows of another source, changed in some way: every facet is the other's unless a subclass changes it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

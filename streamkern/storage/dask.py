@@ -47,7 +47,7 @@ class DaskArraySource(Source):
         if y is not None:
             y = y if isinstance(y, da.Array) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
             require_known(y, "y")
-            require_as_long(X.shape[0], y.shape, "y")
+            require_as_long(X.shape[0], y.shape)
             self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
             self._y = y.rechunk({0: X.chunks[0]})
         self._X = X

@@ -47,9 +47,6 @@ class WholeChunks:
     def decoded(self, stored: Any) -> Array:
         """Return the rows of a stored chunk.
 
-        Args:
-            stored: its bytes.
-
         Raises:
             ValueError: the frame is not that of such a chunk.
             RuntimeError: the checksum or the frame is wrong.

@@ -15,11 +15,7 @@ RECORD = "_streamkern.json"
 
 
 def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The record that ``ingest`` wrote next to a local data set: sources, options, version. None of any other.
-
-    Args:
-        path: the data set's directory.
-    """
+    """The record that ``ingest`` wrote next to a local data set: sources, options, version. None of any other."""
     place = Path(os.fspath(path).removeprefix("file://"))
     try:
         if (place / RECORD).exists():

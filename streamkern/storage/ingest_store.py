@@ -23,10 +23,6 @@ class Sending:
     The group's own metadata, which says that it is whole, is the last object that is written; until then it says that
     it is not, so that what was sent by halves is never read. What was made stays on the disk until all of it is there.
 
-    Args:
-        url: of a store that lists.
-        storage_options: for fsspec.
-
     Attributes:
         place: where the group is made: below TMPDIR, by the URL.
     """

@@ -21,10 +21,6 @@ AT_ONCE = 8
 class Objects(Remote):
     """One place in a store, to read and to write. Paths are relative to it.
 
-    Args:
-        url: any fsspec URL of a store that lists.
-        storage_options: for fsspec.
-
     Raises:
         StorageError: there is no file system for the URL, or it does not list.
     """

@@ -124,11 +124,6 @@ def reread(read: Callable[[], T]) -> T:
 class Remote:
     """One place in a store, read with patience. Thread-safe, picklable.
 
-    Args:
-        url: any fsspec URL.
-        storage_options: for fsspec.
-        retry: how long to be patient.
-
     Attributes:
         root: the place, as the file system calls it.
         lists: whether the store can list its objects.
@@ -349,13 +344,7 @@ class Remote:
 
 
 class RemoteFile(io.RawIOBase):
-    """An object as a seekable file; each read is one request.
-
-    Args:
-        remote: where it is.
-        path: which it is.
-        size: its bytes.
-    """
+    """An object as a seekable file; each read is one request."""
 
     def __init__(self, remote: Remote, path: str, size: int) -> None:
         super().__init__()

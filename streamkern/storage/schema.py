@@ -130,12 +130,11 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
     return Schema(tuple(columns))
 
 
-def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
+def declared(schema: Any) -> dict[str, Column]:
     """The user's declarations of columns, by name.
 
     Args:
         schema: a Schema, names with their kinds, or None.
-        where: the parameter, for errors.
 
     Raises:
         UsageError: it is something else, or a kind is unknown.
@@ -146,12 +145,14 @@ def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
         return {column.name: column for column in schema.columns}
     if not isinstance(schema, Mapping) or not all(isinstance(name, str) for name in schema):
         raise UsageError(
-            f"schema is {schema!r}.", where=where, expected='kinds of columns by name: {"zip": "category"}'
+            f"schema is {schema!r}.", where="schema", expected='kinds of columns by name: {"zip": "category"}'
         )
     for name, kind in schema.items():
         if kind not in COLUMN_KINDS:
             raise UsageError(
-                f"The kind of column {name!r} is {kind!r}.", where=where, expected=f"one of {', '.join(COLUMN_KINDS)}"
+                f"The kind of column {name!r} is {kind!r}.",
+                where="schema",
+                expected=f"one of {', '.join(COLUMN_KINDS)}",
             )
     # The stored type says whether a category's values are text.
     return {name: Column(name, kind) for name, kind in schema.items()}

@@ -75,7 +75,7 @@ class TargetedSource(DerivedSource):
     def __init__(self, source: Source, y: Any, name: str = "target") -> None:
         super().__init__(source)
         y = np.asarray(y)
-        require_as_long(int(source.bounds[-1]), y.shape, "y")
+        require_as_long(int(source.bounds[-1]), y.shape)
         self.target = target_of(name, y.dtype, y.shape[1:], "y")
         self._y: Array = as_target(y, self.target)
         self.in_memory = False

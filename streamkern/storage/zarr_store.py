@@ -18,11 +18,7 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class RemoteStore(Store):
-    """A zarr hierarchy in a remote place, to read.
-
-    Args:
-        remote: the place.
-    """
+    """A zarr hierarchy in a remote place, to read."""
 
     supports_writes = False
     supports_deletes = False

@@ -8,10 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
@@ -57,13 +56,13 @@ def has_sums(estimator: Any) -> bool:
 class _Updates:
     """Base class of the classifier and the regressor."""
 
-    _task: str
     model_: KernelMachine
     report_: dict[str, Any]
     scheduler: Scheduler
     threads: int | None
     _budget: Callable[[], int]
     _trained: Callable[..., Self]
+    _checked: Callable[..., tuple[Any, Any, Any]]
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -95,7 +94,8 @@ class _Updates:
         else:
             y = given_target(y)
             if not is_dask_array(X):
-                X, y, sample_weight = self._checked(X, y, sample_weight)
+                mixed = is_mixed(X) or (model.schema is not None and not model.schema.plain)
+                X, y, sample_weight = self._checked(X, y, sample_weight, mixed, reset=False)
             rows = (X, y, sample_weight)
         data, budget = rows_for(model, rows), self._budget()
         added, forgotten = (data, None) if verb == "add" else (None, data)
@@ -103,22 +103,6 @@ class _Updates:
             self.model_ = updated(model, added, forgotten, None, False, executor, budget)
         self.report_ = self.report_ | {"updates": self.model_.metadata["updates"]}
         return self
-
-    def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-        """Rows in memory as scikit-learn checks those of a second call."""
-        schema = self.model_.schema
-        if is_mixed(X) or (schema is not None and not schema.plain):
-            y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
-        else:
-            X, y = validate_data(
-                self, X, y, reset=False, ensure_all_finite=False, order="C", multi_output=True,
-                y_numeric=self._task == "regression",
-            )  # fmt: skip
-        if isinstance(self.model_.encoding, Classes):
-            y = column_or_1d(y, warn=True)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
-        return X, y, sample_weight
 
 
 class RegressorUpdates(_Updates):

@@ -323,11 +323,7 @@ def _without_centers(
 
 @dataclass(eq=False)
 class _Equal:
-    """Contributes the digests of rows that are among given ones.
-
-    Args:
-        wanted: digests.
-    """
+    """Contributes the digests of rows that are among given ones."""
 
     wanted: frozenset[bytes]
 
