@@ -52,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay as long as the process: the collector need not walk through half a million objects."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache that is not the user's, and a place for what is temporary that is where ``tmp_path`` is."""
@@ -67,6 +73,7 @@ def free_memory() -> Iterator[None]:
     """What the tests of a file have left goes back to the system: budgets of the next count what the process holds."""
     yield
     gc.collect()
+    gc.freeze()
     release()
 
 

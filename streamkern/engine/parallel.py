@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from streamkern.errors import UsageError
 
@@ -38,6 +39,22 @@ def thread_count(threads: int | None) -> int:
     return int(threads)
 
 
+_found: tuple[int, ThreadpoolController] | None = None  # the libraries of that many modules
+
+
+def one_blas_thread() -> Any:
+    """Give BLAS one thread, until ``restore_original_limits()`` of the returned object is called.
+
+    Its libraries are looked for again where modules have been imported since: that takes milliseconds, as a small
+    prediction does.
+    """
+    global _found
+    found, modules = _found, len(sys.modules)
+    if found is None or found[0] != modules:
+        _found = found = modules, ThreadpoolController()
+    return found[1].limit(limits=1, user_api="blas")
+
+
 def row_parts(n: int, p: int, d: int) -> list[slice]:
     """Cut n rows of d features for k(X, Z) with p centers. Shapes alone decide the cut, so threads change no bits."""
     rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + VALUE)) // 16 * 16))
@@ -55,7 +72,7 @@ def run_parts(task: Callable[[slice], Any], parts: list[slice], threads: int | N
         for part in parts:
             task(part)
         return
-    limits = threadpool_limits(1, user_api="blas")
+    limits = one_blas_thread()
     try:
         with ThreadPoolExecutor(threads, thread_name_prefix="streamkern") as pool:
             for _ in pool.map(task, parts):

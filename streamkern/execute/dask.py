@@ -24,9 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
-from threadpoolctl import threadpool_limits
 
-from streamkern.engine.parallel import default_threads
+from streamkern.engine.parallel import default_threads, one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
 from streamkern.execute.client import CONNECT, connect
@@ -134,7 +133,7 @@ class DaskExecutor:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
             else:
                 self.client = self._given
-            limits = threadpool_limits(1, user_api="blas")
+            limits = one_blas_thread()
             stack.callback(limits.restore_original_limits)
             self._pool = stack.enter_context(ThreadPoolExecutor(self._threads, thread_name_prefix="streamkern"))
             self._workers.clear()

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
-from streamkern.engine.parallel import thread_count
+from streamkern.engine.parallel import one_blas_thread, thread_count
 from streamkern.execute.base import (
     Allowance,
     Executor,
@@ -73,14 +73,14 @@ class ThreadsExecutor:
         self.slots = thread_count(threads)
         self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
-        self._limits: threadpool_limits | None = None
+        self._limits: Any = None
         self._within: object = None  # the executor in whose task this one is open
 
     def __enter__(self) -> ThreadsExecutor:
         # In a task BLAS has one thread already, and looking for its libraries takes milliseconds.
         self._within = getattr(_thread, "executor", None)
         if self._within is None:
-            self._limits = threadpool_limits(1, user_api="blas")
+            self._limits = one_blas_thread()
         elif self.slots == 1:  # the task's thread is the one: another would take turns with it at Python's lock
             _serve(self)
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))

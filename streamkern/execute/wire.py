@@ -17,8 +17,8 @@ from typing import Any
 import cloudpickle
 from distributed import get_worker
 from distributed.protocol import pickle
-from threadpoolctl import threadpool_limits
 
+from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError
 from streamkern.execute.base import PIPELINE_FILE, Allowance
 from streamkern.execute.request_counts import ProcessCounts, process_counts
@@ -53,7 +53,7 @@ class Shared:
         self.held = resident()
         self.value = loads(payload)
         self._bytes = len(payload)
-        threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
+        one_blas_thread()  # here, after every library in use was imported by unpickling
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shared, (dumps(self.value), self.allowed)

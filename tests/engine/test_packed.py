@@ -46,6 +46,24 @@ def kernel_matrix(p: int, lead: int) -> np.ndarray:
     return np.where(same, K, low)
 
 
+@pytest.mark.parametrize(("p", "lead"), [*SHAPES, (4 * PANEL + 70, PANEL), (4 * PANEL + 70, 3 * PANEL)], ids=str)
+@pytest.mark.parametrize("name", ENGINES)
+def test_products_of_parts_of_a_factor_add_up_to_that_of_the_whole(name: str, p: int, lead: int):
+    """Of two panels each: inside the lead, across its end, and beyond it."""
+    engine = ENGINES[name]()
+    W = engine.packed_factor(expansion(p, engine), SHIFT, lead)
+    B = np.random.default_rng(1).normal(size=(p, 3)).astype(np.float32)
+    total = np.zeros((p, 3))
+    for start in range(0, p, 2 * PANEL):
+        part = W.part(slice(start, min(start + 2 * PANEL, p)))
+        own = slice(max(start, lead), max(start + len(part.scales), lead))
+        assert part.p == lead + own.stop - own.start
+        found = engine.packed_product(engine.place(part), np.concatenate([B[:lead], B[own]]))
+        total[:lead] += found[:lead]
+        total[own] += found[lead:]
+    np.testing.assert_allclose(total, engine.packed_product(W, B), rtol=0, atol=1e-5 * np.abs(total).max())
+
+
 @pytest.mark.parametrize(("p", "lead"), SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ENGINES)
