@@ -164,9 +164,6 @@ def limited(budget: int) -> Iterator[None]:
     A budget is the whole process's, with its memory before. Of several in force at a time, in threads of one process,
     the largest counts.
 
-    Args:
-        budget: bytes that the process may hold.
-
     Raises:
         MemoryLimitError: the process exceeded the budget, or the system refused an allocation.
     """

@@ -60,10 +60,6 @@ def require_alike(
 def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
     """Check that rows which were scaled by their owner are scaled as the training rows.
 
-    Args:
-        rows: the rows as they were given.
-        prepared: the same rows with the scaling of the training rows.
-
     Raises:
         UsageError: they have a scaling of their own.
     """

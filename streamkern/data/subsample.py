@@ -178,12 +178,7 @@ def weighted(
 
 
 def rows_of(source: Source, ids: IntArray) -> Rows:
-    """Stored rows by ascending id. Reads each chunk they lie in once, and keeps none.
-
-    Args:
-        source: the stored rows.
-        ids: row ids, ascending, shape (k,), k >= 1.
-    """
+    """Stored rows by ascending id. Reads each chunk they lie in once, and keeps none."""
     chunks = np.searchsorted(source.bounds, ids, side="right") - 1
     pieces = []
     for number in np.unique(chunks).tolist():

@@ -132,10 +132,6 @@ class Fill:
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
     """Refuse rows whose text a model takes for numbers.
 
-    Args:
-        source: stored rows.
-        transforms: of rows by the model, in order.
-
     Raises:
         DataError: a feature is text, and none of the transforms makes categories of it.
     """
@@ -238,12 +234,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Expected:
-    """A stand-in for a transform that is not fitted yet, in a projection of the memory of a fit.
-
-    Args:
-        n_in: features that come in.
-        n_out: features that are expected to go out.
-    """
+    """A stand-in for a transform that is not fitted yet, in a projection of the memory of a fit."""
 
     n_in: int
     n_out: int

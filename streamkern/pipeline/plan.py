@@ -355,13 +355,7 @@ def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> li
 
 
 def priced(pipeline: Pipeline, slots: int, p: int | None = None) -> Prices:
-    """Seconds of operations on this machine at the shapes of a pipeline, measured where they are not known.
-
-    Args:
-        pipeline: the definition.
-        slots: threads at work.
-        p: centers; by default those of the pipeline.
-    """
+    """Seconds of operations on this machine at the shapes of a pipeline, measured where they are not known."""
     data = planned(pipeline)
     if p is None:
         p = 0 if pipeline.centers is None else pipeline.centers.count(data)

@@ -142,12 +142,7 @@ def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[st
 
 @dataclass(eq=False)
 class RoutedScan(RawScan):
-    """The blocks of a scan as stored, with the leaf of each row.
-
-    Args:
-        scan: of rows as the tree's model sees them.
-        tree: of the model.
-    """
+    """The blocks of a scan as stored, with the leaf of each row."""
 
     tree: CutTree
 
@@ -158,12 +153,7 @@ class RoutedScan(RawScan):
 
 @dataclass(eq=False)
 class LeafTally:
-    """Contributes the rows of each leaf, and counts of their targets, or labels by (leaf, label).
-
-    Args:
-        leaves: how many.
-        target_edges: as for ``Tally``.
-    """
+    """Contributes the rows of each leaf, and counts of their targets, or labels by (leaf, label)."""
 
     leaves: int
     target_edges: Array | None

@@ -95,9 +95,6 @@ def stored_ratio(sums: tuple[Any, ...]) -> float:
 
     With K batches, the between-batch sum of squares has the expectation (K − 1) S² under a random order (the analysis
     of variance), S² being the variance of all labels, whatever the batches' sizes.
-
-    Args:
-        sums: of ``Spread`` over all rows.
     """
     batches, n, labels, between, ahead, first, second = sums
     if batches < 2 or n < 2:

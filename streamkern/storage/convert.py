@@ -45,13 +45,7 @@ _YEAR_10_000 = 253_402_300_800
 
 
 class UnfitError(ValueError):
-    """A value that is not of its column's kind.
-
-    Args:
-        row: its position in the column.
-        value: as it is written.
-        expected: values of the kind.
-    """
+    """A value that is not of its column's kind."""
 
     def __init__(self, row: int, value: Any, expected: str) -> None:
         super().__init__(row, value, expected)

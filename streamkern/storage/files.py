@@ -139,10 +139,6 @@ def read_json_file(path: Path) -> Any:
 def parse_json(data: bytes, where: str) -> Any:
     """Return the value of a JSON text.
 
-    Args:
-        data: the text.
-        where: its name in errors.
-
     Raises:
         ValueError: it is not JSON.
         StorageError: it is larger, or more deeply nested, than anything that streamkern writes.

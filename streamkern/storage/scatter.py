@@ -70,14 +70,6 @@ class SortedRuns:
     A run is rows [a, b) of the source: features, targets (codes, where they are strings), weights and hashes, one after
     another, in the order of the hashes; its labels stand in a file of their own. It appears under its name when it is
     whole.
-
-    Args:
-        folder: where they are kept.
-        n_features: width d of a row.
-        dtype: of the features.
-        target: name, kind and dtype of the target, or None.
-        seed: of the permutation.
-        weighted: whether rows have weights.
     """
 
     folder: Path

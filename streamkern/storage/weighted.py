@@ -63,11 +63,6 @@ class WeightedSource(DerivedSource):
 class TargetedSource(DerivedSource):
     """Rows of a source, with targets in memory.
 
-    Args:
-        source: the rows, without a target.
-        y: targets, shape (n,) or (n, c).
-        name: of the target.
-
     Raises:
         DataError: not one target a row, or of a type that cannot be a target.
     """
