@@ -52,7 +52,7 @@ def workers_of(cluster, number, **settings):
         start = time.monotonic()
         while len(executor.workers) < number:
             executor.look()
-            assert time.monotonic() < start + 30
+            assert time.monotonic() < start + 200
         yield executor
 
 
@@ -180,7 +180,7 @@ def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(c
         state = placement.after((0, 0), SharedState(), first.parts)
         start = time.monotonic()
         while not placement._asked[0, 1].done():
-            assert time.monotonic() < start + 30
+            assert time.monotonic() < start + 200
             time.sleep(0.05)
         found = placement.step((0, 1), state, [(1, 0)]).parts
         np.testing.assert_array_equal(found[1], wanted[1][1])
@@ -228,7 +228,7 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
         time.sleep(0.5)
         first = root.actor.step(dumps((1, (0, 0), ((0, 1),), None)))
         for call, wanted in zip((first, second), SharedSums().expected(2)[0], strict=True):
-            done = executor.opened(call.result(timeout=30), root.address)
+            done = executor.opened(call.result(timeout=200), root.address)
             np.testing.assert_array_equal(done.parts[1], wanted[1])
         placement.close()
 
@@ -248,7 +248,7 @@ def until_kept(placement, state, name=True):
     while state.base is before or bool(state.base.name) != name:
         more, state = steps(placement, 1, state)
         sums += more
-        assert time.monotonic() < start + 60
+        assert time.monotonic() < start + 200
     return sums, state
 
 
@@ -301,13 +301,13 @@ def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, 
             more, state = steps(placement, 1, state)
             sums += more
             stood_on.add(state.base.name)
-            assert time.monotonic() < start + 60
+            assert time.monotonic() < start + 200
         require_whole(tmp_path, state.base)  # of both workers, or already of the one that is left
         assert {place.name for place in tmp_path.glob("shares-*")} - stood_on  # the unfinished one
         while state.base.starts != (0,):  # the one that is left has all tiles
             more, state = steps(placement, 1, state)
             sums += more
-            assert time.monotonic() < start + 60
+            assert time.monotonic() < start + 200
         agree(sums, state, placement)
         placement.close()
 
@@ -421,7 +421,7 @@ def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
         start = time.monotonic()
         while len(executor.workers) < 2:
             executor.look()
-            assert time.monotonic() < start + 30
+            assert time.monotonic() < start + 200
         result = placement.step((0, 1), state)
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert len(result.shares) == 2
@@ -510,7 +510,7 @@ def pipeline() -> sk.Pipeline:
     start = time.monotonic()
     while not any(kept.name > "000002" for kept in folder.glob("checkpoints/*/0*")):  # in its third pass
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < start + 100
+        assert time.monotonic() < start + 200
         time.sleep(0.01)
     process.kill()
     process.communicate()
