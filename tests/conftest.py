@@ -46,9 +46,18 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+LONG = (
+    "test_memory.py", "test_docs.py", "test_cli.py", "test_estimators.py", "test_examples.py",
+    "storage/test_writer.py", "solvers/test_eigenpro.py", "solvers/test_conformance.py", "solvers/test_costs.py",
+    "report/test_browser.py", "execute/test_clusters.py", "execute/test_shared.py", "registry/test_retrain.py",
+)  # fmt: skip
+"""Files of half a minute or more, of many tests."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test that takes long come first, so that no process waits for one at the end."""
+    """Files that take long come first, so that no process waits for one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow |= {Path(__file__).parent / name for name in LONG}
     items.sort(key=lambda item: item.path not in slow)
 
 

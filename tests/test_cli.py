@@ -213,7 +213,7 @@ def started(command: Callable[..., Any]) -> Any:
     """A long run, past its first step."""
     size = Path("runs/digits/events.jsonl").stat().st_size
     process = command("run", DIGITS, "--set", "rows=1e9", "centers=200")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while '"event": "step"' not in Path("runs/digits/events.jsonl").read_text()[size:]:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end

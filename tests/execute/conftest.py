@@ -68,7 +68,7 @@ class Cluster:
             try:
                 return json.loads(self.file.read_text())["address"]
             except (FileNotFoundError, ValueError):
-                assert time.monotonic() < start + 30, (self.folder / "log2").read_text()
+                assert time.monotonic() < start + 200, (self.folder / "log2").read_text()
                 time.sleep(0.05)
 
     def add(self, threads: int = 1, memory: str | None = None) -> Any:
@@ -83,7 +83,7 @@ class Cluster:
 
     def keep(self, number: int) -> None:
         """Have exactly this many workers of one thread: new ones for those that died, were stopped or given up."""
-        with Client(self.address, set_as_default=False, timeout=30) as client:
+        with Client(self.address, set_as_default=False, timeout=200) as client:
             for worker in self.workers:
                 if worker.poll() is None and psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED:
                     worker.kill()

@@ -147,14 +147,14 @@ def test_threads_with_no_lane_left_begin_the_next_step():
 
         def contribute(self, block, state, begun=None):
             if block[-1] == 0:
-                assert gate.wait(60)
+                assert gate.wait(200)
             wait(list(pool.prefetch._ready.values()))
             return super().contribute(block, state, begun)
 
     with ThreadPoolExecutor(2) as threads, ThreadPoolExecutor(1) as driver:
         pool = LanePool(Slow(), range(4), 4, threads, begin=3)
         first = driver.submit(pool.step, (0, 0), 1.5, [(0, 1)])  # one thread is held up in lane 0
-        begun = [others.acquire(timeout=30) for _ in range(3)]
+        begun = [others.acquire(timeout=200) for _ in range(3)]
         over = first.done()
         gate.set()
         assert all(begun)

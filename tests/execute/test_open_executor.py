@@ -110,7 +110,7 @@ def test_a_client_that_is_given_stays_open(cluster):
     with Client(cluster.address, set_as_default=False) as client:
         with DaskExecutor(client) as executor:
             assert list(executor.imap(minus, [4], (1,))) == [3]
-        assert client.submit(minus, 4, 2, workers=list(executor.workers)).result(timeout=30) == 2
+        assert client.submit(minus, 4, 2, workers=list(executor.workers)).result(timeout=200) == 2
 
 
 def test_a_client_is_a_scheduler_and_is_kept_by_clones_and_left_out_of_pickles(cluster, tmp_path):

@@ -450,7 +450,7 @@ def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callabl
     for killed in range(10):
         kind = ("run", "checkpoint")[killed % 2]  # counted from the beginning, or from the first checkpoint
         seen = len(events(folder, kind))
-        process = start("run", file, "--run-dir", folder, "--checkpoint-seconds", "0", pause=0.03)
+        process = start("run", file, "--run-dir", folder, "--checkpoint-seconds", "0", pause=0.1)
         while process.poll() is None and len(events(folder, kind)) <= seen:
             time.sleep(0.01)
         time.sleep(luck.uniform(0.0, 0.7))

@@ -88,7 +88,7 @@ def show(browser: webdriver.Chrome, path: Path, width: int) -> list[list[float]]
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(path.resolve().as_uri())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         drawn: list[list[float]] = browser.execute_script(DRAWN)
         if all(colours > 2 for colours, *_ in drawn) or time.monotonic() > deadline:
@@ -256,7 +256,7 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
             assert browser.execute_script("return document.querySelector('meta[http-equiv=refresh]')") is None
         finally:
             live.close()
-            thread.join(10)
+            thread.join(100)
         assert not thread.is_alive()
     finally:
         run.kill()
@@ -272,7 +272,7 @@ def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[
         assert place.hostname == "127.0.0.1"
 
         def status(path: str, host: str) -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=100)
             connection.request("GET", path, headers={"Host": host})
             return connection.getresponse().status
 
@@ -281,7 +281,7 @@ def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[
         assert status(place.path, "evil.example") == 404
     finally:
         live.close()
-        thread.join(10)
+        thread.join(100)
     with pytest.raises(sk.UsageError, match="no run here"):
         LivePage([runs["digits"].parent])
 
@@ -293,7 +293,7 @@ def test_a_port_that_is_taken_is_told(runs: dict[str, Path], capsys: pytest.Capt
     assert "The page cannot be served: Address already in use." in capsys.readouterr().err
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 200.0) -> None:
     """Wait until something is true; a run that has just begun, or a page that is being replaced, is not there yet."""
     deadline = time.monotonic() + seconds
     while True:

@@ -22,8 +22,8 @@ STAGES = ["statistics", "centers", "step", "evaluate"]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every stored chunk is one of the source, and parts of predictions are small."""
-    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+    """Stored chunks are those of the source, rows without chunks are read a hundred at once, and parts are small."""
+    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 100 * 24)
     monkeypatch.setattr(serving, "PART_BYTES", 8 * 100)
 
 
