@@ -177,7 +177,7 @@ def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(store
     with anew, open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
         before = client.run(peak_resident)
-        fitted = fit(recipe, executor, 1 << 30)
+        fitted = fit(recipe, executor, resident() + (1 << 30))
         after = client.run(peak_resident)
     projected = fitted.footprint.worker_bytes(1)
     assert fitted.footprint.share

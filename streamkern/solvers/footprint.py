@@ -15,7 +15,7 @@ from streamkern.data.stream import ORDER_ROWS
 from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
-from streamkern.errors import PlanRefusedError
+from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.execute.base import BEGUN_BYTES, LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
@@ -462,7 +462,10 @@ def _alternatives(
     """Changes that would fit the budget, each by itself: a projection, and the largest of each number that does."""
 
     def fits(**changes: Any) -> bool:
-        return project(**changes).peak <= result.budget
+        try:
+            return project(**changes).peak <= result.budget
+        except UsageError:  # so few centers have no preconditioner
+            return False
 
     def most(value: int, name: str) -> int:
         return _most(value, lambda fewer: fits(**{name: fewer}))

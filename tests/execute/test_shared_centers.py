@@ -21,7 +21,7 @@ from streamkern.solvers.score import SquaredError
 from tests.execute.test_shared import workers_of
 
 N, P, TILE = 5_000, 2_400, 512  # five tiles, the last of which is not whole
-LEAD = 1_024
+LEAD, HALF = 1_024, 1_536  # that the memory allows, and the most that there are
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ def expected(rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streamkern.solvers.packed.CENTER_TILE", TILE)
         with ThreadsExecutor(2) as executor:
-            return {lead: weights(rows, executor, lead) for lead in (LEAD, P)}
+            return {lead: weights(rows, executor, lead) for lead in (LEAD, HALF)}
 
 
-@pytest.mark.parametrize("lead", [LEAD, P])
+@pytest.mark.parametrize("lead", [LEAD, HALF])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expected, workers, lead):
     with workers_of(cluster, workers) as executor:
