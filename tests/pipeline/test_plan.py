@@ -281,7 +281,8 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
 
 def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypatch):
     """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
-    monkeypatch.setattr(sys.modules["streamkern.pipeline.plan"], "loaded", lambda: 300 << 20)  # whatever earlier tests have left
+    module = sys.modules["streamkern.pipeline.plan"]
+    monkeypatch.setattr(module, "loaded", lambda: 300 << 20)  # whatever earlier tests have left
     n, p, d = 100_000, 20_000, 784
     pipeline = many(n, p, sk.EigenPro(), d)
 
