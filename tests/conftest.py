@@ -29,8 +29,8 @@ settings.load_profile("ci")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Threads of BLAS and OpenMP that have nothing to do sleep, rather than turn round for a while on a core that the other
-# process of the tests would use. Read where a library is loaded: in the processes that this one starts.
+# Idle threads of BLAS and OpenMP sleep at once: by default they spin for a while, on a core that the other process of
+# the tests would use. A library reads these variables when it is loaded: in the processes that this one starts.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

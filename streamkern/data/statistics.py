@@ -106,7 +106,7 @@ class Moments:
     Args:
         pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
-        loops: of the CPU.
+        loops: compiled loops of the CPU backend.
         names: of the features, for messages; None where they have none.
         labels: name of a target of several labels a row, each 0 or 1; None of any other.
     """

@@ -67,7 +67,7 @@ class SharedWork(Protocol):
         leaves: tiles of centers; a number that no worker has a say in.
         lanes: blocks of rows.
         sums: sums over tiles after the responses, at least one.
-        owns: whether there is an ``own``, which then goes to the driver.
+        owns: whether ``own`` returns anything; the driver then receives it.
     """
 
     leaves: int
@@ -100,12 +100,12 @@ class SharedWork(Protocol):
         """The solution for a tile's centers, shape (rows, c)."""
 
     def begin(self, held: Any, block: Any) -> tuple[Array, ...]:
-        """What ``forward`` needs of a block and a tile of centers whatever the state, such as kernel values."""
+        """Return values of a block and a tile that do not depend on the state, such as kernel values."""
 
     def forward(
         self, held: Any, part: Any, blocks: Sequence[Any], begun: Sequence[tuple[Array, ...] | None]
     ) -> list[tuple[Parts, Any]]:
-        """Sums for each block, such as its outputs; and the values of it that the first ``addend`` needs.
+        """Return the tile's sums for each block, such as its outputs, and the values that the first ``addend`` needs.
 
         Args:
             held: a tile of centers.
@@ -118,24 +118,30 @@ class SharedWork(Protocol):
         """The block's response to the sums over all tiles, which may be overwritten."""
 
     def addend(self, number: int, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Any:
-        """What a tile adds to a sum: a list of contributions, each of which is summed; and ``values`` for the next.
+        """Return a tile's contributions to a sum, each of which is summed by itself, and ``values`` of the next call.
 
         Args:
             number: of the sum.
             held: the tile of centers.
-            values: what the call before returned; at first those of ``forward``, for each block.
+            values: those that the call before returned; at first those of ``forward``, for each block.
             responses: of the blocks.
             totals: of each sum before, the list of contributions of all tiles.
         """
 
     def common(self, blocks: Sequence[Any], responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
-        """What all tiles have of a step's sums; it ends as an iteration's parts do."""
+        """Return the step's sums that all tiles share; its last entries are those of every iteration's parts."""
 
     def own(self, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
-        """What a tile has of a step's sums that the others lack; empty where there is no such thing."""
+        """Return the step's results that belong to one tile; empty for a method without any."""
 
     def advance(self, held: Any, part: Any, parts: Parts) -> Any:
-        """A tile's part of the state after the step whose sums are ``parts``, of all tiles or the tile's own alone."""
+        """Return a tile's part of the state after a step.
+
+        Args:
+            held: the tile of centers.
+            part: the part of the state before the step.
+            parts: sums of the step: ``own``, of all tiles or of this one, and ``common``.
+        """
 
 
 LOG_BYTES = 4 << 20

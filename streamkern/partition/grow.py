@@ -117,8 +117,27 @@ class Axis(NamedTuple):
     at: float | None = None
 
     def counts(self, t: Array) -> IntArray:
-        """Rows before the first edge, between neighbouring ones, and from the last on, of places: shape (E + 1,)."""
+        """Count projections before the first edge, between neighbouring edges, and from the last on: shape (E + 1,)."""
         return np.bincount(np.searchsorted(self.edges, t, side="right"), minlength=len(self.edges) + 1)
+
+
+class Sampled(NamedTuple):
+    """The axis of a leaf, and the leaf's rows of the sample along it.
+
+    Attributes:
+        axis: where the leaf can be cut.
+        t: projections of the rows, shape (m,), float64.
+        counts: of ``t``, as ``Axis.counts`` has them.
+    """
+
+    axis: Axis
+    t: Array
+    counts: IntArray
+
+    @classmethod
+    def along(cls, axis: Axis, t: Array) -> Sampled:
+        """Count the projections."""
+        return cls(axis, t, axis.counts(t))
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,14 +310,13 @@ class Ground:
             chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= SURE]
             if not chosen:
                 break
-            found = self._lines(chosen, at)
-            lines = {leaf: line for leaf, (line, _) in found.items()}
-            bins = [line.counts(t) for line, t in found.values()]
+            found = self._found(chosen, at)
+            lines = {leaf: each.axis for leaf, each in found.items()}
+            bins = [each.counts for each in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
-                (low, _, high), rows, t = grown.tree.cuts[node], at[left], found[left][1]
-                at[left], at[right] = rows[t < high], rows[t >= low]
+                at[left], at[right] = (at[left][side] for side in grown.tree.sides(node, found[left].t))
         if not whole and not self._left_open(grown):
             (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, {})))
             grown = replace(grown, counts=np.asarray(counts))
@@ -308,25 +326,25 @@ class Ground:
         """The tree with these leaves cut, by counts of all rows."""
         X, _, w = self.sample
         at = dict(grown.tree.training(X, w))
-        lines, bins = {leaf: line for leaf, (line, _) in self._lines(chosen, at).items()}, []
+        lines, bins = {leaf: each.axis for leaf, each in self._found(chosen, at).items()}, []
         if lines:
             (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)
 
-    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, tuple[Axis, Array]]:
-        """Directions of the leaves that have one, and the places of their rows of the sample along them."""
+    def _found(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, Sampled]:
+        """Return the axes of the leaves that have one, with their rows of the sample."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
-        # Made one after another as they are sent: the rows of all leaves together are the sample once more.
+        # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
             (leaf, X[rows], y[rows], None if w is None else w[rows])
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
         )
         shared = (self.kernel, self.assembly.encoding, self.seed)
         found = self.executor.imap(axis_of if self.partition.cuts == "gradient" else between_means, items, shared)
-        return {leaf: line for leaf, line in zip(chosen, found, strict=True) if line is not None}
+        return {leaf: each for leaf, each in zip(chosen, found, strict=True) if each is not None}
 
     def _cut(
         self, grown: Grown, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
@@ -430,8 +448,8 @@ def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
 
 def axis_of(
     item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
-) -> tuple[Axis, Array] | None:
-    """The direction in which a leaf is cut with the edges between which rows are counted, and their places: a task.
+) -> Sampled | None:
+    """Find the axis along which a leaf's outputs change most; a task.
 
     Args:
         item: number of the leaf, encoded rows of the sample (m, d), targets, weights.
@@ -478,13 +496,13 @@ def axis_of(
             best, share = (Axis(direction, edges), t), smaller
         if share >= BALANCED:
             break
-    return best if share >= LEAST_SHARE else None
+    return Sampled.along(*best) if best is not None and share >= LEAST_SHARE else None
 
 
 def between_means(
     item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
-) -> tuple[Axis, Array] | None:
-    """The direction from one of two means of a leaf's rows to the other, cut between them, and their places: a task.
+) -> Sampled | None:
+    """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
 
     The means are those of Lloyd's method.
 
@@ -522,10 +540,10 @@ def between_means(
         return None
     whole = np.zeros(X.shape[1])
     whole[varying] = direction / spread[varying] / size
-    places = project(X, whole)
-    edges, smaller = quantile_edges(places)
+    t = project(X, whole)
+    edges, smaller = quantile_edges(t)
     at = float(middle / size + mean @ whole[varying])
-    return (Axis(whole, np.unique(np.append(edges, at)), at), places) if smaller > 0 else None
+    return Sampled.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
 
 
 def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int) -> Array | None:

@@ -241,7 +241,8 @@ class LeafBasis(Basis):
         owners, sorted_rows = owners[order], X[np.concatenate([np.arange(n), both])[order]]
         found = np.empty((len(order), W.shape[1]))
         starts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(order)] if n else [0]
-        # From the leaf of the first row on: threads would wait for one another where each came to all leaves in order.
+        # Begin with the leaf of the first row: threads that all went through the leaves in one order would wait for
+        # each other.
         begin = int(np.searchsorted(owners[starts[:-1]], leaves[0, 0])) if n else 0
         slices = list(pairwise(starts))
         for first, last in slices[begin:] + slices[:begin]:

@@ -244,6 +244,11 @@ class CutTree:
             np.concatenate([children, np.array([[-1 - leaf, -1 - self.leaves]], dtype=np.int64)]),
         )
 
+    def sides(self, node: int, t: Array) -> tuple[Array, Array]:
+        """Masks of the rows that a cut gives its left and its right side for training, by their projections t."""
+        low, _, high = self.cuts[node]
+        return t < high, t >= low
+
     def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
         """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
 

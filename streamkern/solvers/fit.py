@@ -463,7 +463,11 @@ def fit(
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
-        *(scaled, facts.encoding, kernel, centers, executor),
+        scaled,
+        facts.encoding,
+        kernel,
+        centers,
+        executor,
         dtype=centers.Z.dtype,
         seed=recipe.seed,
         lanes=recipe.lanes,

@@ -464,7 +464,7 @@ def _alternatives(
     def fits(**changes: Any) -> bool:
         try:
             return project(**changes).peak <= result.budget
-        except UsageError:  # so few centers have no preconditioner
+        except UsageError:  # EigenPro refuses centers too few for its preconditioner
             return False
 
     def most(value: int, name: str) -> int:

@@ -17,11 +17,11 @@ class SharedMemory:
     """Bytes of a method whose centers are shared out over workers.
 
     Attributes:
-        tiles: of each tile of centers with what belongs to it; of one that stands for all where these are alike.
-        exchanged: of the rows and sums of a step, which then each worker has.
-        own: of what all tiles have of a step's sums by themselves, which the driver is sent.
-        given: of what a worker is sent of a tile, at most.
-        working: of a tile's addends while they are made, what each thread holds.
+        tiles: each tile of centers with its weights and constants; a single entry where all tiles are alike.
+        exchanged: the rows and sums of a step, which every worker holds.
+        own: the contributions of all tiles to ``SharedWork.own``, which the driver receives.
+        given: the largest message that sends a worker a tile.
+        working: the working arrays of a thread that computes a tile's addends.
     """
 
     tiles: tuple[int, ...]
@@ -36,14 +36,14 @@ class SharedMemory:
         return sum(self.tiles)
 
     def of(self, part: int, count: int) -> int:
-        """Bytes of a worker, at most, that has ``part`` of ``count`` tiles, which follow one another."""
+        """Return the most bytes that a worker needs for ``part`` of ``count`` tiles, which are neighbours."""
         if len(self.tiles) < count:
             return self.whole * part // count
         return max(sum(self.tiles[first : first + part]) for first in range(count - part + 1))
 
 
 def shared_memory(iteration: Iteration, lanes: int, meter: Meter) -> SharedMemory | None:
-    """Bytes where the centers of a metered iteration are shared out; None where they cannot be.
+    """Return the bytes of a metered iteration with shared-out centers; None if it cannot share them out.
 
     Args:
         iteration: on shapes.

@@ -37,9 +37,9 @@ class PackedTile(NamedTuple):
     """What belongs to a tile of centers.
 
     Attributes:
-        place: of those of its centers that are in the lead, among the lead's; they come first in the tile.
-        U: its rows of U, shape (t, q).
-        W: its panels of the packed factor, as ``Engine.place`` returned them.
+        place: rows of the lead that are centers of this tile: its first ones; empty beyond the lead.
+        U: rows of U that belong to its centers, shape (t, q).
+        W: panels of the packed factor that belong to its centers, as ``Engine.place`` returned them.
     """
 
     place: slice
@@ -64,12 +64,12 @@ class ProjectedTiles:
     sums = 4
 
     def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
-        """What a tile adds to a sum, and what ``v`` is for it in the next one.
+        """Return what a tile adds to a sum, and the values that its next call takes.
 
         Args:
             number: of the sum.
             tile: of centers.
-            v: g of the tile, shape (t, c), for the first sum.
+            v: g of the tile, shape (t, c), for the first sum; then the values that the call before returned.
             totals: the sums before it, of all tiles.
         """
         engine, inside = self.engine, tile.place.stop - tile.place.start

@@ -26,9 +26,13 @@ from streamkern.types import Array
 @serializable
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
-    """α, its average, the number of steps taken, and where the next gradient is taken: of all centers or of a tile.
+    """The state of the iteration, of all centers or of a tile.
 
-    Arrays have a row for each center, shape (p, c).
+    Attributes:
+        alpha: α, shape (p, c).
+        mean: the average of the iterates, shape (p, c), float64.
+        t: steps taken.
+        ahead: weights at which the next gradient is taken, shape (p, c): with momentum, beyond α.
     """
 
     alpha: Array
@@ -53,25 +57,25 @@ class Momentum(NamedTuple):
 
 
 def kept_state(state: ProjectedState, rows: slice) -> Tile:
-    """Arrays of some centers' part of a state."""
+    """Return the arrays of a state that belong to some of the centers."""
     arrays = {"alpha": state.alpha[rows], "mean": state.mean[rows]}
     return arrays if state.ahead is state.alpha else arrays | {"ahead": state.ahead[rows]}
 
 
 def state_of(tile: Tile, steps: int) -> ProjectedState:
-    """The state of ``kept_state``."""
+    """Return the state that ``kept_state`` returned the arrays of."""
     return ProjectedState(tile["alpha"], tile["mean"], steps, tile.get("ahead", tile["alpha"]))
 
 
 class CenterConstants(NamedTuple):
-    """A tile's centers, shape (t, d), as the expansion has them, and what belongs to them."""
+    """Message to the worker of a tile: its centers, shape (t, d), centred as in the expansion, and parts of M."""
 
     Z: Array
     tile: PackedTile
 
 
 class HeldCenters(NamedTuple):
-    """A tile: its number, the kernel at its centers, and what belongs to them."""
+    """A tile on its worker: its number, the kernel at its centers, and its parts of M."""
 
     leaf: int
     basis: Expansion
@@ -114,8 +118,8 @@ class SharedCenters:
         return self.stream.block(key)
 
     def hold(self, leaf: int, constants: CenterConstants) -> HeldCenters:
-        none: Any = self.gradient.basis
-        return HeldCenters(leaf, none.at(constants.Z), constants.tile)
+        empty: Any = self.gradient.basis  # the kernel without centers
+        return HeldCenters(leaf, empty.at(constants.Z), constants.tile)
 
     def start(self, held: HeldCenters, kept: Tile | None, steps: int) -> ProjectedState:
         if kept is not None:
@@ -163,7 +167,7 @@ class SharedCenters:
         return tree.total()
 
     def own(self, held: HeldCenters, values: Array, responses: Sequence[tuple[Array, float]], totals: Any) -> Parts:
-        """The tile's move but for the rate, which the rows of the step decide."""
+        """Return M g of the tile; the step's rate, which depends on its rows, is applied in ``advance``."""
         found = self.projection.result(held.tile, values, [each for (each,) in totals])
         return (Stack(((held.leaf, found.astype(held.basis.dtype)),)),)
 

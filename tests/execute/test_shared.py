@@ -56,6 +56,24 @@ def workers_of(cluster, number, **settings):
         yield executor
 
 
+@contextmanager
+def killed_within(cluster, executor, victim, step, seconds):
+    """Yield a callback that kills a worker some seconds into a step; at the end, that worker has been lost."""
+    address = sorted(executor.workers)[0 if victim == "the root" else -1]
+    pid = executor.client.run(os.getpid)[address]
+    timers = []
+
+    def kill(progress):
+        if progress.step == step:
+            process = next(worker for worker in cluster.workers if worker.pid == pid)
+            timers.append(threading.Timer(seconds, process.kill))
+            timers[0].start()
+
+    yield kill
+    timers[0].join()
+    assert executor.losses == 1
+
+
 def weights(rows, executor, on_step=lambda progress: None, keeper=None, start=None, **changes):
     """Of EigenPro 2 after a pass."""
     dtype = np.dtype(np.float32)
@@ -113,20 +131,8 @@ def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, wor
 @pytest.mark.parametrize("victim", ["the root", "another"])
 def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, victim):
     """The root of the tree, which the driver waits for, or one that the root waits for."""
-    with workers_of(cluster, 3) as executor:
-        address = sorted(executor.workers)[0 if victim == "the root" else -1]
-        pids = executor.client.run(os.getpid)
-        timers = []
-
-        def kill(progress):
-            if progress.step == 2:
-                process = next(worker for worker in cluster.workers if worker.pid == pids[address])
-                timers.append(threading.Timer(0.05, process.kill))
-                timers[0].start()
-
+    with workers_of(cluster, 3) as executor, killed_within(cluster, executor, victim, 2, 0.05) as kill:
         np.testing.assert_array_equal(weights(rows, executor, kill), expected)
-        timers[0].join()
-        assert executor.losses == 1
 
 
 @pytest.mark.parametrize("ahead", [[], [(0, 1)]], ids=["asked for", "run ahead"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,10 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
 from streamkern.solvers.score import SquaredError
-from tests.execute.test_shared import workers_of
+from tests.execute.test_shared import killed_within, workers_of
 
 N, P, TILE = 5_000, 2_400, 512  # five tiles, the last of which is not whole
-LEAD, HALF = 1_024, 1_536  # that the memory allows, and the most that there are
+LEAD, HALF = 1_024, 1_536  # columns of the factor: as many as the memory allows, and the most that it ever has
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def rows():
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Of 512 centers: workers are told which are theirs."""
+    """Use tiles of 512 centers, so that each of four workers has at least one."""
     monkeypatch.setattr("streamkern.solvers.packed.CENTER_TILE", TILE)
 
 
@@ -49,7 +47,7 @@ def weights(
     on_outcome: Any = None,
     **changes: Any,
 ) -> np.ndarray:
-    """Of EigenPro with packed projection after a pass; momentum, which has one more array of weights."""
+    """Return the weights of EigenPro with packed projection after a pass; with momentum, which keeps one more array."""
     dtype = np.dtype(np.float32)
     problem = Problem(
         rows, Continuous(np.zeros(2)), sk.Laplace(3.0), sk.Uniform(P).choose(rows, executor, dtype), executor,
@@ -86,20 +84,8 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
 
 @pytest.mark.parametrize("victim", ["the root", "another"])
 def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, victim):
-    with workers_of(cluster, 3) as executor:
-        address = sorted(executor.workers)[0 if victim == "the root" else -1]
-        pids = executor.client.run(os.getpid)
-        timers = []
-
-        def kill(progress):
-            if progress.step == 3:
-                process = next(worker for worker in cluster.workers if worker.pid == pids[address])
-                timers.append(threading.Timer(0.02, process.kill))
-                timers[0].start()
-
+    with workers_of(cluster, 3) as executor, killed_within(cluster, executor, victim, 3, 0.02) as kill:
         np.testing.assert_array_equal(weights(rows, executor, LEAD, kill), expected[LEAD])
-        timers[0].join()
-        assert executor.losses == 1
 
 
 class Stop(Exception):
@@ -113,7 +99,7 @@ def stop(progress):
 
 @pytest.mark.parametrize("first", ["threads", "workers"])
 def test_training_goes_on_with_centers_shared_out_or_not(cluster, rows, expected, tmp_path, first, monkeypatch):
-    """From a whole state, and from a set of shares and the moves since, by other workers and by threads."""
+    """Resume from a whole state, and from a set of shares and the steps since, on other workers and on threads."""
     monkeypatch.setattr("streamkern.execute.base.LOG_BYTES", 1)  # a set is made once there are a few steps
     monkeypatch.setattr("streamkern.execute.base.LOG_STEPS", 2)
 

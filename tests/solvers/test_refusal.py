@@ -71,6 +71,14 @@ def test_each_offer_fits_by_itself_and_one_more_does_not(name: str) -> None:
             project(**case | change(int(value) + 1))
 
 
+@pytest.mark.parametrize("projection", ["packed", "exact"])
+def test_no_number_of_centers_fits_and_the_refusal_is_still_a_refusal(projection: str) -> None:
+    """The search for fewer centers comes to numbers that EigenPro itself refuses."""
+    with pytest.raises(sk.PlanRefusedError, match="may use") as caught:
+        project(p=60_000, budget=230 * MIB, solver=sk.EigenPro(projection=projection))
+    assert "centers (or features)" not in str(caught.value.remedy)
+
+
 def test_no_room_at_all_is_said_so() -> None:
     with pytest.raises(sk.PlanRefusedError, match="the Python process alone holds more than this"):
         project(budget=100 * MIB)
