@@ -99,19 +99,13 @@ class SharedWork(Protocol):
     def weights(self, part: Any) -> Array:
         """The solution for a tile's centers, shape (rows, c)."""
 
-    def begin(self, held: Any, block: Any) -> tuple[Array, ...]:
-        """Return values of a block and a tile that do not depend on the state, such as kernel values."""
-
-    def forward(
-        self, held: Any, part: Any, blocks: Sequence[Any], begun: Sequence[tuple[Array, ...] | None]
-    ) -> list[tuple[Parts, Any]]:
+    def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
         """Return the tile's sums for each block, such as its outputs, and the values that the first ``addend`` needs.
 
         Args:
             held: a tile of centers.
             part: the part of the state that belongs to it.
             blocks: of rows.
-            begun: for each block what ``begin`` returned, or None where it was not called.
         """
 
     def respond(self, block: Any, *sums: Any) -> Any:
@@ -149,9 +143,6 @@ LOG_BYTES = 4 << 20
 
 LOG_STEPS = 4
 """Steps of which a new set is not made earlier, however large their sums."""
-
-BEGUN_BYTES = 4 << 20
-"""Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
 
 Tile = Mapping[str, Array]
 """Arrays of a tile of centers, by name, with a row for each center."""

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from distributed import get_worker
 
-from streamkern.execute.base import BEGUN_BYTES, Parts, Position, Share, SharedWork, Tile, Tree, nbytes
+from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
 from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
@@ -126,7 +126,6 @@ class ShareActor:
         self._held: list[Any] = []
         self._shares: dict[str, Future[bytes]] = {}
         self._values: dict[int, Any] = {}
-        self._begun: dict[tuple[Position, int, int], tuple[Array, ...]] = {}  # by step, tile and block
         self._worker, self._context = get_worker(), contextvars.copy_context()
         loop: Any = self._worker.loop
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
@@ -161,7 +160,7 @@ class ShareActor:
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
         self._give_up()
-        self._given, self._held, self._parts, self._values, self._begun = {}, [], [], {}, {}
+        self._given, self._held, self._parts, self._values = {}, [], [], {}
         self._blocks.clear()
         for turn in self._turns.values():  # those whose turn had not come end, too
             turn.set()
@@ -218,13 +217,9 @@ class ShareActor:
 
         def forward() -> Sums:
             self._hold()
-            return self._over_tiles(partial(self._forward, position, blocks))
+            return self._over_tiles(partial(self._forward, blocks))
 
-        following = ahead[0] if ahead else None
-        outputs = self._together((number, "sums"), forward, self._joined, self._totals, following=following)
-        for key in list(self._begun):
-            if key[0] != following:
-                self._begun.pop(key, None)
+        outputs = self._together((number, "sums"), forward, self._joined, self._totals)
         responses, totals = list[Any](), list[list[Parts]]()
         reports: tuple[Any, ...] = ()
         for index in range(work.sums):
@@ -243,12 +238,11 @@ class ShareActor:
                 addends,
                 lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
                 lambda both: (self._totals(both[0]), both[1]),
-                following=following,
             )
             totals.append(total)
         common = work.common(blocks, responses, totals)
         advance = partial(self._advance, responses, totals, common)
-        parts = self._gathered((number, "own"), advance, following) + common if work.owns else advance()
+        parts = self._gathered((number, "own"), advance) + common if work.owns else advance()
         if name is not None:
             copies = stacked_tiles([work.kept(part) for part in self._parts])
             self._shares[name] = self._disk.submit(
@@ -300,29 +294,13 @@ class ShareActor:
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
-    def _begin(self, cut: int, position: Position, enough: threading.Event) -> None:
-        """Evaluate values of the next step that need no state, tile by tile, until told or as many as are kept."""
-        rows = self._blocks.get(position)
-        if rows is None or not rows.done() or rows.exception() is not None:
-            return
-        made = 0
-        for i in self._cut(cut):
-            for number, block in enumerate(rows.result().values()):
-                values = self._begun.get((position, i, number))
-                if values is None:
-                    if enough.is_set() or made >= BEGUN_BYTES or not self._held:
-                        return
-                    values = self._begun[position, i, number] = self._work.begin(self._held[i], block)
-                made += nbytes(values)
-
     def _cut(self, cut: int) -> range:
         """Places in this worker's list of tiles that one of its threads goes over."""
         count, cuts = len(self._route.tiles), self._route.threads
         return range(count * cut // cuts, count * (cut + 1) // cuts)
 
-    def _forward(self, position: Position, blocks: list[Any], i: int) -> list[Parts]:
-        begun = [self._begun.pop((position, i, number), None) for number in range(len(blocks))]
-        found = self._work.forward(self._held[i], self._parts[i], blocks, begun)
+    def _forward(self, blocks: list[Any], i: int) -> list[Parts]:
+        found = self._work.forward(self._held[i], self._parts[i], blocks)
         self._values[i] = [values for _, values in found]
         return [sums for sums, _ in found]
 
@@ -382,7 +360,6 @@ class ShareActor:
         join: Callable[[Any, Any], Any],
         close: Callable[[Any], T],
         rest: Callable[[T, Any], Any] | None = None,
-        following: Position | None = None,
     ) -> T:
         """Results of all workers, joined up the tree, closed at its root and sent down again.
 
@@ -392,15 +369,14 @@ class ShareActor:
             join: two neighbours' parts.
             close: the whole, from the parts joined.
             rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
-            following: the step whose values may be evaluated while messages are waited for.
 
         Raises:
             LostError: a worker does not answer.
             Exception: that of one of them.
         """
-        value, below = self._up(name, compute, join, following)
+        value, below = self._up(name, compute, join)
         if self._route.rank:
-            found = loads(self._take((*name, self._route.parent), following))
+            found = loads(self._take((*name, self._route.parent)))
             if rest is not None and not isinstance(found, _Failure):
                 found = join(value, found)
         else:
@@ -413,23 +389,19 @@ class ShareActor:
         done: T = found
         return done
 
-    def _gathered(self, name: tuple[Any, ...], compute: Callable[[], Sums], following: Position | None) -> Parts:
+    def _gathered(self, name: tuple[Any, ...], compute: Callable[[], Sums]) -> Parts:
         """At the root, the sum over all tiles; elsewhere nothing, as soon as what was computed is on its way.
 
         Raises:
             LostError, Exception: see ``_together``.
         """
-        value, _ = self._up(name, compute, self._joined, following)
+        value, _ = self._up(name, compute, self._joined)
         if isinstance(value, _Failure):
             raise value.error
         return () if self._route.rank else self._totals(value)[0]
 
     def _up(
-        self,
-        name: tuple[Any, ...],
-        compute: Callable[[], Any],
-        join: Callable[[Any, Any], Any],
-        following: Position | None,
+        self, name: tuple[Any, ...], compute: Callable[[], Any], join: Callable[[Any, Any], Any]
     ) -> tuple[Any, dict[int, Any]]:
         """This worker's part joined with those below, sent on to the one above; and those below, by rank."""
         try:
@@ -440,32 +412,26 @@ class ShareActor:
             value = _Failure(error)
         below = {}
         for child in self._route.children:
-            other = below[child] = loads(self._take((*name, child), following))
+            other = below[child] = loads(self._take((*name, child)))
             if not isinstance(value, _Failure):
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
             self._send(self._route.parent, (*name, self._route.rank), dumps(value))
         return value, below
 
-    def _take(self, name: tuple[Any, ...], following: Position | None = None) -> bytes:
-        """Wait for a message; meanwhile threads that compute begin the following step.
+    def _take(self, name: tuple[Any, ...]) -> bytes:
+        """Wait for a message.
 
         Raises:
             LostError: it does not come, or this share is given up.
         """
-        deadline, enough = time.monotonic() + self._route.timeout, threading.Event()
+        deadline = time.monotonic() + self._route.timeout
         with self._came:
-            if following is not None and name not in self._mail and _CLOSED not in self._mail:
-                for cut in range(self._route.threads):
-                    self._threads.submit(self._begin, cut, following, enough)
-            try:
-                while name not in self._mail:
-                    if _CLOSED in self._mail or time.monotonic() > deadline:
-                        raise LostError
-                    self._came.wait(_TICK)
-                return self._mail.pop(name)
-            finally:
-                enough.set()
+            while name not in self._mail:
+                if _CLOSED in self._mail or time.monotonic() > deadline:
+                    raise LostError
+                self._came.wait(_TICK)
+            return self._mail.pop(name)
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
         """Begin to send a message to another worker.

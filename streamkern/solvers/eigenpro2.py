@@ -182,9 +182,7 @@ class Residual(Contribution):
             G.put(0, leaf, self.backward(self.vectors[self.cuts[leaf]], K, r))
         return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
 
-    def forward(
-        self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block, begun: Array | None = None
-    ) -> tuple[Parts, Array]:
+    def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
         """K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
 
         Args:
@@ -193,32 +191,24 @@ class Residual(Contribution):
             tile: its rows.
             alpha: their weights.
             block: X_m.
-            begun: K(X_m, tile), as ``values`` returned it; None to evaluate it here.
         """
         X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
         F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
         K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
         columns = np.searchsorted(ids, chosen)
-        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype) if begun is None else begun
-        for rows, K in self.panels(ids, tile, block, scratch) if begun is None else _panels_of(begun):
+        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
+        for rows, K in self.panels(ids, tile, block, scratch):
             F[rows] = K @ alpha
             K_s[:, rows] = K[:, columns].T
         return (F,), K_s
 
-    def values(self, ids: IntArray, tile: Expansion, block: Block) -> Array:
-        """K(X_m, tile), shape (b, rows of the tile)."""
-        K = tile.engine.empty((len(block.X), tile.p), tile.dtype)
-        for _ in self.panels(ids, tile, block, K):
-            pass
-        return K
-
     def panels(self, ids: IntArray, tile: Expansion, block: Block, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Evaluate K(X_m, tile) panel by panel, in ``out``, which may have room for one at a time."""
-        X, whole = block.X, len(out) == len(block.X)
+        """Evaluate K(X_m, tile) panel by panel, each in ``out``."""
+        X = block.X
         diagonal, places = tile.engine.diagonal(tile, X), np.searchsorted(ids, block.ids)
         own = np.take(ids, places, mode="clip") == block.ids
         for rows in tiles(len(X), ROW_TILE):
-            K = tile.block(X[rows], out[rows] if whole else out[: rows.stop - rows.start])
+            K = tile.block(X[rows], out[: rows.stop - rows.start])
             mine = np.flatnonzero(own[rows])
             K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
             yield rows, K
@@ -337,10 +327,6 @@ class EigenPro2Iteration(OneByOne):
         return final[self.places]
 
 
-def _panels_of(K: Array) -> Iterator[tuple[slice, Array]]:
-    return ((rows, K[rows]) for rows in tiles(len(K), ROW_TILE))
-
-
 def step_rate(step: float | None, size: StepSize, rows: int) -> float:
     """η/m for a batch of so many rows: of a given η, or of the measured one."""
     return (step or size.step(rows)) / rows
@@ -418,22 +404,9 @@ class SharedRows:
     def weights(self, part: EigenPro2State) -> Array:
         return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
 
-    def begin(self, held: HeldRows, block: Block) -> tuple[Array]:
-        tile = held.block
-        return (self.residual.values(tile.ids, self.residual.subsample.at(tile.X), block),)
-
-    def forward(
-        self,
-        held: HeldRows,
-        part: EigenPro2State,
-        blocks: Sequence[Block],
-        begun: Sequence[tuple[Array, ...] | None],
-    ) -> list[tuple[Parts, Array]]:
+    def forward(self, held: HeldRows, part: EigenPro2State, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
         tile, leaf, ids = self.residual.subsample.at(held.block.X), held.block.key[0], held.block.ids
-        return [
-            self.residual.forward(leaf, ids, tile, part.alpha, block, None if values is None else values[0])
-            for block, values in zip(blocks, begun, strict=True)
-        ]
+        return [self.residual.forward(leaf, ids, tile, part.alpha, block) for block in blocks]
 
     def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
         return self.residual.respond(block, *sums)

@@ -16,7 +16,7 @@ from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, UsageError
-from streamkern.execute.base import BEGUN_BYTES, LOG_BYTES, LOG_STEPS, Allowance
+from streamkern.execute.base import LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
@@ -381,7 +381,7 @@ def _project(
         return found
     share, rows = shared.of(-(-tiles // processes), tiles), reading + needed // processes + ids
     # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
-    worker |= {"share": share, "rows": rows, "thread": thread + 2 * BEGUN_BYTES + shared.working}
+    worker |= {"share": share, "rows": rows, "thread": thread + shared.working}
     worker["step"] = 4 * (shared.exchanged + shared.own) + 2 * LOG_BYTES + 3 * shared.given
     # The driver has the steps since the workers wrote their shares; weights when a pass is evaluated, and at the end. A
     # set of shares that is held here, for want of a directory, comes while the one before is still there.

@@ -60,7 +60,7 @@ def shared_memory(iteration: Iteration, lanes: int, meter: Meter) -> SharedMemor
         constants = iteration.constants(leaf)
         held.append(work.hold(leaf, constants))
         part = work.start(held[-1], None, 0)
-        ((sums, found),) = work.forward(held[-1], part, blocks[:1], [None])
+        ((sums, found),) = work.forward(held[-1], part, blocks[:1])
         copies = bytes_of(tuple(work.kept(part).values()))  # while they are written
         tiles.append(bytes_of(held[-1]) + bytes_of(tuple(vars(part).values())) + copies + lanes * bytes_of(found))
         given = max(given, bytes_of(constants))

@@ -133,18 +133,9 @@ class SharedCenters:
     def weights(self, part: ProjectedState) -> Array:
         return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
 
-    def begin(self, held: HeldCenters, block: Block) -> tuple[Array]:
-        return (self.gradient.values(held.basis, block),)
-
-    def forward(
-        self,
-        held: HeldCenters,
-        part: ProjectedState,
-        blocks: Sequence[Block],
-        begun: Sequence[tuple[Array, ...] | None],
-    ) -> list[tuple[Parts, Array]]:
-        values = [self.begin(held, block) if made is None else made for block, made in zip(blocks, begun, strict=True)]
-        return [((self.gradient.outputs(K, part.ahead),), K) for (K,) in values]
+    def forward(self, held: HeldCenters, part: ProjectedState, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
+        values = [self.gradient.values(held.basis, block) for block in blocks]
+        return [((self.gradient.outputs(K, part.ahead),), K) for K in values]
 
     def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
         return self.gradient.respond(block, *sums)

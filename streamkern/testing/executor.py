@@ -109,19 +109,14 @@ class SharedSums:
     def weights(self, part: Array) -> Array:
         return part[:, None]
 
-    def begin(self, held: tuple[int, Array], block: Array) -> tuple[Array]:
-        return (block * held[1],)
-
-    def forward(
-        self, held: tuple[int, Array], part: Array, blocks: Sequence[Array], begun: Sequence[tuple[Array, ...] | None]
-    ) -> list[tuple[Parts, Any]]:
+    def forward(self, held: tuple[int, Array], part: Array, blocks: Sequence[Array]) -> list[tuple[Parts, Any]]:
         leaf, tile = held
         if leaf == self.leaves - 1:
             if self.seconds < 0:
                 raise DataError("A bad tile.", where=f"tile {leaf}")
             time.sleep(self.seconds)
-        values = [block * tile if made is None else made[0] for block, made in zip(blocks, begun, strict=True)]
-        return [((each * part,), each * part) for each in values]
+        values = [block * tile * part for block in blocks]
+        return [((each,), each.copy()) for each in values]
 
     def respond(self, block: Array, *sums: Array) -> Array:
         return sums[0] - block
@@ -158,9 +153,7 @@ class SharedSums:
         state = [self.start(tile, None, 0) for tile in held]
         for step in range(steps):
             blocks = [self.build(0, lane, step) for lane in range(self.lanes)]
-            made = [
-                self.forward(tile, part, blocks, [None] * len(blocks)) for tile, part in zip(held, state, strict=True)
-            ]
+            made = [self.forward(tile, part, blocks) for tile, part in zip(held, state, strict=True)]
             outputs = [self._total([each[lane][0] for each in made]) for lane in range(self.lanes)]
             responses = [self.respond(block, *sums) for block, sums in zip(blocks, outputs, strict=True)]
             values: list[Any] = [[values for _, values in each] for each in made]

@@ -153,7 +153,7 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
         while pipe.recv():
             start, clock, after = time.process_time(), time.perf_counter(), 0.0
             for tile, some in zip(held, own, strict=True):
-                found = work.forward(tile, some, blocks, [None] * len(blocks))
+                found = work.forward(tile, some, blocks)
                 begun = time.process_time()
                 responses = [work.respond(block, *sums) for block, (sums, _) in zip(blocks, found, strict=True)]
                 work.addend(0, tile, [values for _, values in found], responses, [])
@@ -230,10 +230,7 @@ class Still:
     def weights(self, part: Any) -> Any:
         return np.zeros((1, C))
 
-    def begin(self, held: Any, block: Any) -> Any:
-        return ()
-
-    def forward(self, held: Any, part: Any, blocks: Any, begun: Any) -> Any:
+    def forward(self, held: Any, part: Any, blocks: Any) -> Any:
         return [((np.zeros(1000 * C // self.lanes, np.float32),), None) for _ in blocks]
 
     def respond(self, block: Any, *sums: Any) -> Any:

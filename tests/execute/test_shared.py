@@ -197,35 +197,6 @@ def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(c
         placement.close()
 
 
-def test_who_waits_for_sums_evaluates_values_of_the_next_step(cluster, tmp_path):
-    """The worker of the last tile is late, so the root waits, and takes what it evaluated meanwhile."""
-    with workers_of(cluster, 2) as executor:
-
-        def note(folder):
-            from streamkern.testing.executor import SharedSums
-
-            begin = SharedSums.begin
-
-            def noted(work, held, block):
-                (folder / str(held[0])).touch()
-                return begin(work, held, block)
-
-            SharedSums.begin, SharedSums.as_it_was = noted, begin
-
-        def stop_noting():
-            from streamkern.testing.executor import SharedSums
-
-            SharedSums.begin = SharedSums.as_it_was
-
-        executor.client.run(note, tmp_path)
-        placement = executor.share(SharedSums(seconds=0.3), lambda leaf: None)
-        sums, state = steps(placement, 3)
-        assert {"0", "1", "2", "3"} <= {place.name for place in tmp_path.iterdir()}
-        agree(sums, state, placement)
-        placement.close()
-        executor.client.run(stop_noting)
-
-
 def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
     """Two requests on connections of their own come in any order; with sums of a state that has not come about yet,
     weights were wrong without a word."""
