@@ -1,8 +1,8 @@
 """A discrete-event model of minibatch steps on workers: what many machines would do, from constants measured on one.
 
-The driver serialises the state and sends it to each worker in turn (or down a tree), workers compute their lanes,
-sums come back and are added in turn (or up a tree), the driver updates; a worker begins its next block ahead as far as
-one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed again and
+The driver serialises the state and sends it to each root in turn, which hands it down its tree of workers; workers
+compute their lanes, sums come back up the trees and are added, the driver updates; a worker begins its next block ahead
+as far as one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed again and
 the step is repeated.
 
 Where centers are shared out (``SharedCosts``), each worker has some of them for all rows of a step. Rows, outputs and
@@ -17,12 +17,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from streamkern.execute.shared import Route
+from streamkern.execute.lanes import ROOTS
+from streamkern.execute.peers import Route
 from streamkern.rng import generator
 
 
@@ -74,14 +75,14 @@ class Machines:
         lanes: blocks of a step.
         cores: cores of the one machine that holds the driver and all workers; None: every worker has its own core.
         host_cores: cores of the driver's machine that the update may use.
-        fanout: workers that one node of a broadcast or reduction tree serves; None for a star: the driver serves all.
+        roots: workers that the driver serves, each the root of a tree of ``execute/peers.py``; None: it serves all.
     """
 
     workers: int
     lanes: int
     cores: int | None = None
     host_cores: int = 1
-    fanout: int | None = None
+    roots: int | None = ROOTS
 
 
 @dataclass(eq=False)
@@ -203,6 +204,9 @@ class _Run:
         self.machines = [self.host if layout.cores else _Cores(self.clock, 1, 1.0) for _ in range(active)]
         self.warming: list[_Job | None] = [None] * active
         self.wire = costs.size / costs.bandwidth
+        count = min(active, layout.roots or active)
+        firsts = [active * number // count for number in range(count + 1)]
+        self.trees = [range(*ends) for ends in pairwise(firsts)]
 
     def times(self, steps: int) -> Times:
         found = Times()
@@ -219,7 +223,8 @@ class _Run:
         """One attempt at a step; false if a worker died in it."""
         start, n = self.clock.now, len(self.lanes)
         self.queue: list[tuple[float, Callable[[], None]]] = []  # what the driver has yet to send or take in
-        self.handling, self.left, self.over = False, n, False
+        self.handling, self.left, self.over = False, len(self.trees), False
+        self.below = [len(tree) for tree in self.trees]  # whose sums have yet to reach the root
         self.host.run(self.costs.fixed, self.send)
         self.clock.run(lambda: self.over)
         chance = -math.expm1(-n * (self.clock.now - start) / self.costs.mtbf)
@@ -231,34 +236,40 @@ class _Run:
         return not died
 
     def send(self) -> None:
-        for w in range(len(self.lanes)):
-            arrive = partial(self.clock.after, self.costs.latency, partial(self.compute, w))
-            if self.depth(w):
-                self.clock.after(self.relay(w, self.costs.message), arrive)
-            else:
-                self.handle(self.costs.message, arrive)
+        for number in range(len(self.trees)):
+            hand_down = partial(self.hand_down, number)
+            self.handle(self.costs.message, partial(self.clock.after, self.costs.latency, hand_down))
 
-    def compute(self, w: int) -> None:
+    def hand_down(self, number: int) -> None:
+        """A root has the state."""
+        for rank, w in enumerate(self.trees[number]):
+            self.clock.after(self.relay(rank, self.costs.message), partial(self.compute, w, number, rank))
+
+    def compute(self, w: int, number: int, rank: int) -> None:
         costs = self.costs
         seconds = sum(costs.lane * self.straggler() for _ in range(self.lanes[w]))
         job = self.warming[w]
         begun = 0.0 if job is None else self.ahead(w) - self.machines[w].stop(job)
         if costs.build:
             self.machines[w].run(costs.build * self.lanes[w], lambda: None)
-        self.machines[w].run(max(0.0, seconds - begun) + costs.answer, partial(self.answer, w))
+        self.machines[w].run(max(0.0, seconds - begun) + costs.answer, partial(self.answer, w, number, rank))
 
     def ahead(self, w: int) -> float:
         """Seconds of a step that a worker may do before its state comes."""
         return self.costs.warm * min(2, self.lanes[w])
 
-    def answer(self, w: int) -> None:
+    def answer(self, w: int, number: int, rank: int) -> None:
         costs = self.costs
         if costs.warm:
             self.warming[w] = self.machines[w].run(self.ahead(w), lambda: None)
-        if self.depth(w):
-            self.clock.after(self.relay(w, costs.message + costs.add) + costs.latency, self.arrived)
-        else:
-            self.clock.after(costs.latency, partial(self.handle, costs.message + costs.add, self.arrived))
+        self.clock.after(self.relay(rank, costs.message + costs.add), partial(self.joined, number))
+
+    def joined(self, number: int) -> None:
+        """A root has the sums of one more worker of its tree, or its own."""
+        self.below[number] -= 1
+        if not self.below[number]:
+            message = self.costs.message + self.costs.add
+            self.clock.after(self.costs.latency, partial(self.handle, message, self.arrived))
 
     def arrived(self) -> None:
         self.left -= 1
@@ -290,17 +301,14 @@ class _Run:
 
             self.host.run(seconds, partial(self.clock.after, self.wire, through))
 
-    def relay(self, w: int, message: float) -> float:
-        """Seconds that a message takes through the tree between the driver and a worker."""
-        assert self.layout.fanout is not None
-        return self.depth(w) * (self.layout.fanout * (message + self.wire) + self.costs.latency)
-
-    def depth(self, worker: int) -> int:
-        """Levels of the tree between the driver and a worker; 0 where the driver serves it."""
-        fanout = self.layout.fanout
-        if fanout is None or worker < fanout:
-            return 0
-        return 1 + self.depth(worker // fanout - 1)
+    def relay(self, rank: int, message: float) -> float:
+        """Seconds that a message takes through a tree between its root and a worker: a node serves its k-th as k-th."""
+        seconds = 0.0
+        while rank:
+            place = (rank & -rank).bit_length()
+            seconds += place * (message + self.wire) + self.costs.latency
+            rank &= rank - 1
+        return seconds
 
     def straggler(self) -> float:
         """A factor of mean 1."""
@@ -385,7 +393,7 @@ class _SharedRun:
         self.machines = [self.host if cores else _Cores(self.clock, 1, 1.0) for _ in range(workers)]
         self.wires = [_Cores(self.clock, 1, 1.0) for _ in range(workers)]
         peers = tuple((str(w), "") for w in range(workers))
-        routes = [Route(w, peers, range(0), range(0), 1, 1.0, "") for w in range(workers)]
+        routes = [Route(w, peers, 1.0) for w in range(workers)]
         self.parents, self.children = [route.parent for route in routes], [route.children for route in routes]
         self.busy = [0.0] * workers
         self.messages, self.sent = 0, 0.0

@@ -1,21 +1,30 @@
-"""Lanes of a step on the workers of a Dask cluster: one long-lived actor a worker, made again where one is lost."""
+"""Lanes of a step on the workers of a Dask cluster: one long-lived actor a worker, made again where one is lost.
+
+The driver sends the state to ``ROOTS`` workers and takes their sums; with more workers each of those is the root of a
+tree, which hands the state down and adds the sums up (ADR 26). The additions are those of ``Tree`` in any case.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import platform
+import secrets
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import dask
-from distributed import Future
+from distributed import Future, get_worker
 
 from streamkern.execute.base import Parts, Position, Share, StepResult, Tree, ranges_of_lanes
+from streamkern.execute.peers import Peers, Route
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
-from streamkern.execute.threads import LanePool, Nodes
+from streamkern.execute.threads import LanePool
 from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
 from streamkern.memory import keep_heap
 
@@ -32,6 +41,9 @@ GONE = ("lost", "error", "cancelled")
 
 CLOSE = 5.0
 """Seconds that an actor may take to release its state."""
+
+ROOTS = 8
+"""Workers that the driver itself exchanges messages with in a step: it handles one at a time, in about 1 ms."""
 
 
 class Cluster(Protocol):
@@ -80,6 +92,7 @@ class Lanes:
         self.lanes = lanes
         self._futures: list[Future[Any]] = []
         self._actors: list[Placed] = []
+        self._number = 0
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
         """Sum over all lanes; repeated from the start if a worker is lost.
@@ -153,34 +166,49 @@ class Lanes:
 
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         """An actor for each part."""
-        spread = self.executor.spread(self.payload)
-        return [
-            self.executor.client.submit(
-                LaneActor,
-                spread,
-                mine,
-                self.lanes,
-                threads[address],
-                platform.node(),
-                actor=True,
-                workers=[address],
-                pure=False,
-            )
-            for address, mine in parts.items()
-        ]
+        spread, name = self.executor.spread(self.payload), f"streamkern-lanes-{secrets.token_hex(8)}"
+        peers, roots = [(address, f"{name}-{number}") for number, address in enumerate(parts)], self._roots(len(parts))
+        futures = list[Future[Any]]()
+        for first, last in pairwise([*roots, len(parts)]):
+            tree = tuple(peers[first:last])
+            for rank, (address, key) in enumerate(tree):
+                futures.append(
+                    self.executor.client.submit(
+                        LaneActor,
+                        spread,
+                        Route(rank, tree, self.executor.step_timeout),
+                        parts[address],
+                        self.lanes,
+                        threads[address],
+                        platform.node(),
+                        actor=True,
+                        workers=[address],
+                        key=key,
+                    )
+                )
+        return futures
+
+    def _roots(self, workers: int) -> list[int]:
+        """Numbers of the workers that are roots: with those that follow each, trees of about the same size."""
+        count = min(ROOTS, workers)
+        return [workers * number // count for number in range(count)]
 
     def _step(
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
         """The sums, the share of each worker, and the seconds of the slowest."""
         executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
-        message, deadline = dumps((position, state, ahead)), time.monotonic() + executor.step_timeout
-        calls = [(placed, ask(placed, message)) for placed in self._actors]
+        self._number += 1
+        message, deadline = dumps((self._number, position, state, ahead)), time.monotonic() + executor.step_timeout
+        roots = [self._actors[number] for number in self._roots(len(self._actors))]
+        calls = [(placed, ask(placed, message)) for placed in roots]
         for placed, call in calls:
-            done: Nodes = executor.opened(self._answer(placed, call, deadline), placed.address)
+            done: Summed = executor.opened(self._answer(placed, call, deadline), placed.address)
             for (level, index), parts in done.sums.items():
                 tree.put(level, index, parts)
-            shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
+            for requests in done.counts:
+                executor.request_counts.add(requests)
+            shares += done.shares
             slowest = max(slowest, done.elapsed)
         return tree.total(), tuple(shares), slowest
 
@@ -189,16 +217,43 @@ class Lanes:
             try:
                 return bytes(call.result(timeout=TICK))
             except TimeoutError:
-                self.executor.miss(placed.future, placed.address, deadline)
+                late = placed if time.monotonic() <= deadline else self._late(placed)
+                self.executor.miss(late.future, late.address, deadline)
                 self._require_others()
             except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
                 raise LostError from error
 
+    def _late(self, placed: Placed) -> Placed:
+        """Return the actor that a root waits for: itself, or one below it, which may not reply at all."""
+        below = {each.address: each for each in self._actors}
+        while True:
+            try:
+                address = placed.actor.awaited().result(timeout=CLOSE)
+            except (Exception, CancelledError):
+                return placed
+            if address is None:
+                return placed
+            placed = below[address]
+
     def _require_others(self) -> None:
-        """Check actors that the answer of another depends on: here on none."""
+        """Check the actors that an answer may depend on.
+
+        Raises:
+            LostError: one of them is gone.
+        """
+        if any(placed.address not in self.executor.workers or placed.future.status in GONE for placed in self._actors):
+            raise LostError
 
     def _stop(self) -> None:
-        """Make actors stop waiting for one another: here nothing."""
+        """Make actors stop waiting for one another."""
+        if len(self._actors) > ROOTS:
+            self._stop_actors()
+
+    def _stop_actors(self) -> None:
+        with self.executor.client.as_current():
+            for placed in self._actors:
+                with suppress(Exception, CancelledError):
+                    placed.actor.stop().result(timeout=CLOSE)
 
 
 class Placed(NamedTuple):
@@ -228,34 +283,87 @@ def large_arguments() -> dask.config.set:
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
 
 
+class Summed(NamedTuple):
+    """Reply of a root, of all workers of its tree.
+
+    Attributes:
+        sums: of the largest complete subtrees of lanes, by (level, index).
+        shares: of the workers.
+        elapsed: seconds of the slowest from its request to its sums.
+        counts: requests to stores, by worker.
+    """
+
+    sums: dict[tuple[int, int], Parts]
+    shares: tuple[Share, ...]
+    elapsed: float
+    counts: tuple[ProcessCounts | None, ...]
+
+
 class LaneActor:
     """Some of the lanes, on a worker.
 
     Args:
         shared: the work.
+        route: the worker's place among the others of its tree.
         mine: the lanes held here.
         lanes: how many there are.
         threads: how many may compute here.
         driver: name of the driver's machine.
     """
 
-    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int, driver: str) -> None:
+    def __init__(self, shared: Shared, route: Route, mine: range, lanes: int, threads: int, driver: str) -> None:
         keep_heap()
-        self._shared, self._slots = shared, threads
+        self._shared, self._slots, self._mine, self._lanes = shared, threads, mine, lanes
+        self._peers, self._context = Peers(route), contextvars.copy_context()
+        self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-step")
         self._threads = ThreadPoolExecutor(
             threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(driver,)
         )
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
-    def step(self, message: bytes) -> bytes:
-        """Sums of the largest complete subtrees on this worker, and their seconds; or the exception, pickled."""
-        position, state, ahead = loads(message)
-        answer = packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
-        if ahead:  # while the sums travel and the host updates
-            self._pool.begin_ahead(ahead[0], 2 * self._slots)
-        return answer
+    async def step(self, message: bytes) -> bytes:
+        """At a root: a ``Summed``; or the exception, pickled."""
+        return await asyncio.wrap_future(self._steps.submit(self._context.copy().run, self._step, message))
+
+    async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
+        """Accept a message of another worker: a step to begin with, or sums that a running one waits for."""
+        if name[0] == "go":
+            self._steps.submit(self._context.copy().run, self._step, message)
+        else:
+            self._peers.deliver(name, message)
+
+    async def awaited(self) -> str | None:
+        """Address of the worker that this one waits for."""
+        return self._peers.awaited
+
+    async def stop(self) -> None:
+        """Have threads that wait for a message raise ``LostError``."""
+        self._peers.close()
 
     def close(self) -> ProcessCounts | None:
+        self._steps.shutdown()
         self._pool.close()
         self._threads.shutdown()
         return counts(self._shared)
+
+    def _step(self, message: bytes) -> bytes:
+        return packed(self._shared, lambda: self._run(message))
+
+    def _run(self, message: bytes) -> Summed | None:
+        number, position, state, ahead = loads(message)
+        self._peers.go(number, message)
+
+        def own() -> Summed:
+            done = self._pool.nodes(position, state, ahead)
+            share = Share(get_worker().address, len(self._mine), done.wait, done.compute)
+            if ahead:  # while the sums travel and the host updates
+                self._pool.begin_ahead(ahead[0], 2 * self._slots)
+            return Summed(done.sums, (share,), done.elapsed, (counts(self._shared),))
+
+        return self._peers.gathered((number,), own, self._joined)
+
+    def _joined(self, one: Summed, other: Summed) -> Summed:
+        tree = Tree(self._lanes, one.sums)
+        for (level, index), parts in other.sums.items():
+            tree.put(level, index, parts)
+        return Summed(tree.nodes, one.shares + other.shares, max(one.elapsed, other.elapsed), one.counts + other.counts)

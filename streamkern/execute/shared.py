@@ -3,10 +3,10 @@
 The workers of a step form a tree, and their sums go along it from worker to worker; the driver calls its root.
 Exchanged, each up the tree and down again, are the rows of the step, each lane's read by one worker; sums over tiles
 of centers, such as outputs; and sums that follow from those, as many as the method has. A message up holds the sums of
-the largest complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). What each
-tile has of a step's sums by itself goes up only, for the driver. Rows do not depend on
-the state: those of the next step are exchanged by a thread of their own, while this one is computed. When the driver
-asks for it, each worker writes its tiles' part of the state to the directory of checkpoints, while steps go on.
+the largest complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Results
+that belong to one tile go up only, for the driver. Rows do not depend on the state: those of the next step are
+exchanged by a thread of their own, while this one is computed. When the driver asks for it, each worker writes its
+tiles' part of the state to the directory of checkpoints, while steps go on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,10 +26,11 @@ import numpy as np
 from distributed import get_worker
 
 from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree
+from streamkern.execute.peers import Peers, Route
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
 from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
-from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
+from streamkern.execute.wire import LostError, Shared, counts, give_way, loads, packed
 from streamkern.memory import check, keep_heap
 from streamkern.types import Array
 
@@ -38,44 +38,23 @@ T = TypeVar("T")
 Sums = list[dict[tuple[int, int], Parts]]
 """For each of several: sums of the largest complete subtrees of tiles, by (level, index)."""
 
-_TICK = 1.0  # seconds between looks whether a message is still waited for
-_CLOSED = "closed"
 
-
-class Route(NamedTuple):
+class Tiles(NamedTuple):
     """A worker's part in a step with shared centers.
 
     Attributes:
-        rank: its number; 0 is the root.
-        peers: address and actor's key of every worker, by rank.
         tiles: of centers, held by this one.
         lanes: whose rows this one reads.
         threads: that compute here.
-        timeout: seconds that a message is waited for.
         driver: name of the driver's machine.
         folder: of checkpoints, where this worker sees it and may write; else empty.
     """
 
-    rank: int
-    peers: tuple[tuple[str, str], ...]
     tiles: range
     lanes: range
     threads: int
-    timeout: float
     driver: str
     folder: str = ""
-
-    @property
-    def parent(self) -> int:
-        """Rank of the worker that sums are sent to."""
-        return self.rank & (self.rank - 1)
-
-    @property
-    def children(self) -> list[int]:
-        """Ranks of the workers that send their sums here, in the order of their tiles."""
-        below = self.rank & -self.rank or len(self.peers)
-        return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
-                and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
 
 
 def sees(path: str, token: str) -> bool:
@@ -84,12 +63,6 @@ def sees(path: str, token: str) -> bool:
         return Path(path).read_text(encoding="utf-8") == token and os.access(Path(path).parent, os.W_OK)
     except (OSError, ValueError):
         return False
-
-
-class _Failure(NamedTuple):
-    """An error of one worker, raised by all of them."""
-
-    error: Exception
 
 
 class Done(NamedTuple):
@@ -113,13 +86,14 @@ class ShareActor:
 
     Args:
         shared: the work, a set of shares, and the sums of steps that followed it.
-        route: which tiles.
+        route: the worker's place among the others.
+        mine: which tiles, and rows.
         first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, first: int) -> None:
+    def __init__(self, shared: Shared, route: Route, mine: Tiles, first: int) -> None:
         keep_heap()
-        self._shared, self._route = shared, route
+        self._shared, self._mine, self._peers = shared, mine, Peers(route)
         self._work: SharedWork = shared.value[0]
         self._given: dict[int, tuple[Any, Tile | None]] = {}
         self._parts: list[Any] = []
@@ -127,11 +101,7 @@ class ShareActor:
         self._shares: dict[str, Future[bytes]] = {}
         self._values: dict[int, Any] = {}
         self._worker, self._context = get_worker(), contextvars.copy_context()
-        loop: Any = self._worker.loop
-        self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
         self._wait = self._busy = 0.0  # seconds of the running step, of all threads together
-        self._mail: dict[Any, bytes] = {}
-        self._came = threading.Condition()
         self._prefetch = Prefetch(self._work.build)
         self._blocks: dict[Position, Future[dict[int, Any]]] = {}
         self._next, self._turns = first, dict[int, asyncio.Event]()
@@ -139,7 +109,7 @@ class ShareActor:
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="streamkern-disk")
         self._threads = ThreadPoolExecutor(
-            route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
+            mine.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(mine.driver,)
         )
 
     async def give(self, message: bytes) -> bytes:
@@ -153,13 +123,15 @@ class ShareActor:
         if name[0] == "go":
             self._steps.submit(self._context.copy().run, self._step, message)
             return
-        with self._came:
-            self._mail[name] = message
-            self._came.notify_all()
+        self._peers.deliver(name, message)
+
+    async def awaited(self) -> str | None:
+        """Address of the worker that this one waits for."""
+        return self._peers.awaited
 
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
-        self._give_up()
+        self._peers.close()
         self._given, self._held, self._parts, self._values = {}, [], [], {}
         self._blocks.clear()
         for turn in self._turns.values():  # those whose turn had not come end, too
@@ -204,8 +176,7 @@ class ShareActor:
 
     def _run(self, message: bytes) -> Done:
         number, position, ahead, name = loads(message)
-        for child in self._route.children:
-            self._send(child, ("go", number), message)
+        self._peers.go(number, message)
         started, work = time.perf_counter(), self._work
         self._busy = 0.0
         if position not in self._blocks:
@@ -219,7 +190,7 @@ class ShareActor:
             self._hold()
             return self._over_tiles(partial(self._forward, blocks))
 
-        outputs = self._together((number, "sums"), forward, self._joined, self._totals)
+        outputs = self._peers.together((number, "sums"), forward, self._joined, self._totals)
         responses, totals = list[Any](), list[list[Parts]]()
         reports: tuple[Any, ...] = ()
         for index in range(work.sums):
@@ -230,10 +201,10 @@ class ShareActor:
                 found = self._over_tiles(partial(self._addend, index, responses, totals))
                 if index < work.sums - 1:
                     return found, ()
-                share = Share(self._worker.address, len(self._route.lanes), self._wait, self._busy)
+                share = Share(self._worker.address, len(self._mine.lanes), self._wait, self._busy)
                 return found, ((share, time.perf_counter() - started, counts(self._shared)),)
 
-            total, reports = self._together(
+            total, reports = self._peers.together(
                 (number, index),
                 addends,
                 lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
@@ -242,7 +213,12 @@ class ShareActor:
             totals.append(total)
         common = work.common(blocks, responses, totals)
         advance = partial(self._advance, responses, totals, common)
-        parts = self._gathered((number, "own"), advance) + common if work.owns else advance()
+        parts = common
+        if work.owns:
+            own = self._peers.gathered((number, "own"), advance, self._joined)
+            parts = common if own is None else self._totals(own)[0] + common
+        else:
+            advance()
         if name is not None:
             copies = stacked_tiles([work.kept(part) for part in self._parts])
             self._shares[name] = self._disk.submit(
@@ -256,10 +232,10 @@ class ShareActor:
         if self._held:
             return
         work, (_, base, log) = self._work, self._shared.value
-        constants, tiles = zip(*(self._given.pop(tile) for tile in self._route.tiles), strict=True)
-        self._held = list(self._threads.map(work.hold, self._route.tiles, constants))
+        constants, tiles = zip(*(self._given.pop(tile) for tile in self._mine.tiles), strict=True)
+        self._held = list(self._threads.map(work.hold, self._mine.tiles, constants))
         if base is not None and tiles[0] is None:
-            tiles = tuple(read_tiles(Path(self._route.folder), base, self._route.tiles))
+            tiles = tuple(read_tiles(Path(self._mine.folder), base, self._mine.tiles))
         steps = 0 if base is None else base.steps
         parts = [work.start(*each, steps) for each in zip(self._held, tiles, strict=True)]
         for _, sums in log:
@@ -272,9 +248,9 @@ class ShareActor:
 
     def _written(self, name: str, rows: list[int], arrays: dict[str, Array]) -> Written:
         """Write the share of a set, or return it where nobody else would see it."""
-        first = self._route.tiles.start
-        if name and self._route.folder:
-            write_share(Path(self._route.folder) / name, first, rows, arrays)
+        first = self._mine.tiles.start
+        if name and self._mine.folder:
+            write_share(Path(self._mine.folder) / name, first, rows, arrays)
             return Written(first, None)
         ends = np.cumsum([0, *rows]).tolist()
         tiles: list[Tile] = [{key: array[a:b] for key, array in arrays.items()} for a, b in pairwise(ends)]
@@ -282,21 +258,21 @@ class ShareActor:
 
     def _exchange(self, position: Position, ahead: Sequence[Position]) -> None:
         """Begin to exchange the blocks of a step; those of ``ahead`` are read meanwhile."""
-        lanes = self._route.lanes
+        lanes = self._mine.lanes
 
         def taken() -> dict[int, Any]:
             return {lane: self._prefetch.take((position[0], lane, position[1]))[0] for lane in lanes}
 
         def exchanged() -> dict[int, Any]:
             self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
-            blocks = self._together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
+            blocks = self._peers.together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
             return dict(sorted(blocks.items()))
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
     def _cut(self, cut: int) -> range:
         """Places in this worker's list of tiles that one of its threads goes over."""
-        count, cuts = len(self._route.tiles), self._route.threads
+        count, cuts = len(self._mine.tiles), self._mine.threads
         return range(count * cut // cuts, count * (cut + 1) // cuts)
 
     def _forward(self, blocks: list[Any], i: int) -> list[Parts]:
@@ -310,24 +286,24 @@ class ShareActor:
         sums, self._values[i] = self._work.addend(index, self._held[i], values, responses, totals)
         return sums
 
-    def _advance(self, responses: list[Any], totals: list[list[Parts]], common: Parts) -> Any:
-        """Advance all tiles; return the step's sums, or what these tiles have of them by themselves."""
+    def _advance(self, responses: list[Any], totals: list[list[Parts]], common: Parts) -> Sums:
+        """Advance all tiles; return the results of the step that belong to one of them each."""
         work, tree, parts = self._work, Tree(self._work.leaves), list[Any]()
         for i, held in enumerate(self._held):
             own = work.own(held, self._values.pop(i), responses, totals)
             parts.append(work.advance(held, self._parts[i], (*own, *common)))
-            tree.put(0, self._route.tiles.start + i, own)
+            tree.put(0, self._mine.tiles.start + i, own)
         self._parts = parts
-        return [tree.nodes] if work.owns else common
+        return [tree.nodes]
 
     def _over_tiles(self, compute: Callable[[int], list[Parts]]) -> Sums:
         """Sums over the tiles held here, of each of the contributions of a tile."""
-        first = self._route.tiles.start
+        first = self._mine.tiles.start
 
         def some(cut: int) -> tuple[list[Tree], float]:
             start, trees = time.perf_counter(), list[Tree]()
             for i in self._cut(cut):
-                if _CLOSED in self._mail:
+                if self._peers.closed:
                     raise LostError
                 parts = compute(i)
                 trees = trees or [Tree(self._work.leaves) for _ in parts]
@@ -337,7 +313,7 @@ class ShareActor:
             return trees, time.perf_counter() - start
 
         found = list[Tree]()
-        for trees, seconds in self._threads.map(some, range(self._route.threads)):
+        for trees, seconds in self._threads.map(some, range(self._mine.threads)):
             self._busy += seconds
             if found and trees:
                 found = [_merged(a, b.nodes) for a, b in zip(found, trees, strict=True)]
@@ -350,112 +326,6 @@ class ShareActor:
 
     def _totals(self, sums: Sums) -> list[Parts]:
         return [Tree(self._work.leaves, nodes).total() for nodes in sums]
-
-    # ---------------------------------------------------------------------------------------------------- messages
-
-    def _together(
-        self,
-        name: tuple[Any, ...],
-        compute: Callable[[], Any],
-        join: Callable[[Any, Any], Any],
-        close: Callable[[Any], T],
-        rest: Callable[[T, Any], Any] | None = None,
-    ) -> T:
-        """Results of all workers, joined up the tree, closed at its root and sent down again.
-
-        Args:
-            name: of the messages.
-            compute: a worker's part.
-            join: two neighbours' parts.
-            close: the whole, from the parts joined.
-            rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
-
-        Raises:
-            LostError: a worker does not answer.
-            Exception: that of one of them.
-        """
-        value, below = self._up(name, compute, join)
-        if self._route.rank:
-            found = loads(self._take((*name, self._route.parent)))
-            if rest is not None and not isinstance(found, _Failure):
-                found = join(value, found)
-        else:
-            found = value if isinstance(value, _Failure) else close(value)
-        for child, part in below.items():
-            sent = found if rest is None or isinstance(found, _Failure) else rest(found, part)
-            self._send(child, (*name, self._route.rank), dumps(sent))
-        if isinstance(found, _Failure):
-            raise found.error
-        done: T = found
-        return done
-
-    def _gathered(self, name: tuple[Any, ...], compute: Callable[[], Sums]) -> Parts:
-        """At the root, the sum over all tiles; elsewhere nothing, as soon as what was computed is on its way.
-
-        Raises:
-            LostError, Exception: see ``_together``.
-        """
-        value, _ = self._up(name, compute, self._joined)
-        if isinstance(value, _Failure):
-            raise value.error
-        return () if self._route.rank else self._totals(value)[0]
-
-    def _up(
-        self, name: tuple[Any, ...], compute: Callable[[], Any], join: Callable[[Any, Any], Any]
-    ) -> tuple[Any, dict[int, Any]]:
-        """This worker's part joined with those below, sent on to the one above; and those below, by rank."""
-        try:
-            value = compute()
-        except LostError:
-            raise
-        except Exception as error:
-            value = _Failure(error)
-        below = {}
-        for child in self._route.children:
-            other = below[child] = loads(self._take((*name, child)))
-            if not isinstance(value, _Failure):
-                value = other if isinstance(other, _Failure) else join(value, other)
-        if self._route.rank:
-            self._send(self._route.parent, (*name, self._route.rank), dumps(value))
-        return value, below
-
-    def _take(self, name: tuple[Any, ...]) -> bytes:
-        """Wait for a message.
-
-        Raises:
-            LostError: it does not come, or this share is given up.
-        """
-        deadline = time.monotonic() + self._route.timeout
-        with self._came:
-            while name not in self._mail:
-                if _CLOSED in self._mail or time.monotonic() > deadline:
-                    raise LostError
-                self._came.wait(_TICK)
-            return self._mail.pop(name)
-
-    def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
-        """Begin to send a message to another worker.
-
-        If that worker is gone, the threads here that wait for a message raise ``LostError``.
-        """
-        address, key = self._route.peers[rank]
-
-        async def send() -> None:
-            try:
-                answer = await self._worker.rpc(address).actor_execute(
-                    function="deliver", actor=key, args=[name, message], kwargs={}
-                )
-                if answer["status"] != "OK":
-                    self._give_up()
-            except Exception:
-                self._give_up()
-
-        asyncio.run_coroutine_threadsafe(send(), self._loop)
-
-    def _give_up(self) -> None:
-        with self._came:
-            self._mail[_CLOSED] = b""
-            self._came.notify_all()
 
 
 def _both(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:

@@ -26,8 +26,9 @@ from streamkern.execute.base import (
     SharedWork,
     Tile,
 )
-from streamkern.execute.lanes import CLOSE, GONE, TICK, Cluster, Lanes, Placed, ask, large_arguments
-from streamkern.execute.shared import Done, Route, ShareActor, Written, sees
+from streamkern.execute.lanes import TICK, Cluster, Lanes, Placed, ask, large_arguments
+from streamkern.execute.peers import Route
+from streamkern.execute.shared import Done, ShareActor, Tiles, Written, sees
 from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
 from streamkern.execute.wire import LostError, dumps
 from streamkern.storage.writer import write_text
@@ -115,9 +116,10 @@ class SharedLanes(Lanes):
                 self.executor.client.submit(
                     ShareActor,
                     spread,
-                    Route(
-                        rank, peers, mine, range(lanes * rank // workers, lanes * (rank + 1) // workers),
-                        threads[address], self.executor.step_timeout, platform.node(), seeing.get(address, ""),
+                    Route(rank, peers, self.executor.step_timeout),
+                    Tiles(
+                        mine, range(lanes * rank // workers, lanes * (rank + 1) // workers), threads[address],
+                        platform.node(), seeing.get(address, ""),
                     ),
                     self._number + 1,
                     actor=True,
@@ -188,16 +190,9 @@ class SharedLanes(Lanes):
             self._set = _Set(name, taken, position)
         return ask(self._actors[0], dumps((self._number, position, ahead, name)))
 
-    def _require_others(self) -> None:
-        if any(placed.address not in self.executor.workers or placed.future.status in GONE for placed in self._actors):
-            raise LostError
-
     def _stop(self) -> None:
         """Have workers cancel the step that they run ahead, and release the arrays that others will have."""
-        with self.executor.client.as_current():
-            for placed in self._actors:
-                with suppress(Exception, CancelledError):
-                    placed.actor.stop().result(timeout=CLOSE)
+        self._stop_actors()
         self._asked.clear()
         asked, self._set = self._set, None
         if asked is not None and asked.thread is not None:

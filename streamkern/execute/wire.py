@@ -82,12 +82,18 @@ def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
         with shared.limit():
             return dumps((True, compute(), counts(shared)))
     except Exception as error:
-        if isinstance(error, MemoryLimitError):
-            error.where = f"worker {get_worker().address}, {error.where}"
-        try:
-            return dumps((False, error, counts(shared)))
-        except Exception:
-            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), counts(shared)))
+        return dumps((False, located(error), counts(shared)))
+
+
+def located(error: Exception) -> Exception:
+    """Return an error of this worker as it is sent: a full memory names the worker, where no other has done so yet."""
+    if isinstance(error, MemoryLimitError) and not str(error.where).startswith("worker "):
+        error.where = f"worker {get_worker().address}, {error.where}"
+    try:
+        dumps(error)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def counts(shared: Shared) -> ProcessCounts | None:

@@ -18,7 +18,7 @@ from streamkern.centers import Uniform
 from streamkern.data import from_arrays
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes
-from streamkern.errors import DataError
+from streamkern.errors import DataError, MemoryLimitError
 from streamkern.execute.base import Executor, Parts, Position, Stack, Tile, Tree
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Laplace
@@ -177,12 +177,14 @@ class SharedSums:
 
 @dataclass
 class Failing:
-    """Work that fails in a lane: while it builds, or while it computes."""
+    """Work that fails in a lane: while it builds, while it computes, or for want of memory in a process that it names."""
 
     lane: int
     when: str
 
     def build(self, pass_: int, lane: int, step: int) -> int:
+        if self.when == "memory" and lane == self.lane:
+            raise MemoryLimitError(f"Process {os.getpid()} is full.", where=f"lane {lane}")
         if self.when == "build" and lane == self.lane:
             raise DataError("A bad row.", where=f"lane {lane}")
         return lane

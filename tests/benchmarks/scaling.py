@@ -27,6 +27,7 @@ from streamkern.engine import default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
+from streamkern.execute.lanes import ROOTS
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.metered import SCAN_ROWS
@@ -156,7 +157,7 @@ def far(here: Costs) -> None:
     """What a cluster would do with a billion rows: one core a worker, batches that grow with the workers."""
     print(f"  assumed: {NETWORK}, {TROUBLE}, sums at {ADDING / 1e9:g} GB/s, 16 cores for the update")
     print(
-        "  p        workers  rows a step   ms a step: star  tree of 16   of ideal: star  tree"
+        "  p        workers  rows a step   ms a step: star  in trees     of ideal: star  tree"
         "   hours for 1e9 rows: star  tree"
     )
     for p in (5000, 50_000):
@@ -169,7 +170,7 @@ def far(here: Costs) -> None:
         )  # fmt: skip
         for workers in (1, 16, 100, 1000):
             layout = Machines(workers, workers, host_cores=16)
-            times = [simulate(costs, replace(layout, fanout=fanout), 10).mean for fanout in (None, 16)]
+            times = [simulate(costs, replace(layout, roots=roots), 10).mean for roots in (None, ROOTS)]
             shares = [ideal(costs, layout) / seconds for seconds in times]
             hours = [1e9 / (workers * ROWS) * seconds / 3600 for seconds in times]
             print(

@@ -16,7 +16,8 @@ from streamkern.errors import DataError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
 from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.shared import Route, sees
+from streamkern.execute.peers import Route
+from streamkern.execute.shared import sees
 from streamkern.execute.shared_lanes import SharedLanes
 from streamkern.execute.shares import require_whole
 from streamkern.execute.threads import ThreadsExecutor
@@ -418,7 +419,7 @@ def test_workers_without_a_tile_are_no_reason_to_share(cluster):
 def test_workers_are_a_tree_that_joins_neighbours(workers):
     """Everybody reaches the root, over at most log2 of them, and a parent joins tiles that follow its own."""
     peers = tuple((str(rank), "") for rank in range(workers))
-    routes = [Route(rank, peers, range(rank, rank + 1), range(0), 1, 1.0, "") for rank in range(workers)]
+    routes = [Route(rank, peers, 1.0) for rank in range(workers)]
     assert sorted(child for route in routes for child in route.children) == list(range(1, workers))
     for route in routes:
         assert all(routes[child].parent == route.rank for child in route.children)
