@@ -2,8 +2,8 @@
 
 The driver serialises the state and sends it to each root in turn, which hands it down its tree of workers; workers
 compute their lanes, sums come back up the trees and are added, the driver updates; a worker begins its next block ahead
-as far as one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed again and
-the step is repeated.
+as far as one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed
+again and the step is repeated.
 
 Where centers are shared out (``SharedCosts``), each worker has some of them for all rows of a step. Rows, outputs and
 what follows from those go up the tree of workers of ``execute/shared.py`` and down again, the rows of a step while the

@@ -177,7 +177,7 @@ class SharedSums:
 
 @dataclass
 class Failing:
-    """Work that fails in a lane: while it builds, while it computes, or for want of memory in a process that it names."""
+    """Work that fails in a lane while it builds, while it computes, or because memory is full; then it says where."""
 
     lane: int
     when: str

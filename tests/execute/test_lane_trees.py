@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from streamkern.errors import DataError, MemoryLimitError
 from streamkern.execute import lanes as lanes_module
 from streamkern.execute.dask import DaskExecutor
-from streamkern.errors import DataError, MemoryLimitError
 from streamkern.testing.executor import (
     PROJECTIONS,
     Failing,
