@@ -118,18 +118,31 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
     assert not (tmp_path / "run" / "scattered").exists()
 
 
-def test_a_prediction_that_is_interrupted_goes_on(place: tuple[Path, str], tmp_path: Path, monkeypatch):
+PREDICTION = """
+import os, signal, sys
+from streamkern.serving import predict as module
+
+module.PART_BYTES = 8000
+
+def kill(what, done, rows):
+    if done > 1500:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+module.predict(*sys.argv[1:], threads=1, on_progress=kill)
+"""
+
+
+def test_a_prediction_that_is_killed_goes_on_to_the_same_bytes(
+    forked: Callable[..., Any], place: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder, _ = place
     monkeypatch.setattr("streamkern.serving.predict.PART_BYTES", 8000)
     whole = predict(folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "whole.zarr", threads=1)
-
-    def stop(what: str, done: int, rows: int) -> None:
-        if done > 1500:
-            raise KeyboardInterrupt
-
     call = (folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "halves.zarr")
-    with pytest.raises(KeyboardInterrupt):
-        predict(*call, threads=1, on_progress=stop)
+    (tmp_path / "prediction.py").write_text(PREDICTION)
+    killed = forked("python", ("prediction.py", *map(str, call)), tmp_path / "out", cwd=str(tmp_path))
+    assert killed.wait() == -signal.SIGKILL
+    assert not call[-1].exists()
     rest = predict(*call, threads=2)
     assert 0 < rest.kept < rest.rows == whole.rows == 3000
     first, second = (
