@@ -499,3 +499,65 @@ class _SharedRun:
         take = partial(self.run, end, seconds, then)
         way = partial(self.clock.after, self.costs.latency, take)
         self.run(start, seconds, partial(self.wires[start].run, size / self.costs.bandwidth, way))
+
+
+@dataclass(frozen=True)
+class LeafCosts:
+    """What the leaves of a partition are made of. Seconds of one core.
+
+    Attributes:
+        leaf: fitting one, on a worker of one thread.
+        keep: on the driver: sending the request for a leaf, reading its result and writing it to disk.
+        straggle: σ of the logarithm of a leaf's time, beside its mean.
+        mtbf: seconds between failures of one worker; each costs its leaf, which is fitted again.
+    """
+
+    leaf: float
+    keep: float = 0.0
+    straggle: float = 0.0
+    mtbf: float = math.inf
+
+
+def simulate_leaves(costs: LeafCosts, leaves: int, workers: int, seed: int = 0) -> float:
+    """Seconds until all leaves are fitted and kept.
+
+    Args:
+        costs: what they are made of.
+        leaves: how many.
+        workers: of one thread, each on a core of its own; it has its next leaf before it has ended one.
+        seed: of stragglers and failures.
+    """
+    clock, rng = _Clock(), generator("simulate", seed)
+    driver, waiting = _Queue(clock), leaves
+
+    def free() -> None:
+        """A worker begins its next leaf."""
+        nonlocal waiting
+        if not waiting:
+            return
+        waiting -= 1
+        seconds = costs.leaf * float(np.exp(rng.normal() * costs.straggle - costs.straggle**2 / 2))
+        lost = 0.0
+        while rng.random() < -math.expm1(-seconds / costs.mtbf):
+            lost += seconds * rng.random()
+        clock.after(lost + seconds, fitted)
+
+    def fitted() -> None:
+        driver.run(costs.keep)
+        free()
+
+    for _ in range(min(workers, leaves)):
+        free()
+    clock.run()
+    return max(clock.now, driver.free)
+
+
+class _Queue:
+    """A core that does its jobs one after another."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock, self.free = clock, 0.0
+
+    def run(self, seconds: float) -> None:
+        """Add a job."""
+        self.free = max(self.free, self._clock.now) + seconds

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulate import Costs, Machines, SharedCosts, ideal, simulate, simulate_shared
+from tests.simulate import (
+    Costs,
+    LeafCosts,
+    Machines,
+    SharedCosts,
+    ideal,
+    simulate,
+    simulate_leaves,
+    simulate_shared,
+)
 
 REAL = Costs(
     lane=0.02, warm=0.005, update=0.015, message=0.0005, answer=0.0005, fixed=0.001, latency=1e-4, size=2e5,
@@ -137,3 +146,18 @@ def test_more_of_any_cost_of_shared_centers_is_never_faster(name, workers, cores
 def test_stragglers_of_shared_centers_cost_what_the_slowest_does():
     plain = simulate_shared(SharedCosts(0.1), 64, 64, steps=30).clock
     assert 1.15 < simulate_shared(SharedCosts(0.1, straggle=0.1), 64, 64, steps=30).clock / plain < 1.35
+
+
+def test_leaves_are_shared_out_evenly_until_the_driver_keeps_them_more_slowly_than_they_come():
+    assert simulate_leaves(LeafCosts(2.0), 100, 10) == pytest.approx(20.0)
+    assert simulate_leaves(LeafCosts(2.0), 101, 10) == pytest.approx(22.0)
+    assert simulate_leaves(LeafCosts(2.0, keep=0.5), 101, 1) == pytest.approx(202.5)
+    assert simulate_leaves(LeafCosts(2.0, keep=0.5), 100, 100) == pytest.approx(52.0)
+    times = [simulate_leaves(LeafCosts(1.0, 0.01, straggle=0.3), 1000, workers) for workers in (1, 7, 60, 1000)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == pytest.approx(1000, rel=0.05)
+
+
+def test_a_failure_costs_a_leaf():
+    found = simulate_leaves(LeafCosts(10.0, mtbf=100.0), 2000, 20)
+    assert 1000 * 1.02 < found < 1000 * 1.1  # one leaf in ten is lost, halfway through

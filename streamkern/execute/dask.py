@@ -276,7 +276,8 @@ class DaskExecutor:
         raise value
 
     def _submit(self, spread: Future[Shared], message: bytes) -> Future[bytes]:
-        task: Future[bytes] = self.client.submit(_run, spread, message, pure=False)
+        with large_arguments():  # such as the rows of a leaf
+            task: Future[bytes] = self.client.submit(_run, spread, message, pure=False)
         return task
 
     def look(self, age: float = 0.0) -> None:
