@@ -20,7 +20,7 @@ from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
 from streamkern.pipeline import load_pipeline
-from streamkern.testing.executor import OrderSensitive, expected_step, expected_weights, small_weights
+from streamkern.testing.executor import OrderSensitive, doubled, expected_step, expected_weights, small_weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -248,6 +248,15 @@ def test_workers_like_this_process_raise_no_doubt(cluster):
     cluster.keep(1)
     with open_executor(cluster.address, 1) as executor:
         assert executor.doubts() == []
+
+
+def test_large_items_of_a_sweep_are_sent_without_a_warning(cluster):
+    """Such as the rows of a leaf: Dask warns of tasks beyond 10 MB."""
+    cluster.keep(1)
+    rows = np.ones(20 << 20, np.uint8)
+    with open_executor(cluster.address, 1) as executor:
+        (doubled_rows,) = executor.imap(doubled, [rows], (np.uint8(2),))
+    assert (doubled_rows == 2).all()
 
 
 def test_the_python_of_the_page_runs(tmp_path):
