@@ -32,6 +32,7 @@ from streamkern.partition.fit import (
     require_partition,
 )
 from streamkern.partition.memory import PartitionMemory
+from streamkern.partition.model import PartitionedMachine
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
@@ -240,8 +241,10 @@ def _leaves(
     found = stages.keep(
         "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
     )
-    shared = "shared" in found and not found["leaves"].beats(found["shared"])
-    least, one = found["shared" if shared else "leaves"], found["one"]
+    own = found["leaves"]
+    shared = "shared" in found and not own.beats(found["shared"].weighted_like(own))
+    least = found["shared"] if shared else own
+    one = found["one"].weighted_like(least)
     better = least.beats(one)
     kernels = "" if choice is None else " of one kernel" if shared else " of kernels of their own"
     reason = (
@@ -268,41 +271,56 @@ def trial(
         choice: the kernel of a sample of all rows, where it was left open.
 
     Returns:
-        Those of ``one`` model, of ``leaves``, and where there is a choice, which the one model then has, of leaves that
-        are ``shared`` it out to; all others choose their own.
+        Errors of ``one`` model, of ``leaves`` with kernels of their own, and, if there is a choice, of leaves that have
+        ``shared`` it. The one model has the choice as well, if there is one, and leaves with kernels of their own are
+        then trained and measured on one side of the first cut alone, as their searches take long; other rows have
+        weight 0.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
-    def squared(name: str, leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None) -> Errors:
-        """The errors of one model, or of leaves, through these rows."""
-        own = out & np.isin(y, y[~out]) if y.ndim == 1 else out  # a class that is only held out tells nothing
-        train = from_arrays(X[~own], y[~own], sample_weight=None if w is None else w[~own])
+    def fitted(
+        name: str, leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array
+    ) -> tuple[Errors, KernelMachine]:
+        """Train one model, or leaves, on ``some`` of these rows; return the errors on held-out rows, and the model."""
+        known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
+        own = out & some & known  # a class that is only held out tells nothing
+        fit_to = some & ~own
+        train = from_arrays(X[fit_to], y[fit_to], sample_weight=None if w is None else w[fit_to])
         made = trial_recipe(leaf_recipe)(train)
         if name == "one":
             whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
             whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
             model = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
         else:
-            cut = _Trial(**vars(made), partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
+            leaves = TRIAL_LEAVES if some.all() else TRIAL_LEAVES // 2
+            cut = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
             model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
         F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
         if isinstance(model.encoding, Classes):
             F, truth = model.encoding.comparable(F), np.searchsorted(model.encoding.values, truth)
         residual(F, truth)
-        return Errors(np.square(F).mean(axis=1), np.ones(len(F)) if w is None else w[own])
+        squares, weights = np.zeros(len(X)), np.zeros(len(X))
+        squares[own] = np.square(F).mean(axis=1)
+        weights[own] = 1.0 if w is None else w[own]
+        return Errors(squares[out], weights[out]), model
 
-    tried = [(data, leaf_recipe, ["one", "leaves"])]
-    if choice is not None:
-        through = choice.metric.applied(data), leaf_recipe.chosen(choice)
-        tried = [(*through, ["one", "shared"]), (data, leaf_recipe, ["leaves"])]
-    found = dict[str, Errors]()
+    def sample(rows: Dataset) -> tuple[Array, Array, Array | None]:
+        X, y, w = gathered(executor, Assembly(rows.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
+        assert y is not None
+        return X, y, w
+
+    every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
     try:
-        for rows, made, names in tried:
-            X, y, w = gathered(executor, Assembly(rows.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
-            assert y is not None
-            found |= {name: squared(name, made, X, y, w) for name in names}
+        if choice is None:
+            rows = sample(data)
+            return {name: fitted(name, leaf_recipe, *rows, every)[0] for name in ("one", "leaves")}
+        chosen, rows = leaf_recipe.chosen(choice), sample(choice.metric.applied(data))
+        found["one"], _ = fitted("one", chosen, *rows, every)
+        found["shared"], model = fitted("shared", chosen, *rows, every)
+        assert isinstance(model, PartitionedMachine)
+        found["leaves"], _ = fitted("leaves", leaf_recipe, *sample(data), model.tree.left_of_root(rows[0]))
         return found
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"

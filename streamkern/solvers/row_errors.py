@@ -32,6 +32,10 @@ class Errors:
         """The mean squared error."""
         return float(np.average(self.squares, weights=self.weights))
 
+    def weighted_like(self, other: Errors) -> Errors:
+        """Return these errors with the weights of another model's, which may leave rows out by a weight of 0."""
+        return Errors(self.squares, other.weights)
+
     def doubt(self, other: Errors) -> float:
         """Standard error of the difference of two models' means, on the same rows: much less than that of either."""
         apart = self.squares - other.squares
