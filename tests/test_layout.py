@@ -30,6 +30,7 @@ DOORS = {
         "execute/client.py",
         "execute/dask.py",
         "execute/lanes.py",
+        "execute/peers.py",
         "execute/shared.py",
         "execute/shared_lanes.py",
         "execute/wire.py",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed import get_worker
 
-from streamkern.execute.wire import LostError, dumps, loads, located
+from streamkern.execute.wire import LostError, as_sent, dumps, loads
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Route(NamedTuple):
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
 
 
-class Failure(NamedTuple):
+class Failed(NamedTuple):
     """An error of one worker, raised by all of them."""
 
     error: Exception
@@ -121,14 +121,14 @@ class Peers:
         value, below = self._up(name, compute, join)
         if self.route.rank:
             found = loads(self._take((*name, self.route.parent)))
-            if rest is not None and not isinstance(found, Failure):
+            if rest is not None and not isinstance(found, Failed):
                 found = join(value, found)
         else:
-            found = value if isinstance(value, Failure) else close(value)
+            found = value if isinstance(value, Failed) else close(value)
         for child, part in below.items():
-            sent = found if rest is None or isinstance(found, Failure) else rest(found, part)
+            sent = found if rest is None or isinstance(found, Failed) else rest(found, part)
             self._send(child, (*name, self.route.rank), dumps(sent))
-        if isinstance(found, Failure):
+        if isinstance(found, Failed):
             raise found.error
         done: T = found
         return done
@@ -140,7 +140,7 @@ class Peers:
             LostError, Exception: see ``together``.
         """
         value, _ = self._up(name, compute, join)
-        if isinstance(value, Failure):
+        if isinstance(value, Failed):
             raise value.error
         found: T | None = None if self.route.rank else value
         return found
@@ -154,14 +154,14 @@ class Peers:
         except LostError:
             raise
         except Exception as error:
-            value = Failure(located(error))
+            value = Failed(as_sent(error))
         below = {}
         for child in self.route.children:
             self._awaited = child
             other = below[child] = loads(self._take((*name, child)))
             self._awaited = None
-            if not isinstance(value, Failure):
-                value = other if isinstance(other, Failure) else join(value, other)
+            if not isinstance(value, Failed):
+                value = other if isinstance(other, Failed) else join(value, other)
         if self.route.rank:
             self._send(self.route.parent, (*name, self.route.rank), dumps(value))
         return value, below

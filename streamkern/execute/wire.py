@@ -82,10 +82,10 @@ def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
         with shared.limit():
             return dumps((True, compute(), counts(shared)))
     except Exception as error:
-        return dumps((False, located(error), counts(shared)))
+        return dumps((False, as_sent(error), counts(shared)))
 
 
-def located(error: Exception) -> Exception:
+def as_sent(error: Exception) -> Exception:
     """Return an error of this worker as it is sent: a full memory names the worker, where no other has done so yet."""
     if isinstance(error, MemoryLimitError) and not str(error.where).startswith("worker "):
         error.where = f"worker {get_worker().address}, {error.where}"

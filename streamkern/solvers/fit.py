@@ -463,11 +463,7 @@ def fit(
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
-        scaled,
-        facts.encoding,
-        kernel,
-        centers,
-        executor,
+        scaled, facts.encoding, kernel, centers, executor,
         dtype=centers.Z.dtype,
         seed=recipe.seed,
         lanes=recipe.lanes,
@@ -483,7 +479,7 @@ def fit(
         share=projected.share and device is None,
         evaluates_here=projected.evaluates_here and device is None,
         every_row=every_row(recipe, scaled),
-    )
+    )  # fmt: skip
 
     def key() -> tuple[Any, ...]:
         choice = projected.bill.choice + (", no better solve" if problem.better_budget else "")

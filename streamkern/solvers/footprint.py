@@ -119,15 +119,20 @@ class Footprint:
         if needed <= limit:
             return
         fixed, shared = needed - self.worker.get("share", 0), 0 if self.bill.shared is None else self.bill.shared.whole
-        each = self.worker.get("centers", 0) // max(1, p)
-        other = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        centers, remedies = self.worker.get("centers", 0), ["give workers more memory"]
         if shared and fixed < limit:
-            other = f"at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out"
+            remedies.append(f"use at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out")
+        elif not centers:
+            remedies.append("use smaller leaves")
+        elif fewer := max(0, limit - needed + centers) * p // centers:
+            remedies.append(f"use at most {fewer:,} centers")
+        if threads > 1:
+            remedies.append("use fewer threads a worker")
         raise PlanRefusedError(
             f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
             where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
             expected=f"workers with at least {_rounded_up(needed)}",
-            remedy=f"give workers more memory; or use {other}; or fewer threads a worker",
+            remedy="; or ".join(remedies),
         )
 
     @property

@@ -255,6 +255,18 @@ def test_a_plan_of_a_million_centers_is_refused_in_seconds():
     assert time.process_time() - start < 30
 
 
+def test_a_worker_that_is_too_small_is_told_how_many_centers_fit():
+    given = {"prices": PRICES, "memory": "8GiB", "worker_memory": "3GiB"}
+    with pytest.raises(sk.PlanRefusedError) as caught:
+        sk.plan(many(100_000, 30_000, sk.EigenPro(projection="inexact"), 4000), **given)
+    found = re.search(r"use at most ([0-9,]+) centers$", str(caught.value.remedy))
+    assert found is not None
+    sk.plan(many(100_000, int(found[1].replace(",", "")), sk.EigenPro(projection="inexact"), 4000), **given)
+    with pytest.raises(sk.PlanRefusedError) as caught:
+        sk.plan(many(100_000, 100, sk.EigenPro(projection="inexact"), 4000), **given | {"worker_memory": "200MiB"})
+    assert caught.value.remedy == "give workers more memory"
+
+
 def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
     pipeline = many(1_000_000, 1_000_000, sk.EigenPro2(batch=1000))
 
