@@ -364,9 +364,8 @@ def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     X = block[0].X.astype(np.float64)
     missing = np.isnan(X)
     count = (~missing).sum(axis=0)
-    pivot = np.where(
-        count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0
-    )  # sums about the pivot keep their digits
+    # Sums about a pivot among the values keep their digits.
+    pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)
     with np.errstate(invalid="ignore"):  # the statistics refuse infinite values
         centred = np.where(missing, 0.0, X - pivot)
         return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
