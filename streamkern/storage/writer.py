@@ -121,7 +121,7 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
         # The previous owner may have removed the file during the wait; then the lock is on a file without a name.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
-                with contextlib.suppress(OSError):  # a full disk; the id only serves the message of other processes
+                with contextlib.suppress(OSError):  # full disk: the id is only for messages
                     os.ftruncate(handle, 0)
                     os.write(handle, str(os.getpid()).encode())
                 return handle
