@@ -1,7 +1,7 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
 These lines run only where there is a GPU, so they are few: everything that can be tested without one stands elsewhere,
-the kernels in ``cuda.py``, and the verbs that use them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
+the kernels in ``cuda.py``, and the engine methods that use them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
 file.
 """
 

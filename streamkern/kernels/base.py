@@ -136,7 +136,7 @@ class Kernel(Parameters, ABC):
         return out.reshape((len(X), *weights.shape[1:]))
 
     def _centred(self, Z: Array) -> tuple[Array, Array]:
-        """Return the centers' mean, or 0 if the kernel forbids centring, to subtract from rows; and the shifted centers."""
+        """Return the centers' mean, or 0 if the kernel forbids centring, and the centers less this point."""
         if not (self.translation_invariant and len(Z)):
             return np.zeros((), Z.dtype), Z
         shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
