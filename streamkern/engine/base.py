@@ -250,7 +250,7 @@ class Engine(Protocol):
     # tall and square matrices
 
     def right_factor(self, B: Array) -> Any:
-        """Return B (m, d) packed as a right factor, picklable: ``.times(A)`` is A Bᵀ, ``.product(A, out)`` writes it."""
+        """Return B (m, d) packed as a picklable right factor: ``.times(A)`` is A Bᵀ; ``.product(A, out)`` writes it."""
 
     def product(self, A: Array, B: Array) -> Array:
         """A B."""
