@@ -467,7 +467,7 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
             else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
@@ -500,7 +500,7 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
     Attributes:
         model_: the ``KernelMachine``.
         n_features_in_: width d of a row.
-        feature_names_in_: names of the features, shape (d,), where the rows had names.
+        feature_names_in_: names of the features, shape (d,), if the rows had names.
         outcome_: how training ended: passes, rows, seconds, history.
         report_: findings of the solver: batch, step, spectrum; and the seed.
         footprint_: expected peak memory, in bytes.

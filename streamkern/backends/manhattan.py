@@ -88,7 +88,7 @@ def _panels(dtype: Any) -> Any:
 
 
 _radial = radial.inside
-_ROWS, _COLUMNS = 64, 512  # columns of a tile, whose values stay in the second-level cache for the next pass
+_ROWS, _COLUMNS = 64, 512  # size of a tile, whose values stay in the second-level cache for the next pass
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype)), types.float32, types.float64)

@@ -44,7 +44,7 @@ def open_dataset(
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
-        schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
+        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
         weight: name of the column of sample weights >= 0; ingested data record it themselves.
         format: ``zarr`` or ``parquet`` if the path does not show it.

@@ -40,10 +40,10 @@ class Block(NamedTuple):
 
     Attributes:
         X: scaled, augmented and shifted features, shape (b, d), float32 or float64.
-        y: encoded targets: codes (b,) int64, values (b, c) float64 (of classes too, where rows are mixed), or None.
+        y: encoded targets: codes (b,) int64, values (b, c) float64 (also of classes, if rows are mixed), or None.
         ids: row ids, shape (b,), int64.
         key: the block's name.
-        w: sample weights, shape (b,), float64, or None where every row counts the same.
+        w: sample weights, shape (b,), float64, or None for equal weights.
     """
 
     X: Array

@@ -19,7 +19,7 @@ from streamkern.engine.numpy import NumpyEngine
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
-_SQUARE = 1024  # entries of a diagonal set at once
+_SQUARE = 1024  # rows of a diagonal block that is set at once
 
 
 class _There:

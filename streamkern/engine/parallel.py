@@ -16,7 +16,7 @@ VALUE = 30
 """Cost of a radial function, in multiply-adds."""
 
 _PART = 1 << 24  # approximate multiply-adds of a part, if that is more than the minimum of rows
-_LEAST, _MOST = 128, 256  # minimum rows of a part; fewer would read the centers from memory more often
+_LEAST, _MOST = 128, 256  # rows of a part; fewer would read the centers from memory more often
 
 
 def default_threads() -> int:
@@ -39,7 +39,7 @@ def thread_count(threads: int | None) -> int:
     return int(threads)
 
 
-_found: tuple[int, ThreadpoolController] | None = None  # (libraries, number of imported modules) of the last search
+_found: tuple[int, ThreadpoolController] | None = None  # (number of modules, BLAS libraries) of the last search
 
 
 def one_blas_thread() -> Any:

@@ -4,7 +4,7 @@
       champion.json             {"format": 1, "champion": 7, "before": [6, 3], "decided": 9}, replaced as a whole
       versions/000007/          model.zarr, profile.zarr, report.html, record.json; appears and goes as a whole
       decisions.jsonl           one line a decision (decisions/, one object a decision, in a store over a network)
-      run/                      run directory of the training (runs/NAME, where the registry is not local)
+      run/                      run directory of the training (runs/NAME, if the registry is not local)
       .lock
 
 Writers take the lock; readers need no lock.

@@ -426,7 +426,7 @@ def _columns(
         if scores:
             columns.append(OutputColumn("scores", dtype, _fields("score", names)))
         if probabilities:
-            model.probabilities(np.zeros((0, len(names))))  # an error before a row is read, where it has none
+            model.probabilities(np.zeros((0, len(names))))  # raises, if the model has none, before a row is read
             columns.append(OutputColumn("probabilities", np.dtype(np.float64), _fields("probability", names)))
     elif scores or probabilities:
         raise UsageError(
@@ -440,7 +440,7 @@ def _columns(
         columns.append(OutputColumn("prediction", dtype, () if flat else _fields("prediction", places)))
     if interval is not None:
         c = model.weights.shape[1]
-        model.intervals(np.zeros((0, 2 * c)), interval)  # an error before a row is read, where it has none
+        model.intervals(np.zeros((0, 2 * c)), interval)  # raises, if the model has none, before a row is read
         endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))

@@ -29,7 +29,7 @@ class Request:
         role: name of the target in errors, such as "id", since an id column takes the target's place in predictions.
         lenient: open data for inspection: skip columns other than plain numbers, read nulls of whole numbers as NaN and
             nulls of labels as None.
-        schema: kinds of columns by name, or a Schema, where they differ from their types.
+        schema: kinds of columns by name, or a Schema, to override their types.
         exclude: columns to ignore.
     """
 

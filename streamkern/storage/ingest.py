@@ -140,7 +140,7 @@ def ingest(
         threads: chunks decoded, and pieces written, concurrently.
         header: whether the first line of a text table names its columns.
         missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
-        schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
+        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``. They are stored with the data.
         exclude: columns to leave out.
         overwrite: replace an existing dataset of this layout.

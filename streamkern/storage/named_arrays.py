@@ -165,7 +165,7 @@ class NamedArrays(TableSource):
         decoding += 0 if roles.wide else 2 * rows * max(texts.get(name, 8) for name in roles.features)
         y = 0
         if self.target is not None and any(self._arrays[name].dtype != self.target.dtype for name in roles.targets):
-            y = rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)  # as they are stored
+            y = rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)  # in the stored dtype
         elif len(roles.targets) > 1:
             y = rows * self._row_bytes(text)  # before they are joined
         return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found.values()))

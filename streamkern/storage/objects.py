@@ -92,7 +92,7 @@ class Objects(Remote):
         async def request() -> bool:
             try:
                 await self.fs._pipe_file(path, data, **condition)
-            except Exception as error:  # file systems raise whatever they like
+            except Exception as error:  # file systems may raise anything
                 status = _status(error)
                 if status in (404, 409, 412):
                     return False

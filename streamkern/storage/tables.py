@@ -65,7 +65,7 @@ def open_tables(
         header: whether the first line of a text table names its columns.
         lenient: skip columns other than plain numbers, such as text: ``non_features`` of the source names them, and
             ``describe`` describes their values. Null labels are read as None.
-        schema: kinds of columns by name, or a Schema, where they differ from their types.
+        schema: kinds of columns by name, or a Schema, to override their types.
         exclude: columns to leave out.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         retry: timeouts and repetitions of requests to a remote store.

@@ -71,7 +71,7 @@ def update_model(
         validation: rows to fit probabilities or intervals to, in the same forms.
         drop_centers: also remove centers equal to a forgotten row, because a center contains the row's features.
             Otherwise they stay, with a warning.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of this process; its cores by default.
         scheduler: where blocks run: as for ``run``.
 
