@@ -102,7 +102,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
     else:
         what, event = "the largest probability of a row", "the share that is of that class"
     drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= _LEAST_DRAWN * weight.sum()
-    diagonal = Line([0.0, 1.0], [0.0, 1.0], "as often as said", 6, 1)
+    diagonal = Line([0.0, 1.0], [0.0, 1.0], "perfect calibration", 6, 1)
     observed = Line(said[drawn].tolist(), hit[drawn].tolist(), "observed", 0, 0, "circle")
     plots["reliability"] = plot([observed, diagonal], "probability", "share observed", x_span=UNIT, y_span=UNIT)
     edges = np.linspace(0.0, 1.0, len(bins) + 1)
@@ -114,8 +114,8 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         else f" Bins of fewer than {_LEAST_DRAWN} {rows} are in the table alone."
     )
     caption = (
-        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line probabilities come "
-        f"true as often as they say.{ece}{few}"
+        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line, observed "
+        f"frequencies equal the probabilities.{ece}{few}"
     )
     counted = [
         [f"{a:.2f}–{b:.2f}", number_text(float(f"{w:.6g}")), _number(p), _number(h)]
@@ -123,7 +123,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         if w > 0
     ]
     head = ("bin", rows, "predicted", "observed")
-    key = legend([Entry("observed", 0, 0, "circle"), Entry("as often as said", 6, 1)])
+    key = legend([Entry("observed", 0, 0, "circle"), Entry("perfect calibration", 6, 1)])
     figures = side_by_side(
         framed("reliability", key, caption),
         framed("probabilities", legend([Entry(rows, 0)]), f"{rows} by {what}."),
@@ -200,11 +200,11 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
     said = "" if whole is None else f" In all {whole:.1%} are inside."
     caption = (
         f"Targets of {part_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
-        f"predicted errors to that with the largest.{said}"
+        f"predicted errors to the fifth with the largest.{said}"
     )
     figures = side_by_side(
-        framed("fifths", legend([*entries, Entry("what they say", 6, 1)]), caption),
-        framed("widths", legend(entries), "How wide the intervals are, in the target's unit."),
+        framed("fifths", legend([*entries, Entry("nominal coverage", 6, 1)]), caption),
+        framed("widths", legend(entries), "Mean width of the intervals, in the target's unit."),
     )
     head = ("fifth", "rows", "inside", "mean width")
     return figures + details(table("Coverage of 90% intervals by fifth of the predicted scale", head, rows))

@@ -55,7 +55,7 @@ def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | No
     quality = by_label(record) or (_confusion(record) if labels(record) else _residuals(record, plots))
     return [
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
-        Section("quality", "Where it is right and wrong", quality),
+        Section("quality", "Correct and wrong predictions", quality),
         *([Section("answers", *found)] if (found := answered(record, plots)) else []),
         *([Section("columns", "Important columns", html)] if (html := explained(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
@@ -245,9 +245,9 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
         entries.append(Entry(f"{prefix}after preconditioning", colour, 1))
         levels.append(Level(q + 0.5, colour, 2, upright=True))
         if not many:
-            entries.append(Entry(f"q = {q}: directions left of it are levelled", colour, 2))
+            entries.append(Entry(f"q = {q}: eigenvalues to its left are reduced", colour, 2))
         said.append(
-            f"{prefix}The preconditioner levels the top q = {q:,} of {size or len(values):,} directions down to the "
+            f"{prefix}The preconditioner reduces the top q = {q:,} of {size or len(values):,} eigenvalues to the "
             f"next one: the largest eigenvalue falls by a factor of {values[0] / values[q]:,.0f}."
         )
         if found.get("batch") and found.get("critical_batch"):
@@ -261,7 +261,7 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
         )
     plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
     scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
-    head = ("number", "eigenvalue", "the first is so many times larger")
+    head = ("number", "eigenvalue", "ratio of the first to it")
     return framed("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
 
 
@@ -292,13 +292,13 @@ def _confusion(record: RunDirectory) -> str:
     wrong = mistakes(counts, called)
     html = ""
     if len(called) <= LARGEST_TABLE:
-        html += heat(counts, called, f"How many of {counts.sum():,} {word} rows of a class are predicted as which")
+        html += heat(counts, called, f"Confusion matrix: {counts.sum():,} {word} rows by true and predicted class")
         html += (
-            '<p class="note">Right answers are blue, mistakes orange; the darker, the larger the share of the row.</p>'
+            '<p class="note">Correct predictions are blue, mistakes orange; darker for a larger share of the row.</p>'
         )
     else:
         rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
-        html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
+        html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest correct predictions.</p>'
     if wrong:
         listed = "; ".join(f"{a} predicted as {b} ({n:,})" for a, b, n in wrong)
         html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
@@ -441,12 +441,10 @@ def _time(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
         if parts := _timeline(record):
             most = max(seconds for _, seconds in parts) or 1.0
             rows = [[part, bar(seconds / most, f"{seconds:.2f} s", _colour(2))] for part, seconds in parts]
-            html += table(
-                f"Where training's time went (of slots together; then of the leading process){of}", (), rows, "bars"
-            )
+            html += table(f"Training time by activity (all slots together; then the driver){of}", (), rows, "bars")
         elif found := _split(record):
             rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
-            html += table(f"Where training's time went{of}", (), rows, "bars")
+            html += table(f"Training time by activity{of}", (), rows, "bars")
     return html or _nothing("No stage has begun.")
 
 
@@ -565,7 +563,7 @@ def _settings(record: RunDirectory) -> str:
     given = [[name, value] for name, value in settings.items() if value != NONE]
     pieces = [table("Settings", ("setting", "value"), given, "text")]
     if left:
-        pieces.append(f'<p class="note">Not given, or none: {escape(", ".join(left))}.</p>')
+        pieces.append(f'<p class="note">Not set: {escape(", ".join(left))}.</p>')
     if shown:
         pieces.append(table("Report of the solver", ("quantity", "value"), list(shown.items()), "text"))
     known = [[name, value] for name, value in prints.items() if value]

@@ -131,7 +131,7 @@ def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
     if isinstance(model, PartitionedMachine) or model.sums is None:
         leaves = isinstance(model, PartitionedMachine)
         raise UsageError(
-            "The model is one of leaves, which keep no sums." if leaves else "The model keeps no sums.",
+            "The model is partitioned into leaves, which keep no sums." if leaves else "The model keeps no sums.",
             where="update_model",
             expected="a model fitted by sk.Direct(keep_sums=True), without partition=",
             remedy="fit once more on all rows with solver=sk.Direct(keep_sums=True); or begin with partial_fit",
