@@ -236,7 +236,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         held = fitted.problem.validation
         if self.validation is None and held is not None:
-            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: validation= says which"}
+            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
         self.footprint_ = fitted.footprint
         return self
 
@@ -301,8 +301,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
             raise AttributeError(
-                "feature_importances_ comes with a metric: fit with metric=sk.AGOP(), or without a kernel where there "
-                "is time to choose one"
+                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a kernel if the fit is "
+                "long enough for a search"
             )
         return np.array(self.model_.metadata["metric"]["by_column"])
 

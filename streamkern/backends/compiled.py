@@ -24,7 +24,7 @@ def _kept() -> bool:
     except RuntimeError:
         warnings.warn(
             "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
-            "directory of the package nor that of the user is writable. Set NUMBA_CACHE_DIR to a writable one.",
+            "package's directory nor the user's cache directory is writable. Set NUMBA_CACHE_DIR to a writable one.",
             stacklevel=2,
         )
         return False

@@ -137,7 +137,7 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
     return DataError(
         f"A feature is too large: {stored[j]!s}.",
         where=f"{where}, feature {j if source.columns is None else repr(source.columns[j])}",
-        expected=f"numbers for which {x.dtype} holds features and kernel values",
+        expected=f"numbers whose features and kernel values {x.dtype} can represent",
         remedy="correct the value, or leave out the row"
         + ('; or train in float64: dtype="float64"' if x.dtype == np.float32 else ""),
     )

@@ -465,7 +465,7 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
             how = "pandas.to_numeric" if kind == "numbers" else "pandas.to_datetime"
             found.append(
                 f"column {column.name!r} is text that looks like {kind} ({min(words)!r}), and counts as a category: "
-                f"convert it, by {how} or in the file; leave it as it is if it is one"
+                f"convert it, by {how} or in the file; if it is a category, leave it"
             )
     return found
 

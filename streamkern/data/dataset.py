@@ -414,7 +414,7 @@ class Dataset:
         if not len(self) or not self.n_features:
             raise DataError(
                 f"The data set is empty: {len(self)} rows (sample count) of {self.n_features} feature(s).",
-                where=self.source.where(0) if len(self.source.bounds) > 1 else "the source holds no chunk",
+                where=self.source.where(0) if len(self.source.bounds) > 1 else "the source has no chunks",
                 expected="at least one row and one feature",
                 remedy="check the path, the glob or the split",
             )

@@ -227,7 +227,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
             )
 
 
-_REGRESS = 'values to be predicted as they are: KernelRegressor, or task="regression" of a Pipeline'
+_REGRESS = 'to predict values, use KernelRegressor, or task="regression" of a Pipeline'
 
 
 def _too_many_labels(where: str) -> DataError:

@@ -142,7 +142,7 @@ class Classes:
                 f"The label {y[i : i + 1].tolist()[0]!r} was not among the classes of the training data.",
                 where=f"{where}, row {int(row_ids[i])}",
                 expected="one of " + labels_in_words(self.values),
-                remedy="correct the label, leave the row out, or train again on data that hold this class",
+                remedy="correct the label, leave the row out, or train again on data with this class",
             )
         return np.asarray(codes, dtype=np.int64)
 

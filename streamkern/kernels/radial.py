@@ -50,7 +50,7 @@ class Radial(Kernel):
             raise UsageError(
                 f"The bandwidth is {given!r}.",
                 where=f"{type(self).__name__}(bandwidth=...)",
-                expected="a number whose square float64 can hold: 1e-100 to 1e100",
+                expected="a number whose square float64 can represent: 1e-100 to 1e100",
                 remedy="scale the rows, or standardise them",
             )
 
@@ -292,7 +292,7 @@ def profile_values(kernel: Any, values: Array) -> Array:
         raise UsageError(
             f"The function of {type(kernel).__name__} returned {made.dtype} of shape {made.shape}.",
             where=getattr(kernel.function, "__qualname__", type(kernel).__name__),
-            expected=f"numbers of shape {values.shape}, as it was given",
+            expected=f"numbers of shape {values.shape}, as the input",
         )
     return made
 

@@ -204,7 +204,7 @@ def _decide(
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
     if last is not None and last["key"] == key and pipeline.unknown_code() is None:
-        reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
+        reasons = [f"data, pipeline and gate are the same as for version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)

@@ -253,7 +253,7 @@ def choose_columns(
             "no columns are left to be features",
             where=where,
             expected="at least one column that is neither target nor weight",
-            remedy="name fewer targets; or check that this is the place of the features"
+            remedy="name fewer targets; or check that the path is that of the features"
             + (f" (here are: {', '.join(fields)})" if fields else ""),
         )
     non_features: tuple[tuple[str, str], ...] = ()

@@ -61,7 +61,7 @@ def _of_version_2(document: dict[str, Any]) -> str | None:
         if not names or names[0] not in TEXT or TEXT & set(names[1:]):
             return f"its dtype is {dtype!r}, Python objects, without vlen-utf8 as the first filter, and the only one"
     elif dtype is not None and not _is_plain(dtype):
-        return f"its dtype {_shown(dtype)} is not that of numbers, dates or text"
+        return f"its dtype {_shown(dtype)} is not a dtype of numbers, dates or text"
     return None
 
 

@@ -234,7 +234,7 @@ class CsvSource(TableSource):
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
                 where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
                 expected=f"{row.expected_columns} fields, with {self._delimiter!r} between them",
-                remedy="correct the line; a field that holds the delimiter stands in quotes",
+                remedy="correct the line; a field with the delimiter must be quoted",
             ) from error
 
 
@@ -272,7 +272,7 @@ class _Lossy:
                 raise DataError(
                     f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
                     where=self.path,
-                    expected="numbers up to 1.8e308; and whole numbers up to 2⁵³ where they are labels or ids",
+                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
                     remedy="correct the value or leave it empty; put a letter before an id of many digits",
                 )
 

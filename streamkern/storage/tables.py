@@ -257,7 +257,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                         "no file matches",
                         where=source,
                         expected="at least one file",
-                        remedy="check the pattern; see where it starts from",
+                        remedy="check the pattern; a relative one starts at the working directory",
                     )
                 places += [fs.unstrip_protocol(path) for path in found]
                 continue

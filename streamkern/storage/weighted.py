@@ -33,7 +33,7 @@ class WeightedSource(DerivedSource):
             raise UsageError(
                 "The rows have weights already.",
                 where="sample_weight",
-                expected="weights given once",
+                expected="weights from one of the two",
                 remedy="leave sample_weight out, or open the rows without weight=",
             )
         given: Array = np.asarray(weights)

@@ -68,7 +68,7 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
             f"The directory cannot be written: {_reason(error)}.",
             where=str(folder),
             expected="a directory that can be written",
-            remedy="give another place (--run-dir, for a run)",
+            remedy="choose another directory (--run-dir, for a run)",
         ) from error
     try:
         yield

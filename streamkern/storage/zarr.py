@@ -213,7 +213,7 @@ def write_zarr(
         raise UsageError(
             "X is an iterable of blocks" + ("" if y is None else ", and y is also given"),
             where="write_zarr",
-            expected="(X, y) blocks, and n_rows: how many rows they hold together",
+            expected="(X, y) blocks, and n_rows, their total number of rows",
             remedy="pass n_rows=, with the targets inside the blocks",
         )
     blocks = blocks_of(X, y, chunk_rows)

@@ -168,6 +168,6 @@ class ClassifierUpdates(_Updates):
                 f"The classes are {np.unique(classes).tolist()}, and were {self.classes_.tolist()}.",
                 where="partial_fit(classes=...)",
                 expected="the classes of the first call, or None",
-                remedy="name all classes that may come in the first call",
+                remedy="name the classes of all calls in the first call",
             )
         return self._updated(X, y, sample_weight, "add")

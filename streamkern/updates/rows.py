@@ -312,7 +312,7 @@ def _without_centers(
             if len(centers) == len(Z)
             else "The centers cannot be removed from these sums: the equations were solved in another basis.",
             where="drop_centers=True",
-            expected="a model that keeps some of its centers, and whose equations float64 can solve as they are",
+            expected="a model that keeps some of its centers, and was solved without a change of basis",
             remedy="fit again without these rows",
         )
     rest = np.delete(np.asarray(Z), centers, axis=0)
