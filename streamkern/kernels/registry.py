@@ -86,7 +86,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
             f"The kernel is the user's function {data.get('function')!r}, which loading does not import.",
             where="kernel",
             expected="the kernel itself",
-            remedy="pass the kernel: load_model(path, kernel=...)",
+            remedy="give the kernel: load_model(path, kernel=...)",
         )
     made: Kernel = built("kernel", _KERNELS, name, {k: _nested(value) for k, value in data.items() if k != "name"})
     return made
