@@ -231,7 +231,7 @@ def from_zarr(place: Path) -> ArtifactArray:
     except (KeyError, TypeError) as error:
         raise ValueError(f"its metadata lack {error}") from error
     if document.get("storage_transformers") or names != ["bytes", "blosc"] or encoding != "default":
-        raise ValueError("its codecs differ from those of artifacts")
+        raise ValueError("its codecs are others than those of an artifact")
     if not isinstance(shape, list) or not isinstance(chunk, list) or len(shape) != len(chunk):
         raise ValueError("its shape differs from that of its chunks")
     array = ArtifactArray(place, tuple(shape), dtype, chunk[0] if chunk else 1, None)
