@@ -106,7 +106,7 @@ def table_source(
     """Open a table in memory, and its targets; ``columns`` are the columns to use, or names for an array's columns."""
     request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
     if is_dask_frame(X):
-        from streamkern.storage.dask import dask_frame  # likewise
+        from streamkern.storage.dask import dask_frame  # only imports dask if needed
 
         rows: Source = dask_frame(X, request)
     else:

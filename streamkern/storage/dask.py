@@ -122,7 +122,7 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
         lengths = frame.map_partitions(len).compute(scheduler="synchronous")
     except MemoryError:
         raise
-    except Exception as error:  # likewise
+    except Exception as error:  # the graph may raise anything
         raise StorageError(
             f"computing the frame failed: {type(error).__name__}: {error}",
             where="Dask frame",

@@ -291,7 +291,7 @@ class DatasetFiles:
             footer, digest = reread(read)
         except StorageError:
             raise
-        except Exception as error:  # likewise
+        except Exception as error:  # decoders may raise anything
             raise StorageError(
                 f"the file has no readable footer: {error}",
                 where=path,
