@@ -38,7 +38,7 @@ def page() -> str:
     text = [
         "# The command line",
         "",
-        "`streamkern COMMAND --help` says the same; after a pipeline file it lists the settings of the file, too.",
+        "`streamkern COMMAND --help` prints the same; after a pipeline file it lists the settings of the file, too.",
         "`python docs/commands.py` writes this page.",
         "",
         *(f"- [`streamkern {name}`](#streamkern-{name}): {helps[name]}" for name in commands.choices),

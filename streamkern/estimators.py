@@ -85,10 +85,10 @@ class _Scored:
     threads: int | None
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R², averaged over the outputs; of a classifier the accuracy.
+        """Return R² averaged over the outputs, or a classifier's accuracy.
 
         Args:
-            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
+            X: rows as in ``fit``, or a ``Dataset`` with a target, scored block by block.
             y: targets or labels; None with a ``Dataset``.
             sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
 
@@ -148,7 +148,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; those of the kernel by names such as ``kernel__bandwidth``, in a new kernel.
+        """Set parameters; names such as ``kernel__bandwidth`` set the kernel's, in a new kernel.
 
         Raises:
             UsageError: the kernel has no such parameter.
@@ -167,7 +167,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_clone__(self) -> Self:
-        """A clone has the same client of a cluster: a client cannot be copied."""
+        """Clone the estimator; the clone shares the Dask client, which cannot be copied."""
         scheduler, self.scheduler = self.scheduler, "threads"
         try:
             made: Self = super().__sklearn_clone__()
@@ -177,32 +177,32 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle has the address of a cluster in place of its client."""
+        """Pickle the scheduler's address in place of a Dask client."""
         state: dict[str, Any] = super().__getstate__()
         return state | {"scheduler": scheduler_name(self.scheduler)}
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
+        """Train the model.
 
         Args:
             X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
                 be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
-            y: targets or labels, shape (n,), or (n, c) for a regressor; or of a classifier zeros and ones of several
-                labels a row, shape (n, L); None with a ``Dataset``.
+            y: targets or labels, shape (n,), or (n, c) for a regressor; a classifier also takes several labels a row as
+                zeros and ones, shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
 
         Raises:
             UsageError: a parameter is out of range.
-            PlanRefusedError: it would not fit the memory; said before a row is read.
+            PlanRefusedError: training would exceed ``memory``; raised before a row is read.
             PrecisionError: ``dtype`` cannot represent the kernel on these rows.
-            DataError: rows or targets that cannot be used.
+            DataError: rows or targets cannot be used.
             NumericalError: training diverged or stagnated.
         """
         return self._trained(X, y, sample_weight)
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
-        """As ``fit``; with ``kept`` by ``Direct``, whose sums stay, and for ``classes`` beyond those of the rows."""
+        """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
@@ -226,7 +226,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             reason = {"arithmetic": f"float64: {error.what}"}
             fitted = self._fitted(self._recipe(data, "float64", seed, here, kept))
         self.model_ = model_of(fitted, **reason)
-        self.outcome_ = replace(fitted.outcome, sums=None)  # they are the model's
+        self.outcome_ = replace(fitted.outcome, sums=None)  # the model keeps them
         self.report_ = fitted.report | {"seed": seed} | reason
         if fitted.answers is not None and "threshold" in fitted.answers.facts:
             self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
@@ -236,16 +236,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         held = fitted.problem.validation
         if self.validation is None and held is not None:
-            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: validation= says which"}
+            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
         self.footprint_ = fitted.footprint
         return self
 
     def _where(self, name: str) -> str:
-        """The name of a parameter in errors."""
+        """Return the name of a parameter for errors."""
         return f"{type(self).__name__}({name}=...)"
 
     def _seed(self) -> int:
-        """The seed that ``random_state`` means."""
+        """Return the integer seed that ``random_state`` stands for."""
         given = self.random_state
         if given is None:
             return secrets.randbits(31)
@@ -260,7 +260,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _budget(self) -> int:
-        """Bytes that the process may hold."""
+        """Return the memory limit of the process in bytes."""
         return default_budget() if self.memory is None else parse_bytes(self.memory)
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
@@ -275,24 +275,25 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
-        """Labels, shape (n,), or values, shape (n,) or (n, c).
+        """Return labels, shape (n,), or values, shape (n,) or (n, c).
 
         Args:
             X: rows as in ``fit``, a ``Dataset``, or a path.
 
         Raises:
-            DataError: a feature is NaN or infinite (the message names the row), or columns are not those of ``fit``.
+            DataError: a feature is NaN or infinite (the message names the row), or columns differ from those of
+                ``fit``.
         """
-        outputs = self._outputs(X)  # first: it says that the estimator is not fitted
+        outputs = self._outputs(X)  # first: raises NotFittedError
         return self.model_.decide(outputs)
 
     @property
     def feature_importances_(self) -> Array:
-        """Share of each column in the squared gradient of the outputs: shape (n_features_in_,), sum 1.
+        """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        The sum over the features that preprocessing makes of a column, each in units of its standard deviation;
-        ``report_["metric"]`` has those. Where a step mixes columns, such as a random projection, the features
-        themselves: shape (d,).
+        A column's share is the sum over its features after preprocessing, each in units of its standard deviation;
+        ``report_["metric"]`` lists the features. If a step mixes columns, as a random projection does, the shares are
+        those of the features: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -300,8 +301,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
             raise AttributeError(
-                "feature_importances_ comes with a metric: fit with metric=sk.AGOP(), or without a kernel where there "
-                "is time to choose one"
+                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a kernel if the fit is "
+                "long enough for a search"
             )
         return np.array(self.model_.metadata["metric"]["by_column"])
 
@@ -309,30 +310,30 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
 
         Args:
-            path: the directory; a model that is there is replaced.
+            path: the directory; an existing model is replaced.
 
         Returns:
             The path.
 
         Raises:
-            StorageError: the disk is full or not writable; an earlier model is still there.
+            StorageError: the disk is full or not writable; an existing model is unchanged.
         """
         check_is_fitted(self)
         return self.model_.save(path)
 
     def _outputs(self, X: Any, scales: bool = False) -> Array:
-        """f(X), shape (n, c); with the outputs that scales of intervals are made from, shape (n, 2c)."""
+        """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
         check_is_fitted(self)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
         numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
-            # The model looks for NaN itself, block by block, and can say in which row.
+            # The model itself looks for NaN, block by block, and names the row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
 
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
-        """A dataset, or one over Dask arrays: nothing is read yet."""
+        """Return X as a dataset, or a dataset over Dask arrays; reads nothing yet."""
         if isinstance(X, Dataset):
             require_no_target(y, sample_weight)
             data = X
@@ -342,7 +343,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return data
 
     def _note_columns(self, data: Dataset, named: bool) -> None:
-        """Set the attributes that scikit-learn keeps of the columns: their number, and the names that a user gave."""
+        """Set scikit-learn's attributes of the columns: their number, and their names if the rows have names."""
         self.n_features_in_ = data.source.n_features
         if named and data.source.columns is not None:
             self.feature_names_in_ = np.array(data.source.columns, dtype=object)
@@ -350,14 +351,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
-        """A table in memory of which not all columns are plain numbers."""
+        """Return the dataset of a table in memory with columns other than plain numbers."""
         X, y, sample_weight = self._checked(X, y, sample_weight, True)
         data = from_arrays(X, y, sample_weight=sample_weight)
         self._note_columns(data, named=is_table(X))
         return data
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
-        """Rows in memory as scikit-learn checks them, of a first or a later call; not the columns of a mixed table."""
+        """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
         if mixed:
             y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         else:
@@ -372,12 +373,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return X, y, sample_weight
 
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
-        """Arrays in memory as scikit-learn checks them, and the dtype to compute in."""
+        """Check arrays as scikit-learn does; return them as a dataset, with the dtype to compute in."""
         table = is_table(X)
         X, y, sample_weight = self._checked(X, y, sample_weight, False)
         columns = getattr(self, "feature_names_in_", None)
         if sample_weight is not None:
-            taken = sample_weight > 0  # without the others, all that is drawn is drawn as if they were not there
+            taken = sample_weight > 0  # rows of weight 0 are dropped, so that they do not influence random draws
             X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
         names = None if columns is None else columns.tolist()
         schema = None
@@ -466,7 +467,7 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
             else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
@@ -484,9 +485,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
             pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
             at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
-        dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
+        dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
-        lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
+        lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
         threads: threads of this process; its cores by default. The weights do not depend on it.
         scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
             ``distributed.Client``, which stays open; a pickled estimator has its address.
@@ -499,10 +500,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
     Attributes:
         model_: the ``KernelMachine``.
         n_features_in_: width d of a row.
-        feature_names_in_: names of the features, shape (d,), where the rows had names.
+        feature_names_in_: names of the features, shape (d,), if the rows had names.
         outcome_: how training ended: passes, rows, seconds, history.
         report_: findings of the solver: batch, step, spectrum; and the seed.
-        footprint_: projected memory, in bytes.
+        footprint_: expected peak memory, in bytes.
     """
 
     _task, _metric = "regression", "r2"
@@ -514,9 +515,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
 
 
 def _whole(kind: type[_Estimator]) -> type[_Estimator]:
-    """Insert the regressor's parameters, in their order, and its attributes into the documentation of a class."""
+    """Insert the regressor's parameters, in order, and its attributes into a class's docstring."""
     shared, own = inspect.getdoc(KernelRegressor), inspect.getdoc(kind)
-    if shared and own:  # Python may have been told to leave docstrings out
+    if shared and own:  # python -OO removes docstrings
         first, rest = shared.partition("Args:\n")[2].split("    memory: ")
         summary, parameters, attributes = re.split("(?:The other .*\n\n)?Args:\n|\nAttributes:\n", own)
         rest, more = rest.split("\nAttributes:\n")
@@ -544,7 +545,7 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
             labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
 
     Attributes:
-        classes_: the labels, sorted, shape (K,); of several labels a row their numbers, shape (L,).
+        classes_: the labels, sorted, shape (K,); with several labels a row, their numbers, shape (L,).
     """
 
     _task, _metric = "classification", "accuracy"
@@ -594,7 +595,7 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
         return tags
 
     def decision_function(self, X: Any) -> Array:
-        """Return a score for each class, shape (n, K); with two classes the difference of the two, shape (n,).
+        """Return a score for each class, shape (n, K), or for two classes their difference, shape (n,).
 
         Scores are logarithms of probabilities, up to a constant for each row, if ``predict`` uses probabilities; else
         the outputs of ``model_``. With several labels a row, each label's output less 1/2: shape (n, L).
@@ -613,6 +614,6 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
 
 def classification_targets(y: Any) -> Any:
-    """Labels of rows, shape (n,); or zeros and ones of several labels a row, shape (n, L)."""
+    """Return labels, shape (n,), or zeros and ones for several labels a row, shape (n, L)."""
     check_classification_targets(y)
     return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

@@ -1,4 +1,4 @@
-"""KernelMachine: the result of training, with all that prediction needs."""
+"""KernelMachine: a trained model with everything that prediction needs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from streamkern.user_code import described
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
 _TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
-_CALL_BYTES = 256 << 20  # of rows that are predicted in memory, at once
+_CALL_BYTES = 256 << 20  # bytes of in-memory rows evaluated at once
 _TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
 
 R = TypeVar("R")
@@ -66,9 +66,9 @@ class Predicted(NamedTuple):
     """Predictions of neighbouring rows.
 
     Attributes:
-        values: as from ``predict``, or codes of classes where outputs decide among them.
+        values: as from ``predict``, or codes of classes if outputs decide among them.
         outputs: as from ``decision_function``, if they were requested.
-        y: stored targets, where the source has them.
+        y: stored targets, or None if the source has none.
     """
 
     values: Array
@@ -76,7 +76,7 @@ class Predicted(NamedTuple):
     y: Array | None
 
     def part(self, rows: slice) -> Predicted:
-        """Some of the rows."""
+        """Return the predictions of some rows."""
         return Predicted(*(None if each is None else each[rows] for each in self))  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ class KernelMachine(ModelAnswers):
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
-        """The model that a fit left; ``metadata`` joins the facts about the training."""
+        """Return the model of a fit; ``metadata`` is added to the facts about the training."""
         problem, outcome = fitted.problem, fitted.outcome
         facts = {
             "rows": outcome.rows,
@@ -160,12 +160,12 @@ class KernelMachine(ModelAnswers):
 
     @property
     def n_features(self) -> int:
-        """Width of a stored row; after preprocessing it is that of Z."""
+        """Width of a stored row; after preprocessing it is the width of Z."""
         return self.transforms[0].n_in if self.transforms else int(self.Z.shape[1])
 
     @property
     def n_centers(self) -> int:
-        """Centers, of all leaves where there are several."""
+        """Number of centers, over all leaves of a partitioned model."""
         return len(self.Z)
 
     @property
@@ -175,7 +175,7 @@ class KernelMachine(ModelAnswers):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of all that predictions depend on."""
+        """Hex digest of everything that predictions depend on."""
         centers = sha256(self.Z if isinstance(self.Z, np.ndarray) else self.Z.mean_row)
         transforms, fitted = dump(self.transforms)
         return digest(
@@ -194,7 +194,7 @@ class KernelMachine(ModelAnswers):
 
     @property
     def drawn(self) -> int:
-        """Bytes that prediction makes from the description alone, once: random matrices, Nystrom's factor."""
+        """Bytes of arrays that prediction computes once from the description: random matrices, Nyström's factor."""
         d, p = int(self.Z.shape[1]), len(self.Z)
         matrices = sum(each.n_in * each.n_out for each in self.transforms if isinstance(each, Project))
         features = 0 if self.features is None else self.features.resident_bytes(d, np.dtype(np.float64), p)
@@ -202,20 +202,17 @@ class KernelMachine(ModelAnswers):
 
     @property
     def widest(self) -> int:
-        """Features of a row where it has most of them on its way to the centers."""
+        """Largest number of features of a row between two steps of preprocessing."""
         return max(1, int(self.Z.shape[1]), self.n_features, *(each.n_out for each in self.transforms))
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes that prediction needs for the model: centers (as they are, centred, and packed) and random draws.
-
-        And functions of a row.
-        """
+        """Bytes of the model in prediction (centers as stored, centred and packed; draws), and functions of a row."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self.drawn, len(self.weights)
 
     @property
     def on_disk(self) -> object | None:
-        """The object that reads from the folder of the saved model after it was loaded; None if absent."""
+        """The object that still reads from the saved model's folder after loading; None if absent."""
         if isinstance(self.sums, StoredSums):
             return self.sums
         return None if isinstance(self.Z, np.ndarray) else self.Z
@@ -228,7 +225,7 @@ class KernelMachine(ModelAnswers):
 
     @property
     def output_dtype(self) -> np.dtype[Any]:
-        """Dtype of outputs and predicted values: float64 where float32 cannot distinguish the targets."""
+        """Dtype of outputs and predicted values: float64 if float32 cannot distinguish the targets."""
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
@@ -238,10 +235,11 @@ class KernelMachine(ModelAnswers):
         """Return outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
-            X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
-                columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
+            X: rows as stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of columns, a list
+                of dicts), whose columns are found by name; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
-            threads: at most so many without an executor, the cores of the process by default; bits are the same.
+            threads: largest number of threads without an executor; the cores of the process by default. Results do not
+                depend on it.
             scales: whether the outputs for ``intervals`` are returned along with them: shape (n, 2c).
 
         Raises:
@@ -270,7 +268,7 @@ class KernelMachine(ModelAnswers):
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
-        """Yield predictions block by block, in the order of the stored rows; they do not depend on ``rows``.
+        """Yield predictions block by block, in the order of the stored rows; values do not depend on ``rows``.
 
         Args:
             X: as in ``decision_function``; every stored row once.
@@ -278,7 +276,7 @@ class KernelMachine(ModelAnswers):
             outputs: whether outputs are returned too.
             scales: whether the outputs for intervals are returned along with them, see ``intervals``.
             rows: first and last + 1 row; all by default.
-            unseen: takes the number of rows with a category that training did not see, by column.
+            unseen: counter to which the rows with a category unknown to training are added, by column.
 
         Raises:
             DataError: as in ``decision_function``.
@@ -305,9 +303,9 @@ class KernelMachine(ModelAnswers):
     ) -> Callable[[Array], Array]:
         """Return a function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
-        With ``scales`` to (n, 2c): with the outputs for ``intervals``. ``panels`` says where panels are kept.
-
-        Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
+        With ``scales`` outputs have shape (n, 2c) and include those for ``intervals``. ``panels`` stores packed
+        centers. The function is thread-safe, raises DataError as ``decision_function`` does, and does not check the
+        shape.
         """
         dataset = self._prepared(Dataset(array_source(np.empty((0, self.n_features)), None, self.columns)))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
@@ -317,7 +315,7 @@ class KernelMachine(ModelAnswers):
         most = max(1, _CALL_BYTES // (8 * self.widest))
 
         def outputs(X: Array) -> Array:
-            if len(X) > most:  # whatever the preprocessing widens rows to
+            if len(X) > most:  # after preprocessing, which may widen rows
                 return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
@@ -326,21 +324,21 @@ class KernelMachine(ModelAnswers):
         return outputs
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
-        """Rows of X, as in ``decision_function``, in blocks that the basis takes; and the basis."""
+        """Return a scan of X, as in ``decision_function``, in blocks for the basis; and the basis."""
         return self._scan(self.dataset(X)), self._basis()
 
     def rows_of(self, X: Any) -> Array:
-        """Rows in memory as they are stored, shape (n, d), for ``answering``.
+        """Return rows of X as an array (n, d) of stored values, for ``answering``.
 
         Raises:
-            DataError: a value is not of its column's kind, or a column is missing.
+            DataError: a value has the wrong kind for its column, or a column is missing.
         """
         source = self._source(X)
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
     def task_rows(self, dataset: Dataset) -> int:
-        """Rows of a task of predictions: about 8 MiB of them, so that the cost of starting a task is negligible."""
+        """Return the rows of a prediction task: about 8 MiB, so that the cost of starting a task is negligible."""
         width = max(self.widest, dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
@@ -383,12 +381,12 @@ class KernelMachine(ModelAnswers):
         return self.decide(self.decision_function(X, executor=executor, threads=threads))
 
     def decide(self, outputs: Array) -> Array:
-        """Predictions from outputs (n, c)."""
+        """Return predictions for outputs (n, c)."""
         values = _decided(outputs, self.encoding)
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Return metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``, and those of ``metrics_of``.
+        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of``.
 
         Args:
             X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
@@ -450,7 +448,7 @@ class KernelMachine(ModelAnswers):
         return arrays | stored | fitted | numbers, metadata
 
     def functions(self) -> tuple[Basis, Array]:
-        """Return the functions that the model is linear in, of rows less a center, shape (d,); and that."""
+        """Return the basis functions, of rows minus a center point, and that point, shape (d,)."""
         return self._basis(), self._center()
 
     def _basis(self) -> Basis:
@@ -482,7 +480,7 @@ class KernelMachine(ModelAnswers):
         return Assembly(dataset, encoding, self._center(), self.Z.dtype)
 
     def dataset(self, X: Any, y: Array | None = None) -> Dataset:
-        """Return rows of X, as in ``decision_function``, as training saw them: with the model's own preprocessing."""
+        """Return X, as in ``decision_function``, as a dataset with the model's preprocessing."""
         if isinstance(X, Dataset):
             dataset = replace(X, source=X.source.conformed(self.schema))
         else:
@@ -490,7 +488,7 @@ class KernelMachine(ModelAnswers):
         return self._prepared(dataset)
 
     def _source(self, X: Any, y: Array | None = None) -> Source:
-        """Rows of a path, an array or a table, read by the model's schema."""
+        """Open a path, an array or a table by the model's schema."""
         if isinstance(X, str | os.PathLike):
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
@@ -499,11 +497,11 @@ class KernelMachine(ModelAnswers):
             return array_source(X, y)
         if isinstance(X, np.ndarray) and X.ndim == 2:
             require_width(X.shape[1], self.n_features)
-        # By their places: an array has no names.
+        # By position: an array has no column names.
         return table_source(X, y, self.columns, self.schema)
 
     def _prepared(self, dataset: Dataset) -> Dataset:
-        """Stored rows with the model's own transforms and scaling."""
+        """Return the dataset with the model's transforms and scaling."""
         require_alike(dataset, self.n_features, self.columns, self.transforms, self.schema)
         prepared = replace(
             dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
@@ -514,7 +512,7 @@ class KernelMachine(ModelAnswers):
 
 
 def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, links: bool = True) -> KernelMachine:
-    """Read a saved model of one set of centers, as ``load_model`` does that of any kind.
+    """Read a saved model that has one set of centers; ``load_model`` reads any kind.
 
     Args:
         path: where it was saved.
@@ -523,7 +521,7 @@ def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, 
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is not a model, or not as it was written.
+        ModelFormatError: the directory is not a model, or was changed after it was written.
     """
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"), links=links)
     return from_artifact(arrays, metadata, str(path), kernel)
@@ -532,12 +530,12 @@ def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, 
 def from_artifact(
     arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
 ) -> KernelMachine:
-    """Return the model that ``KernelMachine.artifact`` described.
+    """Return the model from the contents that ``KernelMachine.artifact`` returned.
 
     Args:
         arrays: by name.
         metadata: the description.
-        where: the model's place, for errors.
+        where: the model's location, for errors.
         kernel: the kernel, for a model whose kernel is a user's function.
 
     Raises:
@@ -581,7 +579,7 @@ def from_artifact(
         )
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
-        _ = model.wide  # the dtype that it names is one
+        _ = model.wide  # fails if its dtype is unknown
         require_machine_room(model.drawn, where, "KernelMachine")
         return model
     except StreamkernError:
@@ -623,7 +621,7 @@ def _predictions(
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:
-    """Codes of classes, or values, from outputs (n, c)."""
+    """Return codes of classes, or values, for outputs (n, c)."""
     if isinstance(encoding, Classes | Indicators):
         return encoding.decided(outputs[:, : encoding.outputs])
     assert isinstance(encoding, Continuous)
@@ -644,5 +642,5 @@ def _evaluated(
     c = encoding.outputs
     if outputs.shape[1] == c:
         return encoding.decode(outputs)
-    # Of intervals: outputs, and those for their scales, which have no unit.
+    # With intervals: outputs are decoded; those for the scales have no unit.
     return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)

@@ -1,4 +1,4 @@
-"""Elementwise loops over blocks of rows: ``numpy`` is the reference, ``numba`` the CPU default; and the device."""
+"""Elementwise loops over blocks of rows (``numba`` by default, ``numpy`` as the reference), and the device."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def get_backend(name: str = "auto") -> HostBackend:
     """Return the loops of the CPU.
 
     Args:
-        name: ``"auto"`` or ``"cpu"`` for compiled loops, or the reference where no compiler (Numba) is installed;
+        name: ``"auto"`` or ``"cpu"`` for compiled loops, or the reference if no compiler (Numba) is installed;
             ``"numpy"`` for the plain reference.
 
     Raises:
-        UsageError: no such backend.
+        UsageError: the backend is unknown.
     """
     if name not in ("auto", "cpu", "numpy"):
         raise UsageError(f"Unknown backend {name!r}.", where="backend", expected="auto, cpu or numpy")
@@ -48,7 +48,7 @@ def get_backend(name: str = "auto") -> HostBackend:
 
 
 def get_device(name: str = "auto") -> Device | None:
-    """The device of a name; None is the CPU.
+    """Return the device of this name; None for the CPU.
 
     Args:
         name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.

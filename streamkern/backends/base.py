@@ -1,8 +1,8 @@
-"""The protocol of backends: the few loops over blocks of rows that NumPy expressions are too slow for.
+"""The protocol of backends: loops over blocks of rows for which NumPy expressions are too slow.
 
-Every function is single-threaded, keeps no state and gives the same bits whatever thread it runs on: parallelism is
-across blocks. Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views
-(a tile of a larger buffer), as long as the elements of a row are contiguous.
+Every function is single-threaded, has no state and gives the same bits on any thread: parallelism is across blocks.
+Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views (a tile of a larger
+buffer), as long as the elements of a row are contiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Profile: TypeAlias = Callable[[Array], Array]
 """A user's radial profile: squared distances to kernel values, elementwise, in NumPy."""
 
 RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "exponential_power")
-"""Radial profiles every backend knows. With r = ‖x − z‖, σ = ``bandwidth`` and γ = ``exponent``:
+"""Radial profiles of every backend. With r = ‖x − z‖, σ = ``bandwidth`` and γ = ``exponent``:
 
 ======================  ==========================================
 ``laplace``             exp(−r/σ)
@@ -31,36 +31,36 @@ RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "expone
 ``exponential_power``   exp(−(r/σ)^γ)
 ======================  ==========================================
 
-Where ``norm`` is 1, which ``laplace`` and ``exponential_power`` allow, r = Σ_k |x_k − z_k|.
+If ``norm`` is 1, which ``laplace`` and ``exponential_power`` allow, r = Σ_k |x_k − z_k|.
 """
 
 ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
-"""Kernels of the angle θ between x and z that every backend knows: ``arccos0`` to ``arccos2`` are the arc-cosine
+"""Kernels of the angle θ between x and z in every backend: ``arccos0`` to ``arccos2`` are the arc-cosine
 kernels of order n = 0, 1, 2 (Cho & Saul 2009), ``ntk`` the neural tangent kernel of a ReLU network (Jacot et al. 2018).
 """
 
 
 class Backend(Protocol):
-    """The backend that computes the elementwise arithmetic of a block."""
+    """The elementwise arithmetic of a block."""
 
     @property
     def name(self) -> str:
-        """The backend's name, as ``get_backend`` and reports say it."""
+        """The backend's name in ``get_backend`` and reports."""
 
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
     ) -> None:
         """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
 
-        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``: the offset subtracted there
-        goes before they are rounded.
+        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``, so that an offset is
+        subtracted before rounding.
 
         Args:
             raw: stored rows, shape (N, d); any integer, floating or bool dtype.
             index: shape (n,), rows of ``raw`` in [0, N), in any order, with repetitions.
             out: shape (n, d), float32, overwritten.
-            scale: a number or shape (d,), used in float32; in float64 where ``raw`` is wide.
-            offset: a number or shape (d,), used as ``scale`` is.
+            scale: a number or shape (d,), used in float32, or in float64 if ``raw`` is wide.
+            offset: a number or shape (d,), used in the same precision.
 
         Raises:
             UsageError: the shapes disagree or an index is out of range.
@@ -74,7 +74,7 @@ class Backend(Protocol):
         Args:
             out: shape (n, d), float32, changed in place.
             row_ids: shape (n,), int64.
-            copies: one copy number, or one a row, shape (n,).
+            copies: one copy number, or one for each row, shape (n,).
             seed: any integer, taken modulo 2⁶⁴.
             sigma: standard deviation, in the units of ``out``.
 
@@ -113,7 +113,7 @@ class Backend(Protocol):
         """
 
     def finite_rows(self, X: Array) -> int:
-        """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 if all values are finite."""
+        """Return the first row of ``X`` (n, d) with a NaN or an infinity, or -1 if all values are finite."""
 
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.
@@ -122,11 +122,11 @@ class Backend(Protocol):
             X: float32 or float64.
 
         Raises:
-            UsageError: another dtype.
+            UsageError: X has another dtype.
         """
 
     def manhattan(self, X: Array, Z: Array, out: Array) -> None:
-        """Distances in the L1 norm: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
+        """Compute L1 distances: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
 
         Args:
             X: shape (b, d), float32 or float64.
@@ -134,12 +134,12 @@ class Backend(Protocol):
             out: shape (b, p), in the dtype of X, overwritten.
 
         Raises:
-            UsageError: shapes or dtypes that disagree, or an output that cannot be written.
+            UsageError: shapes or dtypes disagree, or the output cannot be written.
         """
         ...
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
-        """Gradients of L1 distances, summed: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
+        """Sum gradients of L1 distances: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
 
         Args:
             P: shape (b, p), in the dtype of the rows.
@@ -148,23 +148,21 @@ class Backend(Protocol):
             out: shape (b, d), in the dtype of X, overwritten.
 
         Raises:
-            UsageError: shapes or dtypes that disagree.
+            UsageError: shapes or dtypes disagree.
         """
         ...
 
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
-        """Turn inner products into kernel values in place: S holds X Zᵀ on entry and k(X, Z) on exit.
+        """Turn inner products into kernel values in place: S is X Zᵀ on entry and k(X, Z) on exit.
 
-        With ``norm`` 1 among the parameters S holds L1 distances on entry, as ``manhattan`` gives them, and the norms
-        are not read.
+        With the parameter ``norm`` 1, S has the L1 distances of ``manhattan`` on entry, and the norms are not read.
 
-        Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 where that is below ``coincident`` of the sum of
-        the norms, a NaN staying a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
+        Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 if this is below ``coincident`` times the sum of
+        the norms; a NaN stays a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
         the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below
-        the smallest normal number is 0, because subnormal numbers make the matrix product that follows many times
-        slower.
+        the smallest normal number is 0, because subnormal numbers make the following matrix product many times slower.
 
         Args:
             S: shape (b, p), float32 or float64.
@@ -172,14 +170,14 @@ class Backend(Protocol):
             z_norms: squared norms of Z, shape (p,).
             kind: one of ``RADIAL_KINDS``, or a NumPy function of squared distances.
             params: ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for ``exponential_power``, and ``norm``, 1 or 2 (the
-                default). A function reads none of them.
+                default). Ignored for a function.
 
         Raises:
-            UsageError: unknown kind, a parameter that is missing or out of range, or shapes that disagree.
+            UsageError: the kind is unknown, a parameter is missing or out of range, or shapes disagree.
         """
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place: S holds X Zᵀ on entry and k(X, Z) on exit.
+        """Turn inner products into values of an angular kernel in place: S is X Zᵀ on entry and k(X, Z) on exit.
 
         With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is
         κ_n(u) = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
@@ -189,8 +187,8 @@ class Backend(Protocol):
         and ``depth`` layers are κ_n(κ_n(...(u))) m(x) m(z), with the magnitudes of ``magnitudes``. The tangent kernel
         is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al. 2019).
 
-        An angle carries the rounding of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
-        2e-4 where z is x, and κ_0(κ_0(u)) by the root of that. Set the diagonal of k(Z, Z) exactly.
+        An angle has the rounding error of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
+            2e-4 at z = x, and κ_0(κ_0(u)) by the root of 2e-4. Set the diagonal of k(Z, Z) exactly.
 
         Args:
             S: shape (b, p), float32 or float64.
@@ -204,17 +202,17 @@ class Backend(Protocol):
         """
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        """Cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
+        """Compute cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
 
-        In turns, the reduction to one turn is exact. What float32 has left to lose is the rounding of the sum.
+        In turns, the reduction to one turn is exact, so the only rounding error is of the sum.
 
         Args:
-            S: shape (b, p), float32 or float64; below 2²⁰ turns in float32, where a turn still has digits.
-            phases: in turns, shape (p,).
+            S: shape (b, p), float32 or float64; below 2²⁰ turns in float32, so that fractions of a turn have digits.
+            phases: phases in turns, shape (p,).
             scale: the amplitude.
 
         Raises:
-            UsageError: shapes that disagree, or a tile that cannot be written.
+            UsageError: shapes disagree, or the tile cannot be written.
         """
 
 
@@ -227,35 +225,35 @@ class HostBackend(Backend, Protocol):
         """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
 
         A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
-        where t is near the threshold, it goes both ways, with weights that change along a line. A row has the same bits
-        whatever rows are around it.
+        where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
+        rows.
 
         Args:
             X: rows, shape (n, d).
-            directions: of the cuts, the root first, shape (m, d), float64.
+            directions: directions of the cuts, the root first, shape (m, d), float64.
             cuts: low, threshold and high of each cut, shape (m, 3), float64.
             children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
-            width: where rows are near: from low to high at 1, nowhere at 0.
+            width: width of the interval in which rows are near: from low to high for 1, empty for 0.
 
         Returns:
-            Leaves, the second -1 where there is one alone; and weights, which sum to 1.
+            Leaves, the second -1 if there is only one; and weights, which sum to 1.
         """
 
     def assign(
         self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Return the rows that each leaf of a tree of cuts is trained on: projections below high left, from low right.
+        """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
 
         Args:
             X: rows, shape (n, d).
-            at: those of them that are assigned, ascending, shape (k,), int64.
+            at: positions of the rows to assign, ascending, shape (k,), int64.
             directions: as in ``route``.
             cuts: as in ``route``.
             children: as in ``route``.
 
         Returns:
-            Where the rows of each leaf begin and end, shape (m + 1, 2); and the rows, leaf after leaf from the left of
-            the tree to its right, ascending within one. Projections are those of ``project``, to the bit.
+            Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
+            ascending within a leaf. Projections equal those of ``project`` to the bit.
         """
 
     def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
@@ -263,12 +261,12 @@ class HostBackend(Backend, Protocol):
 
         Args:
             X: finite rows, shape (n, d), summed in their order.
-            w: weights of rows, shape (n,), float64; None: each is 1.
+            w: weights of rows, shape (n,), float64; None for weights of 1.
             pivot: c, shape (d,), float64.
         """
 
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
-        """Return X · direction in float64 of some rows, the same bits for a row whatever rows are around it.
+        """Return X · direction in float64 for some rows; a row's bits do not depend on other rows.
 
         Args:
             X: rows, shape (n, d).
@@ -285,14 +283,15 @@ def wide(dtype: np.dtype[Any]) -> bool:
 def coincident(dtype: np.dtype[Any]) -> float:
     """Share of ‖x‖² + ‖z‖² below which a squared distance is 0.
 
-    In float64 what is left there is rounding, and its root, of 1e-8, would make a row that is a center differ from it:
-    repeating a row would not be weighting it. In float32 that root is of 1e-3, and such distances may mean something.
+    In float64 smaller values are rounding errors, and their root, about 1e-8, would separate a row from an equal
+    center, so that repeating a row would differ from weighting it. In float32 the root is about 1e-3, and such
+    distances may be real.
     """
     return float(8 * np.finfo(np.float64).eps) if dtype == np.float64 else 0.0
 
 
 def magnitudes(kind: str, depth: int, norms: Array) -> Array:
-    """m(x) of an angular kernel, from squared norms: shape (n,), in their dtype.
+    """Return m(x) of an angular kernel from squared norms: shape (n,), in their dtype.
 
     1 for ``arccos0``, ‖x‖ for ``arccos1`` and ``ntk``. A layer of ``arccos2`` takes q = k(x, x) to 3q²: m = √q.
     """
@@ -301,7 +300,7 @@ def magnitudes(kind: str, depth: int, norms: Array) -> Array:
             return np.ones_like(norms)
         case "arccos2":
             q = norms
-            with np.errstate(over="ignore"):  # three layers of norms beyond a thousand leave float32
+            with np.errstate(over="ignore"):  # three layers overflow float32 if norms are above a thousand
                 for _ in range(depth):
                     q = 3 * np.square(q)
             return np.sqrt(q)
@@ -310,13 +309,13 @@ def magnitudes(kind: str, depth: int, norms: Array) -> Array:
 
 
 def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, float, float]:
-    """Return the three numbers (a, b, c) of a radial kind's formula, checked.
+    """Return the three numbers (a, b, c) of a radial kind's formula, after checking parameters.
 
     With s the squared distance and t = √(a s): (1 + b t + c t²) exp(−t) for ``laplace`` and the Matern kinds; for
     the others exp(−a s), 1/(1 + a s) and exp(−(a s)^b) in the order of ``RADIAL_KINDS``.
 
     Raises:
-        UsageError: unknown kind, or a parameter that is missing or out of range.
+        UsageError: the kind is unknown, or a parameter is missing or out of range.
     """
     if kind not in RADIAL_KINDS:
         raise UsageError(f"Unknown radial kernel {kind!r}.", where="kind", expected=f"one of {', '.join(RADIAL_KINDS)}")
@@ -336,13 +335,13 @@ def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, 
 
 
 def radial_formula(kind: str, params: Mapping[str, float]) -> tuple[str, tuple[float, float, float], bool]:
-    """Return a kind's formula: its name among ``RADIAL_KINDS``, its numbers, and whether S holds distances already.
+    """Return a kind's formula: its name in ``RADIAL_KINDS``, its numbers, and whether S already has distances.
 
-    In the L1 norm no square is taken: with s the distance itself, ``laplace`` is exp(−a s), the formula of
+    In the L1 norm s is the distance, not squared: ``laplace`` is exp(−a s), the formula of
     ``gaussian``, and ``exponential_power`` is exp(−(a s)^γ) with a = 1/σ.
 
     Raises:
-        UsageError: as ``radial_coefficients``, or a kind that has no L1 norm.
+        UsageError: as ``radial_coefficients``, or the kind has no L1 norm.
     """
     a, b, c = radial_coefficients(kind, params)
     if params.get("norm", 2) == 2:
@@ -365,7 +364,7 @@ def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
 
 
 def has_dense_rows(X: Array) -> bool:
-    """Return True if the elements of each row of X (n, d) are contiguous, whatever the distance between rows."""
+    """Return True if the elements of each row of X (n, d) are contiguous, for any distance between rows."""
     return X.size == 0 or (bool(X.flags.aligned) and (X.shape[1] == 1 or X.strides[1] == X.itemsize))
 
 
@@ -400,7 +399,7 @@ def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: in
     """Check a kind and a depth, and make the checks of ``check_tile``.
 
     Raises:
-        UsageError: one of them is not as ``Backend.angular`` says.
+        UsageError: an argument is invalid for ``Backend.angular``.
     """
     if kind not in ANGULAR_KINDS or depth < 1:
         raise UsageError(
@@ -415,7 +414,7 @@ def check_cosines(S: Array, phases: Array) -> None:
     """Check that phases fit a tile, and that the tile can be written row by row.
 
     Raises:
-        UsageError: they do not, or it cannot.
+        UsageError: they do not fit, or the tile cannot be written.
     """
     if S.ndim != 2 or phases.shape != S.shape[1:]:
         raise UsageError(
@@ -430,7 +429,7 @@ def check_manhattan(X: Array, Z: Array, out: Array) -> None:
     """Check that rows, centers and distances fit.
 
     Raises:
-        UsageError: they do not.
+        UsageError: shapes or dtypes do not fit.
     """
     if X.shape[1:] != Z.shape[1:] or out.shape != (len(X), len(Z)) or not X.dtype == Z.dtype == out.dtype:
         raise UsageError(
@@ -459,7 +458,7 @@ def check_written(X: Array, *dtypes: type[np.floating]) -> None:
     """Check that a loop can write to an array row by row.
 
     Raises:
-        UsageError: it cannot, or the array has another dtype.
+        UsageError: the array cannot be written, or has another dtype.
     """
     if X.dtype not in dtypes or not has_dense_rows(X) or not X.flags.writeable:
         raise UsageError(

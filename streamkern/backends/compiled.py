@@ -1,4 +1,4 @@
-"""Compilation of loops: when they are first called, once for the types listed with them, without fast-math."""
+"""Compilation of loops at their first call, once for their listed types, without fast-math."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from streamkern.storage.writer import turn
 
 
 def _kept() -> bool:
-    """Return True if compiled code can be cached on the disk; in a read-only container it cannot."""
+    """Return True if compiled code can be cached on disk, which is impossible in a read-only container."""
     try:
         numba.njit(cache=True)(_kept)
     except RuntimeError:
         warnings.warn(
             "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
-            "directory of the package nor that of the user is writable. Set NUMBA_CACHE_DIR to a writable one.",
+            "package's directory nor the user's cache directory is writable. Set NUMBA_CACHE_DIR to a writable one.",
             stacklevel=2,
         )
         return False
@@ -35,7 +35,7 @@ OPTIONS = {"cache": _kept(), "nogil": True, "error_model": "numpy", "boundscheck
 
 
 class Loop:
-    """A function compiled when it is first called: imports stay cheap, and a run compiles only the loops it uses."""
+    """A function compiled at its first call, so that imports are cheap and a run only compiles the loops it uses."""
 
     def __init__(self, function: Callable[..., Any], signatures: list[Any]) -> None:
         self._function = function
@@ -45,12 +45,12 @@ class Loop:
 
     @cached_property
     def inside(self) -> Callable[..., Any]:
-        """The same, to be called by another loop, with which it is compiled."""
+        """The function for calls from other loops, which are compiled with it."""
         inside: Callable[..., Any] = numba.njit(**OPTIONS)(self._function)
         return inside
 
     def __call__(self, *args: Any) -> Any:
-        """The function's value."""
+        """Call the function."""
         if self._compiled is None:
             with self._lock:
                 if self._compiled is None:
@@ -58,14 +58,14 @@ class Loop:
         return self._compiled(*args)
 
     def is_compiled(self) -> bool:
-        """Return True if a call compiles nothing: the code is loaded, or cached since the source was written."""
+        """Return True if a call compiles nothing, because the code is loaded, or cached and newer than the source."""
         if self._compiled is not None:
             return True
         folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()
         if not folder:
             return False
         written = Path(self._function.__code__.co_filename).stat().st_mtime
-        # An index begins with the release of numba that wrote it.
+        # An index begins with the version of Numba that wrote it.
         indexes = Path(folder).glob(f"*.{self._function.__name__}-*.nbi")
         return any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
 
@@ -74,7 +74,7 @@ class Loop:
         # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
         # could load the old file of that name, compiled by another release of numba or for another type.
         folder = dispatcher.stats.cache_path
-        # Compiling leaves garbage, and reading cached code does not.
+        # Compiling leaves garbage; reading cached code does not.
         pause = paused_collector() if self.is_compiled() else nullcontext()
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             for signature in self._signatures:
@@ -85,15 +85,15 @@ class Loop:
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:
-    """Compile a function, when it is first called, for the signature at each dtype."""
+    """Return a decorator that compiles a function at its first call, for the signature with each dtype."""
     return lambda function: Loop(function, [signature(dtype) for dtype in dtypes])
 
 
 def rows(dtype: Any, *, readonly: bool = False) -> types.Array:
-    """Two-dimensional, row-strided; read-only accepts writable arrays too."""
+    """Return the type of a two-dimensional, row-strided array; read-only types accept writable arrays, too."""
     return types.Array(dtype, 2, "A", readonly=readonly)
 
 
 def vector(dtype: Any) -> types.Array:
-    """One-dimensional, contiguous, read-only."""
+    """Return the type of a one-dimensional, contiguous, read-only array."""
     return types.Array(dtype, 1, "C", readonly=True)

@@ -1,9 +1,9 @@
 """The loops over a block as Numba-CUDA kernels: gather, scale, noise, norms, profiles, and the fused narrow product.
 
-They run on whatever ``numba.cuda`` is: the bundled target, the numba-cuda package, or the simulator, where "device
-arrays" are NumPy arrays and every kernel is tested. Arithmetic is float32 throughout where the rows are: a float32 and
-a literal, or a float32 and an integer, would make float64 on a card, so that constants come in as arguments of the type
-of the rows, and words of counters are 64-bit and masked.
+``numba.cuda`` may be the bundled target, the numba-cuda package, or the simulator, in which "device arrays" are NumPy
+arrays and all kernels are tested. For float32 rows all arithmetic is float32. Combined with a literal or an integer,
+float32 would become float64 on a card, so constants are arguments of the rows' type, and words of counters are 64-bit
+and masked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL, seed_
 from streamkern.types import Array, IntArray
 
 _TILE = 32  # rows of the other side in shared memory
-_BLOCKS = 1024  # thread blocks that keep any card busy: the longer side is cut until there are about as many
+_BLOCKS = 1024  # thread blocks that keep any card busy; the longer side is cut into about this many
 
 u32, u64, i64, f32, f64 = np.uint32, np.uint64, np.int64, np.float32, np.float64
 
@@ -52,7 +52,7 @@ _HALF, _MINUS_TWO = f32(0.5), f32(-2)
 
 @cuda.jit(device=True)
 def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Philox4x32-10 of one counter: words in 64-bit numbers, of which the upper halves stay zero."""
+    """Apply Philox4x32-10 to one counter; words are 64-bit numbers with zero upper halves."""
     for _ in range(PHILOX_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
         c0, c1, c2, c3 = ((p1 >> _WORD) ^ c1 ^ k0) & _LOW, p1 & _LOW, ((p0 >> _WORD) ^ c3 ^ k1) & _LOW, p0 & _LOW
@@ -62,9 +62,9 @@ def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @cuda.jit(device=True)
 def _box_muller(x: Any, y: Any) -> Any:
-    """Two normals from two words, as ``rng.normal_rows`` says."""
+    """Return two normals from two words, as defined by ``rng.normal_rows``."""
     radius = math.sqrt(_MINUS_TWO * math.log((f32(x >> _NINE) + _HALF) * _UNIFORM_UNIT))
-    # The angle is quarter turns and at most an eighth of a turn, of which float32 has all the digits it can use.
+    # The angle is a number of quarter turns plus at most an eighth of a turn, exact in float32.
     quarter = ((y + _EIGHTH_TURN) & _LOW) >> _QUARTER
     r = f32(i64(y) - (i64(quarter) << i64(30))) * _ANGLE_UNIT
     if y >= (_LOW - _EIGHTH_TURN + _ONE):  # the last eighth belongs to the next turn
@@ -81,7 +81,7 @@ def _box_muller(x: Any, y: Any) -> Any:
 
 @cache
 def _assembler(number: Any) -> Any:
-    """A thread a row and four columns, which share a counter; rows are scaled in ``number``, f32 or f64."""
+    """Return a kernel with a thread for four columns of a row, which share a counter, scaled in ``number``."""
 
     @cuda.jit
     def assemble(
@@ -118,7 +118,7 @@ def _assembler(number: Any) -> Any:
 
 @cache
 def _row_norms(threads: int) -> Any:
-    """A block a row, summed in float64 in an order that depends on the width alone."""
+    """Return a kernel with a block for each row, which sums in float64 in an order that depends on the width alone."""
 
     @cuda.jit
     def row_norms(X: Any, out: Any) -> None:
@@ -146,7 +146,7 @@ def _row_norms(threads: int) -> Any:
 
 @cuda.jit
 def _first_bad_row(X: Any, first: Any) -> None:
-    """The smallest row with a NaN or an infinity, where ``first`` began at the number of rows."""
+    """Write the first row with a NaN or an infinity to ``first``, which is initially the number of rows."""
     first_column, start = cuda.grid(2)
     across, down = cuda.gridsize(2)
     for i in range(start, X.shape[0], down):
@@ -163,7 +163,7 @@ _GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (RADIAL_KINDS.index(k) for k in ("gauss
 
 @cuda.jit(device=True)
 def _profile(s: Any, kind: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tiny: Any) -> Any:
-    """A radial kernel of a squared distance, see ``radial_coefficients``; 0 where it would be subnormal."""
+    """Return a radial kernel of a squared distance, see ``radial_coefficients``; 0 if it would be subnormal."""
     if kind == sideD_DISTANCES:
         return s
     if kind == _GAUSSIAN:
@@ -191,13 +191,13 @@ def _radial(
             if not ready:
                 size = x_norms[i] + z_norms[j]
                 squared = size - (s + s)
-                s = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
+                s = zero if squared < floor * size else squared  # with this order of the comparison, a NaN stays a NaN
             S[i, j] = _profile(s, kind, a, b, c, zero, one, tiny)
 
 
 @cache
 def _manhattan(number: Any, side: int) -> Any:
-    """A thread a pair, in square blocks that share ``side`` rows, centers and features at a time."""
+    """Return a kernel with a thread for each pair, in square blocks that share ``side`` rows, centers and features."""
 
     @cuda.jit
     def manhattan(X: Any, Z: Any, out: Any, zero: Any) -> None:
@@ -283,9 +283,9 @@ def _signed_sums(P: Any, X: Any, Z: Any, out: Any, zero: Any) -> None:
 
 @cache
 def _narrow(d: int, outputs: int, kind: int, threads: int, absolute: bool = False) -> Any:
-    """out[split] = k(A, B[split]) W[split] for rows of width d: a thread a row of A, B in tiles of shared memory.
+    """Return a kernel for out[split] = k(A, B[split]) W[split]: a thread for each row of A, B in shared memory.
 
-    Distances are sums of squared, or ``absolute``, differences: nothing cancels. No value of the block is written.
+    Distances are sums of squared, or ``absolute``, differences, without cancellation. Kernel values are not stored.
     """
 
     @cuda.jit
@@ -333,29 +333,29 @@ def _narrow(d: int, outputs: int, kind: int, threads: int, absolute: bool = Fals
 class CudaBackend:
     """The loops of ``Backend`` on arrays of a device, and ``narrow``. In the simulator these are NumPy arrays.
 
-    A subclass says how arrays are made, moved and handed to Numba, and in which stream kernels run.
+    A subclass defines how arrays are created, copied and passed to Numba, and the stream of the kernels.
     """
 
     name = "cuda"
     threads = 128
-    """Of a block in which threads work together: a power of two."""
+    """Threads of a block whose threads cooperate: a power of two."""
     side = 16
-    """Threads along each axis of a block that takes L1 distances."""
+    """Threads along each axis of a block for L1 distances."""
     tile = (32, 4)
-    """Columns and rows of a block whose threads work alone."""
+    """Columns and rows of a block whose threads are independent."""
     grid = (65535, 65535)
     """Most blocks along each axis."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array of the device."""
+        """Return a new array of the device."""
         return np.empty(shape, dtype)
 
     def put(self, array: Array) -> Any:
-        """Copy an array of the host to the device; an array that is there already is returned as it is."""
+        """Copy an array of the host to the device; return an array of the device unchanged."""
         return np.asarray(array)
 
     def _seen(self, array: Any) -> Any:
-        """An array of the device as Numba takes it."""
+        """Return an array of the device in the form that Numba accepts."""
         return array
 
     def _stream(self) -> Any:
@@ -366,7 +366,7 @@ class CudaBackend:
         kernel[grid, threads, self._stream()](*seen)
 
     def _over(self, kernel: Any, shape: tuple[int, ...], *args: Any) -> None:
-        """A kernel over the columns (x) and rows (y) of a matrix."""
+        """Run a kernel over the columns (x) and rows (y) of a matrix."""
         if shape[0] and shape[1]:
             (x, y), (across, down) = self.tile, self.grid
             self._launch(kernel, (min(across, -(-shape[1] // x)), min(down, -(-shape[0] // y))), self.tile, *args)
@@ -483,7 +483,7 @@ class CudaBackend:
         self._over(_cosines, S.shape, S, phases, one(scale), one(0.5), one(2 * math.pi))
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """k(A, B) W of narrow rows, without writing a kernel value.
+        """Return k(A, B) W for narrow rows, without storing kernel values.
 
         Args:
             A: shape (m, d), float32, d <= ``NARROW``.
@@ -493,7 +493,7 @@ class CudaBackend:
             params: as in ``radial``.
 
         Returns:
-            shape (m, c). Sums over n are cut into shares that depend on m and n alone.
+            shape (m, c). Sums over n are split in a way that depends on m and n alone.
         """
         (m, d), (n, c) = A.shape, W.shape
         assert d <= NARROW and c <= NARROW_OUTPUTS  # noqa: PT018
@@ -511,22 +511,22 @@ class CudaBackend:
 
 
 def as_numba(array: Any) -> Any:
-    """An array of the device as Numba takes it, without waiting for the stream it is computed in."""
+    """Return a device array in the form that Numba accepts, without waiting for the stream that computes it."""
     return cuda.as_cuda_array(array, sync=False)
 
 
 def numba_stream(pointer: int) -> Any:
-    """A stream of another library."""
+    """Return Numba's handle of another library's stream."""
     return cuda.external_stream(pointer)
 
 
 def target() -> str:
-    """Name the compiler of the kernels: the numba-cuda package where it is installed, else Numba's own target."""
+    """Return the name of the kernels' compiler: the numba-cuda package if installed, else Numba's own target."""
     return "numba-cuda" if "numba_cuda" in str(cuda.__file__) else "Numba's bundled CUDA target"
 
 
 def _numbers(S: Any, a: float, b: float, c: float) -> tuple[Any, ...]:
-    """Coefficients, zero, one and the smallest normal number, in the type of S."""
+    """Return the coefficients, zero, one and the smallest normal number, in the type of S."""
     number: Callable[[float], Any] = S.dtype.type
     return number(a), number(b), number(c), number(0), number(1), np.finfo(S.dtype).tiny
 

@@ -1,8 +1,8 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
-These lines run only where there is a GPU, so they are few: everything that can be tested without one stands elsewhere,
-the kernels in ``cuda.py``, and the verbs that use them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
-file.
+These lines run only where there is a GPU, so they are few: everything that can be tested without a GPU is elsewhere:
+the kernels in ``cuda.py``, and the engine methods that use them in ``engine/on_device.py``. ``pytest -m gpu`` covers
+this file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamkern.memory import format_bytes
 from streamkern.types import Array, IntArray
 
 _SHARE = 0.9
-"""Of the card's memory, for the pool; CUPY_GPU_MEMORY_LIMIT says otherwise. The rest is the context's and cuBLAS's."""
+"""Share of the card's memory for the pool, unless CUPY_GPU_MEMORY_LIMIT is set. Context and cuBLAS need the rest."""
 
 
 class _Loops(CudaBackend):
@@ -41,7 +41,7 @@ class _Loops(CudaBackend):
         return cupy.asarray(array)
 
     def _seen(self, array: Any) -> Any:
-        return as_numba(array)  # both are in one stream: waiting for it would cost every launch
+        return as_numba(array)  # both use one stream; synchronising would delay every launch
 
     def _stream(self) -> Any:
         return numba_stream(cupy.cuda.get_current_stream().ptr)
@@ -50,9 +50,9 @@ class _Loops(CudaBackend):
 class CupyDevice:
     """The first GPU that CUDA shows this process: ``CUDA_VISIBLE_DEVICES`` chooses it, as dask-cuda does for workers.
 
-    One stream copies, one computes. A block is whole before it is handed out, and its memory, which belongs to the
-    copying stream, is free again only after a gradient has come back that was computed from it: so neither stream waits
-    for the other by events.
+    One stream copies, one computes. A block is complete before it is returned, and its memory, which belongs to the
+    copying stream, is released only after the gradient computed from it has been copied back, so neither stream needs
+    events to wait for the other.
     """
 
     loops = _Loops()
@@ -137,7 +137,7 @@ class CupyDevice:
         return sent
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """A Cholesky factor of cuSOLVER, inverted by cuBLAS's substitution a few columns at a time."""
+        """Factor by cuSOLVER's Cholesky, and invert by cuBLAS's substitution a few columns at a time."""
         with cupyx.errstate(linalg="raise"):
             try:
                 L = cupy.linalg.cholesky(A)
@@ -154,12 +154,12 @@ class CupyDevice:
             stop = min(p, start + COLUMNS)
             unit = cupy.zeros((p, stop - start), np.float64, order="F")
             unit[cupy.arange(start, stop), cupy.arange(stop - start)] = 1.0
-            # L in C order is Lᵀ in Fortran's: as its transpose it is not copied.
+            # L in C order is Lᵀ in Fortran order, so passing the transpose avoids a copy.
             W[:, start:stop] = solve_triangular(L.T, unit, trans="T", lower=False, overwrite_b=True)
         return W
 
     def describe(self) -> str:
-        """Name, memory and precision, for ``doctor``."""
+        """Return name, memory and precision, for ``doctor``."""
         free, total = cupy.cuda.runtime.memGetInfo()
         products = "tf32, because CUPY_TF32 is set" if tf32() else "float32"
         return (
@@ -168,10 +168,10 @@ class CupyDevice:
         )
 
     def gemm_rate(self, m: int = 8192) -> float:
-        """Floating-point operations a second of one square float32 product, the best of five."""
+        """Return floating-point operations a second of a square float32 product, the best of five."""
         A = cupy.ones((m, m), np.float32)
         best = float("inf")
-        for _ in range(6):  # the first loads cuBLAS
+        for _ in range(6):  # the first product loads cuBLAS
             start, stop = cupy.cuda.Event(), cupy.cuda.Event()
             start.record()
             A @ A
@@ -189,7 +189,7 @@ class CupyDevice:
                 raise self._full(error) from error
 
     def _pinned(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return the pinned buffer of this thread; its previous copy to the card has ended."""
+        """Return the pinned buffer of this thread, after its previous copy to the card has ended."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         held = getattr(self._of_thread, "pinned", None)
         if held is None or held.nbytes < size:
@@ -206,12 +206,12 @@ class CupyDevice:
 
 
 def tf32() -> bool:
-    """Return True if products of float32 are rounded to tf32: only with ``CUPY_TF32=1``."""
+    """Return True if products of float32 are rounded to tf32, which requires ``CUPY_TF32=1``."""
     return os.environ.get("CUPY_TF32", "0") not in ("", "0")
 
 
 def open_device() -> CupyDevice | str:
-    """The GPU of this process, or the reason why it cannot be used."""
+    """Return the GPU of this process, or the reason why it cannot be used."""
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -1,8 +1,8 @@
-"""The protocol of devices: arrays in their memory, loops over these, and transfers of rows.
+"""The protocol of devices: arrays in device memory, loops over them, and transfers of rows.
 
-Only arrays of p or d numbers a row live on a device: rows, centers, a panel of kernel values, the factor of an exact
-projection. Arrays of a number an output, for a row or a center (residuals, gradients, weights), comes back to the host,
-where solvers, sums and checkpoints are the same as without a device.
+Only arrays with p or d numbers a row are on a device: rows, centers, a panel of kernel values, the factor of an exact
+projection. Arrays with a number for each output (residuals, gradients, weights) are copied to the host, where solvers,
+sums and checkpoints are the same as without a device.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from streamkern.backends.base import Backend
 from streamkern.types import Array, IntArray
 
 NARROW = 64
-"""Features up to which kernel values are summed up as they are made, and never written."""
+"""Most features of rows whose kernel values are summed without being stored."""
 
 PANEL_BYTES = 512 << 20
-"""Largest panel k(X_tile, Z) on a device, in bytes. Of any card the same, because it decides the order of sums."""
+"""Bytes of the largest panel k(X_tile, Z) on a device; equal for all cards, because it determines the order of sums."""
 
 TURNS = 2
-"""Threads that compute at a time: while one waits for residuals of the host, the other's panel is evaluated."""
+"""Threads that compute concurrently: while one waits for residuals from the host, the other evaluates its panel."""
 
 COLUMNS = 1024
-"""Columns of the inverse of a factor that are substituted at a time."""
+"""Columns of the inverse of a factor that are solved at once."""
 
 NARROW_OUTPUTS = 16
-"""Outputs of which one thread holds the sums in registers."""
+"""Most outputs whose sums one thread keeps in registers."""
 
 
 class DeviceLoops(Backend, Protocol):
     """The loops of ``Backend`` on arrays of a device, and the fused product of narrow rows."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array of the device whose numbers are not set."""
+        """Return an uninitialised array of the device."""
         ...
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """k(A, B) W without writing a kernel value, for rows and outputs up to ``NARROW`` and ``NARROW_OUTPUTS``."""
+        """Return k(A, B) W without storing kernel values, for up to ``NARROW`` features, ``NARROW_OUTPUTS`` outputs."""
 
 
 class Device(Protocol):
-    """A device for blocks. Arrays of it follow the array API; pickled, it is the device of the other process."""
+    """A device for blocks. Its arrays follow the array API. Unpickled, it is the device of the other process."""
 
     @property
     def name(self) -> str:
         """Name of the device in reports."""
 
     def describe(self) -> str:
-        """Name, memory and precision, for people."""
+        """Return name, memory and precision, for display."""
 
     @property
     def budget(self) -> int:
@@ -62,17 +62,17 @@ class Device(Protocol):
         """Elementwise loops over its arrays."""
 
     def turn(self) -> AbstractContextManager[None]:
-        """Compute: all else here but ``rows`` and ``upload`` is called within. A bounded number of threads has one.
+        """Context for all methods but ``rows`` and ``upload``. It limits the number of threads that compute.
 
         Raises:
-            StorageError: on leaving: the device had no memory left.
+            StorageError: raised on exit, if the device had no memory left.
         """
 
     def put(self, array: Any, dtype: Any = None) -> Any:
-        """A copy of a host array, in rows and of a dtype where one is given; an array of the device is itself."""
+        """Return a contiguous device copy of a host array, in ``dtype`` if given; device arrays are unchanged."""
 
     def take(self, array: Any) -> Array:
-        """A host copy, once everything before it is computed."""
+        """Return a host copy, after all earlier computations."""
 
     def rows(
         self,
@@ -85,7 +85,7 @@ class Device(Protocol):
         copies: IntArray,
         noises: Sequence[tuple[int, float]],
     ) -> Any:
-        """Rows ``index`` of ``raw`` copied as they are stored, scaled and made noisy there while panels are computed.
+        """Copy stored rows ``index`` of ``raw``, and scale them and add noise on the device while panels are computed.
 
         Args:
             raw: stored rows on the host, shape (N, d).
@@ -101,10 +101,10 @@ class Device(Protocol):
         """
 
     def upload(self, array: Array) -> Any:
-        """A copy of a host array, ready, made in parallel with computing."""
+        """Return a completed device copy of a host array, made in parallel with computing."""
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """L⁻¹ of A = L Lᵀ, float64 in and ``dtype`` out, shape (p, p) each, zero above the diagonal.
+        """Return L⁻¹ in ``dtype`` for A = L Lᵀ in float64, shape (p, p), zero above the diagonal.
 
         Raises:
             NumericalError: A is not positive definite.

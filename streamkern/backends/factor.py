@@ -1,9 +1,9 @@
-"""A compiled Cholesky factor of matrices that fit the caches: blocks of columns, with the products of ``product``.
+"""A compiled Cholesky factorisation for matrices that fit the caches, by blocks of columns, using ``product``.
 
 For a matrix of a thousand rows, LAPACK's factors of the tiles on the diagonal, their inverses and the calls from Python
 take as long as the products. Here blocks of ``TILE`` columns are updated by all columns before them, and then factored
-by ``STEP`` columns at a time, whose own factor and inverse stay in the first-level cache. One thread, without Python's
-lock; bits depend on the matrix alone.
+in steps of ``STEP`` columns, whose factor and inverse stay in the first-level cache. It runs on one thread without
+Python's lock; bits depend on the matrix alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamkern.backends.product import VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
 TILE = 128
-"""Columns that are updated together: rows of the columns before them stay in the second-level cache for it."""
+"""Columns that are updated together, while rows of the earlier columns stay in the second-level cache."""
 
 STEP = 32
 """Columns that are factored together."""
@@ -30,7 +30,7 @@ _add = inner_loop.inside
 
 @numba.njit(**OPTIONS)
 def _pack_negative(Z: Any, packed: Any) -> None:
-    """−Z as ``inner_loop`` reads it."""
+    """Write −Z in the layout of ``inner_loop``."""
     width = packed.shape[2]
     for block in range(packed.shape[0]):
         here = min(width, Z.shape[0] - block * width)
@@ -43,9 +43,9 @@ def _pack_negative(Z: Any, packed: Any) -> None:
 
 @numba.njit(**OPTIONS)
 def _own(A: Any, U: Any, W: Any) -> bool:
-    """The factor of at most ``STEP`` rows into A, and its inverse W; False where a pivot is not positive.
+    """Write the factor of at most ``STEP`` rows to A, and its inverse to W; return False if a pivot is not positive.
 
-    Lᵀ is worked on in U, so that rows are contiguous, and whole, so that their length is known when it is compiled.
+    The work array U has Lᵀ, so that rows are contiguous, and a fixed size, so that lengths are compile-time constants.
     """
     m = A.shape[0]
     for i in range(STEP):
@@ -85,7 +85,7 @@ def _own(A: Any, U: Any, W: Any) -> bool:
 def _factored(A: Any) -> Any:
     n = A.shape[0]
     U, W = np.empty((STEP, STEP), A.dtype), np.empty((STEP, STEP), A.dtype)
-    before = np.empty((TILE // STEP, _PANELS, TILE, WIDTH), A.dtype)  # of each step, the tile's columns before it
+    before = np.empty((TILE // STEP, _PANELS, TILE, WIDTH), A.dtype)  # for each step, the tile's columns before it
     inverses = np.empty((TILE // STEP, _PANELS, STEP, WIDTH), A.dtype)
     divided = np.empty((TILE, STEP), A.dtype)
     for k in range(0, n, TILE):
@@ -99,7 +99,7 @@ def _factored(A: Any) -> Any:
             for s in range(k, stop, STEP):
                 t, step, depth = min(s + STEP, stop), (s - k) // STEP, s - k
                 first = s if r == k else r
-                if r == k > 0:  # no row above the diagonal
+                if r == k > 0:  # no rows above the diagonal
                     _add(A[s:end, :k], left, step * _PANELS, A[s:end, s:t], True)
                 if depth:
                     if r == k:
@@ -131,12 +131,12 @@ def is_factored_here(A: Array) -> bool:
 
 
 def cholesky_factor(A: Array) -> bool:
-    """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
+    """Compute the lower factor L of A = L Lᵀ in place, with zeros above the diagonal.
 
     Args:
-        A: shape (p, p), float32, its rows contiguous; only the diagonal and the triangle below it are read.
+        A: shape (p, p), float32, with contiguous rows; only the diagonal and the triangle below it are read.
 
     Returns:
-        False where a pivot is not positive; A is then of no use.
+        False if a pivot is not positive; the content of A is then undefined.
     """
     return bool(_factored(A))

@@ -1,4 +1,4 @@
-"""LAPACK without Python's lock: while SciPy's own calls of it work, every other thread of the process waits."""
+"""LAPACK without Python's lock, since during SciPy's calls all other threads of the process wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy.linalg.cython_lapack  # noqa: F401  where the addresses are
+import scipy.linalg.cython_lapack  # noqa: F401  has the addresses
 from numba.extending import get_cython_function_address
 
 from streamkern.types import Array
@@ -24,7 +24,7 @@ def _routine(name: str, arguments: int) -> Callable[..., None]:
 
 
 def potrf(A: Array) -> Array:
-    """Lower factor L of A = L Lᵀ, bit for bit that of ``scipy.linalg.cholesky``.
+    """Return the lower factor L of A = L Lᵀ, equal to ``scipy.linalg.cholesky`` to the bit.
 
     Args:
         A: shape (p, p), float32 or float64; only the diagonal and the triangle below it are read.
@@ -41,13 +41,13 @@ def potrf(A: Array) -> Array:
 
 
 def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-    """R⁻¹ B, or R⁻ᵀ B, by columns, bit for bit that of ``scipy.linalg.solve_triangular``.
+    """Return R⁻¹ B, or R⁻ᵀ B, by columns, equal to ``scipy.linalg.solve_triangular`` to the bit.
 
     Args:
-        R: triangular, shape (p, p), float32 or float64; the other triangle is not looked at.
+        R: triangular, shape (p, p), float32 or float64; the other triangle is not read.
         B: shape (p, k) or (p,).
         lower: whether R is lower triangular.
-        transposed: whether its transpose is divided by.
+        transposed: whether to solve with the transpose.
 
     Raises:
         LinAlgError: R is singular.
@@ -60,7 +60,7 @@ def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array
     by_rows = R.strides[1] == size and R.strides[0] % size == 0 and R.strides[0] >= len(R) * size
     if not by_rows and not R.flags.f_contiguous:
         R, by_rows = np.ascontiguousarray(R), True
-    if by_rows:  # to LAPACK, which goes by columns, that is Rᵀ
+    if by_rows:  # for LAPACK, in column order, this is Rᵀ
         lower, transposed = not lower, not transposed
     n, columns = ctypes.c_int(len(R)), ctypes.c_int(X.size // len(X))
     apart, info = ctypes.c_int((R.strides[0] if by_rows else R.strides[1]) // size), ctypes.c_int()
@@ -75,18 +75,18 @@ def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array
 
 
 def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
-    """Top k eigenpairs of a symmetric matrix, ascending, bit for bit those of ``scipy.linalg.eigh`` for that subset.
+    """Return the top k eigenpairs of a symmetric matrix, ascending, equal to ``scipy.linalg.eigh``'s to the bit.
 
     Args:
         K: shape (s, s), symmetric to the bit, float32 or float64, contiguous.
-        k: how many, 1 to s.
+        k: number of eigenpairs, 1 to s.
 
     Returns:
-        Values (m,) and vectors (s, m): m is k, or less where K is not finite.
+        Values (m,) and vectors (s, m): m is k, or less if K is not finite.
     """
     s, (kind, real) = len(K), _REALS[K.dtype]
     A, values = K.copy(), np.empty(s, K.dtype)
-    vectors = np.empty((k, s), K.dtype)  # columns as LAPACK has them
+    vectors = np.empty((k, s), K.dtype)  # in LAPACK's column order
     support, found, info = np.empty(2 * k, np.intc), ctypes.c_int(), ctypes.c_int()
     n, first, unused = ctypes.c_int(s), ctypes.c_int(s - k + 1), real(0.0)
     routine = _routine(f"{kind}syevr", 21)
@@ -100,7 +100,7 @@ def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
         )  # fmt: skip
 
     work, integers = np.empty(1, K.dtype), np.empty(1, np.intc)
-    call(work, integers, ctypes.c_int(-1), ctypes.c_int(-1))  # queries the lengths
+    call(work, integers, ctypes.c_int(-1), ctypes.c_int(-1))  # query of the workspace lengths
     work, integers = np.empty(int(work[0]), K.dtype), np.empty(int(integers[0]), np.intc)
     call(work, integers, ctypes.c_int(len(work)), ctypes.c_int(len(integers)))
     m = found.value if info.value == 0 else 0

@@ -1,10 +1,10 @@
-"""Compiled loops of the CPU backend, which LLVM turns into vector instructions, and the functions they are made of.
+"""Compiled loops of the CPU backend, vectorised by LLVM, and the functions they call.
 
-Three rules hold for every loop here. No fast-math, so that the order of operations is the one written, fused
-multiplications and additions too, and the bits do not depend on the vector width. No branch, conversion or library call
-inside an innermost loop that has no vector form: exponential, logarithm, sine and cosine are polynomials on the
-number's own bits. No compilation at import: a loop is compiled, or read from Numba's cache, when it is first called,
-once for the types listed with it. The cache is keyed by the file of a loop, so all code compiled into it is here.
+Three rules hold for every loop here. No fast-math: operations, also fused multiply-adds, have the order of the source,
+so bits do not depend on the vector width. No branch, conversion or library call without a vector form in an innermost
+loop: exponential, logarithm, sine and cosine are polynomials, with the exponent's bits set directly. No compilation at
+import: a loop is compiled, or read from Numba's cache, at its first call, once for its listed types. The cache is keyed
+by the file of a loop, so all code compiled into a loop is in this file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
 
 @intrinsic
 def bits_of(typingctx: Any, x: Any) -> Any:
-    """The bits of a float32, as uint32."""
+    """Return the bits of a float32 as uint32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
@@ -41,7 +41,7 @@ def bits_of(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _bits64(typingctx: Any, x: Any) -> Any:
-    """The bits of a float64, as uint64."""
+    """Return the bits of a float64 as uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
@@ -51,7 +51,7 @@ def _bits64(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _from_bits64(typingctx: Any, x: Any) -> Any:
-    """The float64 that has these bits."""
+    """Return the float64 with these bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
@@ -61,7 +61,7 @@ def _from_bits64(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def of_bits(typingctx: Any, x: Any) -> Any:
-    """The float32 that has these bits."""
+    """Return the float32 with these bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
@@ -71,7 +71,7 @@ def of_bits(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def dense_row(typingctx: Any, row: Any) -> Any:
-    """Tell the compiler that a vector is contiguous: one row of a row-strided array. The caller has checked it."""
+    """Tell the compiler that one row of a row-strided array is contiguous, which the caller has checked."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
@@ -81,7 +81,7 @@ def dense_row(typingctx: Any, row: Any) -> Any:
 
 @intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """The sum a b + c, rounded once where the processor has an instruction for that, else twice."""
+    """Return a b + c, rounded once if the processor has an instruction for it, else twice."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fma(*args) if VECTORS else builder.fadd(builder.fmul(args[0], args[1]), args[2])
@@ -91,10 +91,10 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def widest(typingctx: Any) -> Any:
-    """Have the loops of this function use the widest vectors: LLVM takes half of them on processors that clock down."""
+    """Make the loops of a function use the widest vectors; on some processors LLVM prefers half the width."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite lists none that have a value
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite has no attributes with values
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -131,7 +131,7 @@ _PI, HALF_PI, FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
 
 @numba.njit(**OPTIONS)
 def _reduced(x: Any, log2_e: Any, high: Any, low: Any, shifter: Any) -> Any:
-    """N plus the shifter, and ``r = x - n ln 2`` for the whole number n that is nearest to ``x / ln 2``."""
+    """Return n plus the shifter, and ``r = x - n ln 2``, for the whole number n nearest to ``x / ln 2``."""
     shifted = fma(x, log2_e, shifter)
     n = shifted - shifter
     return shifted, fma(-n, low, fma(-n, high, x))
@@ -139,7 +139,7 @@ def _reduced(x: Any, log2_e: Any, high: Any, low: Any, shifter: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def exp32(x: Any) -> Any:
-    """Exponential of a float32 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
+    """Return the exponential of a float32 ``x <= 0``: 1 at 0, 0 if it would be subnormal, NaN for NaN."""
     shifted, r = _reduced(x, _LOG2_E, _LN2_HIGH, _LN2_LOW, SHIFTER)
     r2 = r * r
     q = fma(r2, fma(r2, _EXP[4], fma(r, _EXP[3], _EXP[2])), fma(r, _EXP[1], _EXP[0]))
@@ -151,14 +151,14 @@ def exp32(x: Any) -> Any:
 _SERIES = tuple(1 / math.factorial(k) for k in range(2, 14))  # of exp, to 4e-18 for |r| <= ln 2 / 2
 _LOG2_E_64 = 1 / math.log(2)
 _LN2_HIGH_64 = float.fromhex("0x1.62e42fep-1")  # 28 bits: a product with a whole number below 2**24 is exact
-_LN2_LOW_64 = float.fromhex("0x1.f473de6af278fp-30")  # ln 2 less that
+_LN2_LOW_64 = float.fromhex("0x1.f473de6af278fp-30")  # ln 2 minus the first part
 _SHIFTER_64 = 1.5 * 2**52
 _SHIFTER_BITS_64 = u64(np.float64(_SHIFTER_64).view(u64))
 
 
 @numba.njit(**OPTIONS)
 def exp64(x: Any) -> Any:
-    """Exponential of a float64 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
+    """Return the exponential of a float64 ``x <= 0``: 1 at 0, 0 if it would be subnormal, NaN for NaN."""
     shifted, r = _reduced(x, _LOG2_E_64, _LN2_HIGH_64, _LN2_LOW_64, _SHIFTER_64)
     r2 = r * r
     r4 = r2 * r2
@@ -173,7 +173,7 @@ def exp64(x: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def log32(x: Any) -> Any:
-    """Logarithm of a positive normal float32."""
+    """Return the logarithm of a positive normal float32."""
     shifted = u32(bits_of(x) - _SQRT_HALF_BITS)
     e = f32(i32(i32(shifted) >> i32(23)))
     f = of_bits(u32((shifted & _MANTISSA) + _SQRT_HALF_BITS)) - _ONE  # x = 2**e (1 + f), √½ <= 1 + f < √2
@@ -186,14 +186,14 @@ def log32(x: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def power32(x: Any, y: Any) -> Any:
-    """x**y of a float32 ``x >= 0`` with 0 < y <= 1; a subnormal x counts as 0."""
-    power = exp32(y * log32(x))  # computed for every x, so that the choice is a blend and not a branch
+    """Return x**y of a float32 ``x >= 0`` with 0 < y <= 1; a subnormal x counts as 0."""
+    power = exp32(y * log32(x))  # computed for every x, so that the choice is a vector blend, not a branch
     return power if (x >= _TINY) & (x < _INFINITY) else x
 
 
 @numba.njit(**OPTIONS)
 def acos32(x: Any) -> Any:
-    """Arc cosine of a float32 in [-1, 1]."""
+    """Return the arc cosine of a float32 in [-1, 1]."""
     size = abs(x)
     outer = size > HALF
     z = (HALF - HALF * size) if outer else size * size  # acos x = 2 asin √((1 − x)/2) near 1
@@ -206,7 +206,7 @@ def acos32(x: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def sine_cosine32(r: Any) -> Any:
-    """Sine and cosine of a float32 angle of at most an eighth of a turn."""
+    """Return sine and cosine of a float32 angle of at most an eighth of a turn."""
     z = r * r
     sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
     cosine = _ONE - HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
@@ -218,7 +218,7 @@ def sine_cosine32(r: Any) -> Any:
 _M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
 _W0, _W1 = map(u32, PHILOX_WEYL)
 _LOW_WORD = u64(0xFFFFFFFF)
-_BATCH = 512  # counters at a time: the buffers, 16 KiB, stay in the first-level cache
+_BATCH = 512  # counters in a batch: the buffers, 16 KiB, stay in the first-level cache
 _EIGHTH_TURN, _QUARTER_SHIFT = u32(1 << 29), u32(30)
 _ANGLE_UNIT = f32(2 * math.pi / 2**32)
 _UNIFORM_UNIT = f32(2.0**-23)
@@ -227,9 +227,9 @@ _MINUS_TWO = f32(-2)
 
 @numba.njit(**OPTIONS)
 def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any) -> None:
-    """The counters of rows start to stop: (column block, row id low, row id high, copy)."""
+    """Write the counters of rows start to stop: (column block, row id low, row id high, copy)."""
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
-    t = u64(0)  # an unsigned index is not a negative one, which would have to be tested for
+    t = u64(0)  # an unsigned index needs no test for negative values
     for i in range(start, stop):
         low, high, copy = u32(ids[i]), u32(ids[i] >> 32), u32(copies[i])
         for j in range(u64(blocks)):
@@ -239,9 +239,10 @@ def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any
 
 @numba.njit(**OPTIONS)
 def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
-    """Philox4x32-10 of the first m counters of ``words`` (4, batch), in place."""
+    """Apply Philox4x32-10 to the first m counters of ``words`` (4, batch), in place."""
     widest()
-    # In 64-bit lanes, one multiplication an instruction. Only its operand is cut to 32 bits; the rest at the end.
+    # In 64-bit lanes, with one multiplication for each instruction. Only its operand is masked to 32 bits; the rest at
+    # the end.
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
     for t in range(m):
         c0, c1, c2, c3 = u64(w0[t]), u64(w1[t]), u64(w2[t]), u64(w3[t])
@@ -256,9 +257,9 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
 
 @numba.njit(**OPTIONS)
 def _box_muller(x: Any, y: Any) -> Any:
-    """Two normals from two words, as ``rng.normal_rows`` says."""
+    """Return two normals from two words, as defined by ``rng.normal_rows``."""
     radius = math.sqrt(_MINUS_TWO * log32((f32(i32(x >> u32(9))) + HALF) * _UNIFORM_UNIT))
-    quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # the angle is quarter turns and at most an eighth of a turn
+    quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # quarter turns of the angle; an eighth at most remains
     r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
     sine, cosine = sine_cosine32(r)
     odd = (quarter & u32(1)) != u32(0)
@@ -271,7 +272,7 @@ def _box_muller(x: Any, y: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def _normals(words: Any, m: int, noise: Any) -> None:
-    """The four normals of each of m blocks of words, counter by counter."""
+    """Write the four normals of each of m blocks of words, counter by counter."""
     widest()
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
     for t in range(m):
@@ -298,10 +299,10 @@ def _normals(words: Any, m: int, noise: Any) -> None:
 def assemble_noisy(
     raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any
 ) -> None:
-    """Rows of ``raw`` by index, scaled, with their noise."""
+    """Copy rows of ``raw`` by index, scale them and add noise."""
     n, d = out.shape
     blocks = (d + 3) // 4
-    # Several narrow rows, or one wide one, share a batch of counters, so that the vectors are full at any width.
+    # Several narrow rows, or a part of a wide row, share a batch of counters, so that vectors are full at any width.
     step = max(1, _BATCH // max(1, blocks))
     words = np.empty((4, step * blocks), u32)
     noise = np.empty(4 * step * blocks, f32)
@@ -333,7 +334,7 @@ def assemble_noisy(
     types.float32,
 )
 def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
-    """Rows of ``raw`` by index, scaled."""
+    """Copy rows of ``raw`` by index and scale them."""
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])
@@ -348,7 +349,7 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     types.float64,
 )
 def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
-    """Rows of ``raw`` by index, scaled before they are rounded."""
+    """Copy rows of ``raw`` by index, scaling them before rounding."""
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])
@@ -358,7 +359,7 @@ def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> No
 
 @loop(lambda dtype: types.int64(rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
 def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
-    """The first row with an element whose exponent bits are all set, that is a NaN or an infinity."""
+    """Return the first row with an element whose exponent bits are all set: a NaN or an infinity."""
     n, d = bits.shape
     for i in range(n):
         row = dense_row(bits[i])
@@ -379,7 +380,7 @@ _SUMS = types.Array(types.float64, 1, "C")
     types.float64,
 )
 def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
-    """Ranges and sums of columns in one read of the rows; see ``HostBackend.moments``."""
+    """Compute ranges and sums of columns, reading the rows once; see ``HostBackend.moments``."""
     n, d = X.shape
     for i in range(n):
         row, weight = dense_row(X[i]), w[i]
@@ -393,12 +394,12 @@ def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second:
             second[j] += weighted * centred
 
 
-_LANES = 64  # partial sums of a row: enough independent additions to hide their latency
+_LANES = 64  # partial sums of a row, enough to hide the latency of additions
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
 def row_norms(X: Any, out: Any) -> None:
-    """Squared norms of rows, summed in float64."""
+    """Compute squared norms of rows, summed in float64."""
     n, d = X.shape
     lanes = np.empty(_LANES, np.float64)
     used, whole = u64(min(_LANES, d)), u64(d // _LANES * _LANES)
@@ -428,7 +429,7 @@ _LAPLACE, _GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (
 
 
 def _exp(x: Any) -> Any:
-    """Exponential of ``x <= 0`` in the precision of x; 0 where it would be subnormal."""
+    """Return the exponential of ``x <= 0`` in the precision of x; 0 if it would be subnormal."""
 
 
 @overload(_exp, strict=False)
@@ -437,7 +438,7 @@ def _overload_exp(x: Any) -> Any:
 
 
 def _power(x: Any, y: Any) -> Any:
-    """x**y of ``x >= 0`` and 0 < y <= 1, in the precision of x."""
+    """Return x**y for ``x >= 0`` and 0 < y <= 1, in the precision of x."""
 
 
 @overload(_power, strict=False)
@@ -453,7 +454,7 @@ def _overload_power(x: Any, y: Any) -> Any:
     types.float64,
 )
 def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, ready: Any) -> None:
-    """Inner products, or distances where those are ``ready``, to values of a radial kernel, in place."""
+    """Turn inner products, or distances if ``ready``, into values of a radial kernel, in place."""
     widest()
     zero, one = S.dtype.type(0), S.dtype.type(1)
     a, b, c, floor = coefficients[0], coefficients[1], coefficients[2], coefficients[3]
@@ -465,7 +466,7 @@ def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, rea
             for j in range(S.shape[1]):
                 size = x_norm + z_norms[j]
                 squared = size - (row[j] + row[j])
-                row[j] = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
+                row[j] = zero if squared < floor * size else squared  # in this order a NaN stays a NaN
         if kind == SQUARED_DISTANCES:
             continue
         if kind == _GAUSSIAN:
@@ -487,7 +488,7 @@ def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, rea
 
 
 _inner, _radial = inner_loop.inside, radial.inside
-_NARROW = 256  # columns of rows so narrow that fewer of them at a time leave their values in the second-level cache
+_NARROW = 256  # most features of narrow rows, for which a smaller tile keeps its values in the second-level cache
 
 
 @loop(
@@ -499,7 +500,7 @@ _NARROW = 256  # columns of rows so narrow that fewer of them at a time leave th
     types.float64,
 )  # fmt: skip
 def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
-    """Values of a radial kernel of rows at packed centers: a tile of inner products at a time, and ``radial`` of it."""
+    """Compute a radial kernel for rows and packed centers: tile by tile, inner products and then ``radial``."""
     widest()
     n, p = out.shape
     many, columns = (64, 512) if X.shape[1] <= _NARROW else (256, 2048)
@@ -516,7 +517,7 @@ _ARCCOS_0, _ARCCOS_1, _ARCCOS_2, _NTK = range(len(ANGULAR_KINDS))
 
 
 def _acos(x: Any) -> Any:
-    """Arc cosine in the precision of x."""
+    """Return the arc cosine in the precision of x."""
 
 
 @overload(_acos, strict=False)
@@ -527,7 +528,7 @@ def _overload_acos(x: Any) -> Any:
 
 
 def _cosine(turns: Any) -> Any:
-    """Cosine of an angle in turns, in its precision."""
+    """Return the cosine of an angle in turns, in its precision."""
 
 
 @numba.njit(**OPTIONS)
@@ -553,7 +554,7 @@ def _overload_cosine(turns: Any) -> Any:
     types.float64,
 )
 def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitude: Any, kind: Any, depth: Any) -> None:
-    """Inner products to values of an angular kernel, in place."""
+    """Turn inner products into values of an angular kernel, in place."""
     widest()
     one, two = S.dtype.type(1), S.dtype.type(2)
     per_pi, third = S.dtype.type(1 / math.pi), S.dtype.type(1 / 3)
@@ -564,7 +565,7 @@ def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitud
             u = (row[j] * inverse) * z_inverse[j]
             u = one if u > one else u
             row[j] = tangent[j] = -one if u < -one else u
-        # A pass a layer over a row that is in the first-level cache: each is one vector loop.
+        # One pass for each layer over a row in the first-level cache; each pass is one vector loop.
         for _ in range(depth):
             if kind == _ARCCOS_0:
                 for j in range(S.shape[1]):
@@ -592,7 +593,7 @@ def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitud
 
 @loop(lambda dtype: types.void(rows(dtype), vector(dtype), dtype), types.float32, types.float64)
 def cosines(S: Any, phases: Any, scale: Any) -> None:
-    """Cosines of angles in turns, in place."""
+    """Compute cosines of angles in turns, in place."""
     widest()
     for i in range(S.shape[0]):
         row = dense_row(S[i])

@@ -1,6 +1,6 @@
-"""Kernels of the L1 distance Σ_k |x_k − z_k| on the CPU: no matrix product gives it, so it has loops of its own.
+"""Kernels of the L1 distance Σ_k |x_k − z_k| on the CPU, which needs its own loops, since no matrix product gives it.
 
-They are those of ``product`` with a subtraction, an absolute value and an addition in place of the fused
+The loops are those of ``product`` with a subtraction, an absolute value and an addition in place of the fused
 multiply-add: three instructions for each pair of rows and feature, at full vector width, with the sums in registers
 and centers packed so that a panel of them stays in the first-level cache. Bits depend on a row and a center alone.
 """
@@ -28,7 +28,7 @@ def _absolute_difference(
     return builder.fadd(total, absolute(builder.fsub(left, right)))
 
 
-# Float64 has half as many numbers in a vector, and so half the columns in a panel: the accumulators are the same.
+# Float64 has half as many numbers in a vector, so with as many accumulators a panel has half the columns.
 _VECTORS = WIDTH // 16
 _many, _one = (microkernel(M, _VECTORS, 4, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
 _many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
@@ -36,7 +36,7 @@ _many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference
 
 @numba.njit(**OPTIONS)
 def _panel(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
-    """Rows of C, n of them, against one panel: addresses, and distances in numbers."""
+    """Compute n rows of C for one panel; arguments are addresses, and strides in numbers."""
     i = 0
     while i + MANY_ROWS <= n:
         _many(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
@@ -61,7 +61,7 @@ def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: 
 
 @numba.njit(**OPTIONS)
 def _tile(X: Any, packed: Any, first: Any, out: Any) -> None:
-    """Distances to the centers from panel ``first`` on."""
+    """Write distances to the centers from panel ``first`` on."""
     n, m = out.shape
     d, width, size = packed.shape[1], packed.shape[2], out.itemsize
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
@@ -88,12 +88,12 @@ def _panels(dtype: Any) -> Any:
 
 
 _radial = radial.inside
-_ROWS, _COLUMNS = 64, 512  # of a tile, whose values stay in the second-level cache for the pass after
+_ROWS, _COLUMNS = 64, 512  # size of a tile, whose values stay in the second-level cache for the next pass
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype)), types.float32, types.float64)
 def distances(X: Any, packed: Any, out: Any) -> None:
-    """L1 distances of rows to packed centers."""
+    """Compute L1 distances of rows to packed centers."""
     widest()
     for j in range(0, out.shape[1], _COLUMNS):
         _tile(X, packed, j // packed.shape[2], out[:, j : j + _COLUMNS])
@@ -105,7 +105,7 @@ def distances(X: Any, packed: Any, out: Any) -> None:
     types.float64,
 )
 def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> None:
-    """Values of a radial kernel of the L1 distance: a tile of distances at a time, and the profile of it."""
+    """Compute values of a radial kernel of the L1 distance: tile by tile, distances and then the profile."""
     widest()
     n, p = out.shape
     unread = np.empty(0, out.dtype)
@@ -117,5 +117,5 @@ def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> Non
 
 
 def packed_for_manhattan(Z: Array) -> Array:
-    """Z (p, d) in panels of ``WIDTH`` float32 columns or half as many of float64, whatever the processor."""
+    """Return Z (p, d) in panels of ``WIDTH`` float32 columns, or half as many of float64, on any processor."""
     return packed_by(Z, WIDTH * _SINGLE // Z.dtype.itemsize)

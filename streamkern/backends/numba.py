@@ -157,7 +157,7 @@ class NumbaBackend:
     def radial_slopes(
         self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float
     ) -> None:
-        """Inner products, or L1 distances, to φ'(r)/r, or φ'(r), times V, in place: see ``kernels.derivatives``.
+        """Turn inner products into φ'(r)/r, or L1 distances into φ'(r), times V, in place; see ``kernels.derivatives``.
 
         Args:
             S: as for ``radial``.
@@ -175,11 +175,11 @@ class NumbaBackend:
         slopes.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
 
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
-        """Values of a radial kernel of the L1 norm in one compiled call, the bits of ``manhattan`` and ``radial``.
+        """Compute a radial kernel of the L1 norm in one compiled call, with the bits of ``manhattan`` and ``radial``.
 
         Args:
             X: rows, shape (b, d), in the dtype of the centers.
-            packed: centers as ``packed_for_manhattan`` gives them.
+            packed: centers packed by ``packed_for_manhattan``.
             out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
             kind: ``laplace`` or ``exponential_power``.
             params: parameters of the kernel, by name, with ``norm`` 1.
@@ -198,7 +198,7 @@ class NumbaBackend:
 
     @property
     def compiled(self) -> bool:
-        """True if the largest of the loops is compiled already, in this process or an earlier one."""
+        """True if the largest loop is already compiled, in this process or an earlier one."""
         return loops.radial_products.is_compiled()
 
     def radial_products(
@@ -211,11 +211,11 @@ class NumbaBackend:
         kind: str,
         params: Mapping[str, float],
     ) -> None:
-        """Values of a radial kernel in one compiled call, the bits of ``inner`` and ``radial``.
+        """Compute a radial kernel in one compiled call, with the bits of ``inner`` and ``radial``.
 
         Args:
             X: rows, shape (b, d), in the dtype of the centers.
-            packed: centers as ``pack`` gives them.
+            packed: centers packed by ``pack``.
             out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of the p centers.
@@ -254,7 +254,7 @@ def _contiguous(vector: Array, dtype: Any) -> Array:
 
 
 def _spread(value: ArrayLike, d: int, dtype: Any = np.float32) -> Array:
-    """A number, or one a column, of shape (d,)."""
+    """Return a number, or an array of shape (d,), as shape (d,)."""
     return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=dtype), (d,)))
 
 
@@ -268,7 +268,7 @@ def _assemble_wide(raw: Array, index: IntArray, out: Array, scale: Array, offset
         loops.assemble_wide(rows, np.arange(len(rows)), out[part], scale, offset)
 
 
-_WIDE_ROWS = 256  # integers are copied to float64 so many rows at a time
+_WIDE_ROWS = 256  # rows of integers that are copied to float64 at once
 
 
 def _dense_rows(X: Array) -> Array:
@@ -276,7 +276,7 @@ def _dense_rows(X: Array) -> Array:
 
 
 def _gatherable(raw: Array) -> Array | None:
-    """``raw`` as the gather loops read it, without a copy; None where NumPy must convert the rows first."""
+    """Return a view of ``raw`` for the gather loops; None if NumPy must convert the rows first."""
     if raw.dtype in (np.bool_, np.uint8):
         raw = raw.view(np.uint8)
     elif raw.dtype != np.float32:

@@ -1,4 +1,4 @@
-"""The reference backend: the formulas in plain NumPy, which every faster backend is tested equal to."""
+"""The reference backend: the formulas in plain NumPy, against which faster backends are tested."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class NumpyBackend:
         if not ready:
             sizes = x_norms[:, None] + z_norms
             S[...] = sizes - 2 * S
-            S[np.less(S, coincident(S.dtype) * sizes)] = 0  # this way round, a NaN stays a NaN
+            S[np.less(S, coincident(S.dtype) * sizes)] = 0  # with this order of the comparison, a NaN stays a NaN
         if callable(kind):
             S[...] = kind(S)
             return

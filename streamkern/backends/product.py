@@ -1,12 +1,12 @@
-"""Matrix products of the shapes that a kernel block and its set-up have, at the rate of the processor's vector units.
+"""Matrix products for the shapes of kernel blocks and their set-up, at the full rate of the vector units.
 
-A BLAS library copies both factors into a layout of its own at every call. Here the centers are packed once for a run,
-and the panel of kernel values, which is far larger than the other factor, is not copied at all. And a library
-that does not know a processor runs older kernels on it: these are compiled for the processor they run on.
+A BLAS library packs both factors at every call. Here the centers are packed once for a run, and the panel of kernel
+values, which is far larger than the other factor, is not copied at all. And a library that does not recognise a
+processor uses older kernels, while these are compiled for the processor.
 
-Every element of a product is one chain of fused multiply-adds in the order of the sum, started afresh every ``DEPTH``
-terms; what is added to a matrix goes on with its elements. So its bits depend on nothing but its row and its column:
-not on the other rows, on tiles, on threads or on the width of vectors.
+Every element of a product is a chain of fused multiply-adds in the order of the sum, restarted every ``DEPTH`` terms; a
+product added to a matrix continues from its elements. So the bits of an element depend only on its row and column, not
+on other rows, tiles, threads or the width of vectors.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from streamkern.backends.compiled import OPTIONS, loop, rows
 from streamkern.types import Array
 
 DEPTH = 1024
-"""Terms of a chain: a packed panel of so many fits the second-level cache."""
+"""Terms of a chain, for which a packed panel fits the second-level cache."""
 
-_BYTES = 64  # of a vector
+_BYTES = 64  # bytes of a vector
 LANES = 16  # float32 numbers in one
 _SIZE = 4  # bytes of a float32
 _INDEX = ir.IntType(64)
 
 
 def _vectors() -> int:
-    """Vectors of 16 numbers that a row of accumulators has: 0 where the processor cannot multiply and add in one."""
+    """Return the vectors of 16 numbers in a row of accumulators; 0 without fused multiply-add."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         found = numba.config.CPU_FEATURES or ""
         wide, fused = "+avx512f" in found, "+fma" in found
@@ -52,7 +52,7 @@ WIDTH = LANES * max(1, VECTORS)
 _WIDE = VECTORS == 2
 
 WIDEST = 1 << 20 if _WIDE else 64
-"""Features, at most, of rows whose inner products are taken here: at narrower vectors a library is as fast on more."""
+"""Most features of rows whose inner products are computed here; with narrower vectors, BLAS is as fast for more."""
 
 
 def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: Any, third: Any) -> Any:
@@ -67,15 +67,15 @@ def microkernel(
     combine: Callable[..., Any] = _fused,
     third: bool = False,
 ) -> Any:
-    """C (M, V vectors) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers.
+    """Return an intrinsic for C (M, V vectors) = A B, or +=, for M rows, with the accumulators in registers.
 
     Args:
         M: rows.
         V: vectors of a row.
         size: bytes of a number, 4 or 8.
         function: LLVM's function of vectors that ``combine`` calls.
-        combine: emits the new sum from (builder, function, left, right, sum, third): a term of the product joins it.
-        third: whether there is a third factor, of the shape of C, whose address and row come last.
+        combine: function (builder, function, left, right, sum, third) that emits the sum with a term added.
+        third: whether there is a third factor, of the shape of C, with address and row stride as last arguments.
     """
     number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
     count = _BYTES // size
@@ -146,7 +146,7 @@ def microkernel(
     return kernel_of_three if third else kernel
 
 
-# Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
+# Eight rows of accumulators fill the registers of the widest vectors, four rows those of narrower ones.
 MANY_ROWS = 8 if _WIDE else 4
 _many1, _one1, _many2, _one2 = (microkernel(M, V) for V in (1, 2) for M in (MANY_ROWS, 1))
 _many64, _one64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
@@ -156,7 +156,7 @@ _many64, _one64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
 def _panel(
     C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, two: Any
 ) -> None:
-    """Rows of C, n of them, against one panel of B: addresses, and distances in numbers."""
+    """Compute n rows of C for one panel of B; arguments are addresses, and strides in numbers."""
     i = 0
     if two:
         while i + MANY_ROWS <= n:
@@ -175,7 +175,7 @@ def _panel(
 
 @numba.njit(**OPTIONS)
 def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any) -> None:
-    """``_panel`` of float64, against two vectors."""
+    """As ``_panel`` for float64, with two vectors."""
     size = 2 * _SIZE
     i = 0
     while i + MANY_ROWS <= n:
@@ -197,7 +197,7 @@ _f32 = types.float32
     types.float64,
 )
 def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
-    """``inner`` from a panel of ``packed`` on."""
+    """Compute ``inner`` from panel ``first`` of ``packed`` on."""
     n, m = out.shape
     d, width, size = packed.shape[1], packed.shape[2], out.itemsize
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
@@ -225,7 +225,7 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
 def add_product(A: Any, B: Any, out: Any) -> None:
-    """Add A B to ``out``: columns of B and of ``out`` come in whole vectors."""
+    """Add A B to ``out``; columns of B and ``out`` are padded to whole vectors."""
     n, m = out.shape
     a_row, a_term = A.strides[0] // _SIZE, 1
     b_term, out_row = B.strides[0] // _SIZE, out.strides[0] // _SIZE
@@ -255,20 +255,20 @@ def _pack(Z: Any, packed: Any) -> None:
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:
-    """Bytes of p rows of d numbers after ``pack``."""
+    """Return bytes of p rows of d numbers after ``pack``."""
     width = _width(itemsize, d)
     return -(-p // width) * width * d * itemsize if width else 0
 
 
 def _width(itemsize: int, d: int) -> int:
-    """Columns of a packed panel; 0 where a library multiplies."""
+    """Return the columns of a packed panel; 0 if BLAS multiplies."""
     if not 1 <= d <= WIDEST or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
         return 0
     return WIDTH * _SIZE // itemsize
 
 
 def pack(Z: Array) -> Array | None:
-    """Z (p, d) as ``inner`` reads it, shape (⌈p/w⌉, d, w) for panels of w rows; None where a library must do."""
+    """Return Z (p, d) packed for ``inner``, shape (⌈p/w⌉, d, w) for panels of w rows; None if BLAS multiplies."""
     width = _width(Z.dtype.itemsize, Z.shape[1]) if Z.dtype.kind == "f" and isinstance(Z, np.ndarray) else 0
     if not width:
         return None
@@ -276,19 +276,19 @@ def pack(Z: Array) -> Array | None:
 
 
 def packed_by(Z: Array, width: int) -> Array:
-    """Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), with zeros after the last row."""
+    """Return Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), padded with zeros."""
     packed = np.empty((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
     _pack(dense(Z, Z.dtype), packed)
     return packed
 
 
 def inner(X: Array, packed: Array, cols: slice, out: Array, *, add: bool = False) -> None:
-    """X Z[cols]ᵀ into ``out`` (n, m), its rows contiguous, or added to it; ``cols`` begins where a panel does."""
+    """Write or add X Z[cols]ᵀ to ``out`` (n, m) with contiguous rows; ``cols`` begins at a panel."""
     inner_loop(dense(X, packed.dtype), packed, cols.start // packed.shape[2], out, add)
 
 
 class Factor:
-    """The right factor of products A Bᵀ, packed: here, and again wherever it is sent, as the processor there reads it.
+    """The packed right factor of products A Bᵀ; unpickling packs it again for the processor.
 
     Args:
         B: shape (m, d), float32 or float64.
@@ -300,7 +300,7 @@ class Factor:
         self._plain = B if self._packed is None else None
 
     def product(self, A: Array, out: Array, *, add: bool = False) -> None:
-        """A Bᵀ into ``out`` (n, m), its rows contiguous, or added to it, for A of shape (n, d)."""
+        """Write or add A Bᵀ to ``out`` (n, m) with contiguous rows, for A of shape (n, d)."""
         if self._packed is not None:
             inner(A, self._packed, slice(0, self._shape[0]), out, add=add)
         elif add:
@@ -316,7 +316,7 @@ class Factor:
 
     @property
     def B(self) -> Array:
-        """As it was given."""
+        """The original matrix."""
         if self._plain is not None:
             return self._plain
         assert self._packed is not None
@@ -327,7 +327,7 @@ class Factor:
 
 
 def dense(X: Array, dtype: Any) -> Array:
-    """X, or a copy of it, in ``dtype``, its rows contiguous."""
+    """Return X, or a copy, in ``dtype`` with contiguous rows."""
     if X.dtype == dtype and X.size and has_dense_rows(X) and X.strides[0] % X.itemsize == 0:
         return X
     return np.ascontiguousarray(X, dtype)

@@ -1,4 +1,4 @@
-"""Compiled routes of rows through a tree of cuts."""
+"""Compiled routing of rows through a tree of cuts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _table(dtype: Any) -> types.Array:
     types.float64,
 )  # fmt: skip
 def routed(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves: Any, weights: Any) -> None:
-    """The leaves of each row and their weights, shape (n, 2); see ``HostBackend.route``."""
+    """Write the leaves of each row and their weights, shape (n, 2); see ``HostBackend.route``."""
     for i in range(X.shape[0]):
         leaves[i, 0], leaves[i, 1] = 0, -1
         weights[i, 0], weights[i, 1] = 1.0, 0.0
         node = 0 if len(cuts) else -1
-        other = -1  # the right side of the cut that the row is near: its second way begins there
+        other = -1  # right side of the cut that the row is near, where its second path begins
         for side in range(2):
             while node >= 0:
                 t = 0.0
@@ -58,7 +58,7 @@ def routed(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves
     types.float64,
 )
 def projected(X: Any, at: Any, direction: Any, out: Any) -> None:
-    """The projection of some rows on a direction, as ``routed`` sums it; see ``HostBackend.project``."""
+    """Project some rows on a direction, with the sums of ``routed``; see ``HostBackend.project``."""
     for i in range(at.shape[0]):
         t = 0.0
         for k in range(X.shape[1]):
@@ -75,12 +75,12 @@ def projected(X: Any, at: Any, direction: Any, out: Any) -> None:
     types.float64,
 )  # fmt: skip
 def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: Any) -> Any:
-    """The rows of each leaf, leaf after leaf in the order of the tree; see ``HostBackend.assign``.
+    """Return the rows of each leaf, in the order of the tree; see ``HostBackend.assign``.
 
-    One cut after another: rows that come to it are projected in a loop without branches, and so are they parted.
+    Cuts are processed one by one: loops without branches project a cut's rows and partition them.
     """
     n, m = at.shape[0], cuts.shape[0]
-    # Waiting cuts, the next one last, and their rows, which end where those of the next begin.
+    # Stack of cuts, the next one last, and of their rows, which end where the next cut's rows begin.
     nodes, firsts, waiting = np.empty(m + 2, np.int64), np.empty(m + 2, np.int64), 1
     nodes[0], firsts[0], top = (0 if m else -1), 0, n
     held, t, left = np.empty(2 * n + 16, np.int64), np.empty(n), np.empty(n, np.int64)
@@ -106,7 +106,7 @@ def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: 
             t[i] = total
         low, high = cuts[node, 0], cuts[node, 2]
         lefts = rights = 0
-        for i in range(size):  # rows of the right side stay in front, those of the left follow
+        for i in range(size):  # rows of the right side stay in front; rows of the left side follow
             row = held[first + i]
             left[lefts] = row
             lefts += 1 if t[i] < high else 0

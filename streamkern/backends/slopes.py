@@ -1,4 +1,4 @@
-"""Derivatives of radial kernels on the CPU, which the gradient of a model is a sum of."""
+"""Derivatives of radial kernels on the CPU, for gradients of a model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _WIDE = VECTORS == 2
     types.float64,
 )
 def radial_slopes(S: Any, V: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, ready: Any) -> None:
-    """Inner products, or L1 distances where those are ``ready``, to φ'(r)/r, or φ'(r), times V, in place.
+    """Turn inner products into φ'(r)/r, or L1 distances (``ready``) into φ'(r), times V, in place.
 
-    Coefficients are those of ``radial_formula``, and last the squared distance, or distance, up to which it is 0.
+    Coefficients are those of ``radial_formula``, and the squared distance, or distance, up to which the result is 0.
     """
     widest()
     zero, one, two, third = S.dtype.type(0), S.dtype.type(1), S.dtype.type(2), S.dtype.type(1 / 3)
@@ -56,7 +56,7 @@ def radial_slopes(S: Any, V: Any, x_norms: Any, z_norms: Any, kind: Any, coeffic
                 s = row[j]
                 t = math.sqrt(a * (s if s > near else one))
                 row[j] = -(a * third * (one + t) * _exp(-t)) * v[j] if s > near else zero
-        elif kind == _GAUSSIAN:  # of the squared distance; of the L1 distance it is Laplace
+        elif kind == _GAUSSIAN:  # for squared distances; for the L1 distance this formula is Laplace
             scale = a if ready else a + a
             for j in range(S.shape[1]):
                 s = row[j]
@@ -76,7 +76,7 @@ def radial_slopes(S: Any, V: Any, x_norms: Any, z_norms: Any, kind: Any, coeffic
 
 
 def _signed(builder: Any, unused: Any, weight: Any, center: Any, total: Any, row: Any) -> Any:
-    """The sum and the weight where the row's number is more than the center's, less the weight where it is less."""
+    """Emit total + weight if the row's number is greater than the center's, total − weight if it is less."""
     more, less = (builder.fcmp_ordered(sign, row, center) for sign in "><")
     total = builder.select(more, builder.fadd(total, weight), total)
     return builder.select(less, builder.fsub(total, weight), total)
@@ -93,7 +93,7 @@ def _panel(
     C: Any, c_row: Any, P: Any, p_row: Any, Z: Any, z_row: Any, depth: Any, fresh: Any, X: Any, x_row: Any, n: Any,
     size: Any, two: Any,
 ) -> None:  # fmt: skip
-    """Rows of C, n of them, of one vector of columns or two: addresses, and distances in numbers."""
+    """Compute n rows of C for one or two vectors of columns; arguments are addresses, and strides in numbers."""
     i = 0
     while i + MANY_ROWS <= n:
         out, weights, x = C + size * c_row * i, P + size * p_row * i, X + size * x_row * i
@@ -117,7 +117,7 @@ def _panel(
 
 @loop(lambda dtype: types.void(*[rows(dtype, readonly=True)] * 3, rows(dtype)), types.float32, types.float64)
 def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
-    """Sums over centers of P times the sign of each difference; X, Z and ``out`` have columns in whole vectors."""
+    """Sum P times the sign of each difference over centers; columns of X, Z and ``out`` are padded to whole vectors."""
     widest()
     (n, p), size = P.shape, out.itemsize
     p_row, x_row, z_row = P.strides[0] // size, X.strides[0] // size, Z.strides[0] // size
@@ -134,7 +134,7 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
 
 
 def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
-    """``Backend.signed_sums`` of centers that ``whole_vectors`` has laid out."""
+    """Return ``Backend.signed_sums`` for centers padded by ``whole_vectors``."""
     padded = whole_vectors(X)
     out = np.empty_like(padded)
     signed_sums(P, padded, centers, out)
@@ -142,7 +142,7 @@ def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
 
 
 def whole_vectors(A: Array) -> Array:
-    """A with columns of zeros after the last, up to a whole vector."""
+    """Return A with columns padded with zeros to whole vectors."""
     lanes = LANES * 4 // A.itemsize
     padded = np.zeros((len(A), -(-A.shape[1] // lanes) * lanes), A.dtype)
     padded[:, : A.shape[1]] = A

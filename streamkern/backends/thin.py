@@ -1,12 +1,12 @@
 """Products of a panel of values with the columns of weights, A W, and of its transpose with residuals, Aᵀ R.
 
-Up to 32 columns lie one after another, and vectors go along the rows of A, so that ten columns cost ten and not a whole
-vector of sixteen. An element of A W is a sum of sixteen chains of fused multiply-adds, each of every sixteenth term,
-and of the rest beyond whole vectors; one of Aᵀ R a single chain in the order of the rows. Bits depend on neither
-tiles nor threads nor the width of vectors.
+Up to 32 columns are stored one after another, and vectors run along the rows of A, so that ten columns cost ten and not
+a whole vector of sixteen. An element of A W is a sum of sixteen chains of fused multiply-adds, each over every
+sixteenth term, and of the rest beyond whole vectors; an element of Aᵀ R is a single chain in the order of the rows.
+Bits depend on neither tiles nor threads nor the width of vectors.
 
-A may hold integers of 16 bits, in whole vectors, which become float32 in the registers, exactly: where a product is
-taken in every step it waits for memory, and these are half of the bytes.
+A may have integers of 16 bits, in whole vectors, which are converted to float32 in registers without error: products in
+every step are limited by memory, and 16 bits halve the bytes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from streamkern.backends.product import LANES, VECTORS, Factor, add_product
 from streamkern.types import Array
 
 MOST = 32
-"""Columns, at most, that come one after another."""
+"""Most columns that are stored one after another."""
 
 _SIZE = 4  # bytes of a number
-_GROUP = 5  # columns at a time
+_GROUP = 5  # columns processed together
 _WIDE = VECTORS == 2
-ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
-CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
+ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # number of accumulators that fit the registers
+CHUNK = 32  # rows summed in one accumulator of Aᵀ R, whose part of A stays in the first-level cache
 
-_FEW = 3  # columns of float64 that are sums of their own: packed ones are padded to sixteen, which takes memory
-_TERMS = 8192  # of a sum of float64 that a library makes: with more it may split them among threads
+_FEW = 3  # most columns of float64 with separate sums; packed columns are padded to sixteen, which takes memory
+_TERMS = 8192  # terms of a BLAS sum of float64; with more, BLAS may split them among threads
 
 _INDEX = ir.IntType(64)
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
@@ -57,7 +57,7 @@ def _fma(builder: Any) -> Any:
 
 
 def _total(builder: Any, value: Any) -> Any:
-    """The sum of a vector: halves, quarters, and so on."""
+    """Emit the sum of a vector, by halves, quarters, and so on."""
     width = LANES
     while width > 1:
         width //= 2
@@ -82,19 +82,19 @@ def _zeros(builder: Any, rows: int, columns: int) -> list[list[Any]]:
 
 
 def _floats(builder: Any, A: Any, offset: Any) -> Any:
-    """A vector of a float32 matrix."""
+    """Emit a vector of a float32 matrix."""
     return _at(builder, A, offset, _VECTOR)
 
 
 def _integers(builder: Any, A: Any, offset: Any) -> Any:
-    """A vector of a matrix of integers, as float32."""
+    """Emit a vector of a matrix of integers as float32."""
     address = builder.add(A, builder.mul(offset, _INDEX(2)))
     read = builder.load(builder.inttoptr(address, _INTEGERS.as_pointer()), align=2)
     return builder.sitofp(read, _VECTOR)
 
 
 def _across(M: int) -> Any:
-    """T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
+    """Return the code of T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
 
     def body(
         builder: Any, C: int, read: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any
@@ -116,7 +116,7 @@ def _across(M: int) -> Any:
 
 
 def _down(V: int) -> Any:
-    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
+    """Return the code of G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
 
     def body(
         builder: Any, C: int, read: Any, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any
@@ -144,9 +144,9 @@ def _down(V: int) -> Any:
 
 
 def _kernel(body: Any) -> Any:
-    """Code for each number of columns, the last argument, up to ``_GROUP``: addresses, and distances in numbers.
+    """Return code for each number of columns, the last argument, up to ``_GROUP``; others are addresses and strides.
 
-    The first argument is the array that ``A`` is the address of: its type says how it is read.
+    The first argument is the array at the address ``A``; its type determines how it is read.
     """
 
     @intrinsic
@@ -174,7 +174,7 @@ _many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 @numba.njit(**OPTIONS)
 def _group(left: Any) -> Any:
-    """Number of the remaining columns in the next group: groups are of nearly one size."""
+    """Return the number of remaining columns for the next group; groups have nearly equal sizes."""
     groups = (left + _GROUP - 1) // _GROUP
     return (left + groups - 1) // groups
 
@@ -184,7 +184,7 @@ def _signature(dtype: Any) -> Any:
 
 
 def _times(A: Any, W: Any, out: Any) -> None:
-    """A Wᵀ for A (n, p) and W (c, p): into ``out`` (n, c)."""
+    """Write A Wᵀ to ``out`` (n, c), for A (n, p) and W (c, p)."""
     n, p = A.shape
     c, whole = W.shape[0], p // LANES
     a_row, w_row, t_row = A.strides[0] // A.itemsize, W.strides[0] // _SIZE, out.strides[0] // _SIZE
@@ -246,17 +246,17 @@ _add_transposed_of = {
 
 
 def prepared(W: Array) -> Array | Factor:
-    """W (p, c) for many products ``times(A, W)``: packed where float64 has more than a few columns, else laid out."""
+    """Return W (p, c) for many ``times(A, W)``: packed if float64 with more than a few columns, else ``laid_out``."""
     if isinstance(W, np.ndarray) and W.dtype == np.float64:
-        # Few columns are made contiguous here, once, and not for every panel.
+        # Few columns are made contiguous here, once for all panels.
         return Factor(W.T) if W.shape[1] > _FEW and W.size else np.asfortranarray(W)
     return laid_out(W)
 
 
 def laid_out(W: Array) -> Array:
-    """W (p, c) as ``times`` reads it: few columns one by one, more with columns of zeros up to whole vectors.
+    """Return W (p, c) in the layout of ``times``: few columns one by one, more columns padded to whole vectors.
 
-    W itself where it is not float32, or this processor has no fused multiply-add: a library multiplies then.
+    Return W itself if it is not float32, or the processor has no fused multiply-add; then BLAS multiplies.
     """
     c = W.shape[1]
     if W.dtype != np.float32 or not VECTORS or not isinstance(W, np.ndarray):
@@ -269,15 +269,15 @@ def laid_out(W: Array) -> Array:
 
 
 def room(p: int, c: int, dtype: Any) -> Array:
-    """Zeros of shape (p, c) for ``add_transposed`` to add to."""
+    """Return zeros of shape (p, c) in the layout of ``add_transposed``."""
     return np.zeros((c, p), dtype).T if c <= MOST else np.zeros((p, c), dtype)
 
 
 def times(A: Array, W: Array | Factor) -> Array:
-    """A W for a panel A (n, p) and W (p, c) as it is prepared: shape (n, c), with W's columns of zeros.
+    """Return A W for a panel A (n, p) and a prepared W (p, c): shape (n, c), including W's padding.
 
-    A row of the result has the same bits whatever the other rows of A, except where a library multiplies: on
-    processors without AVX-512, and for more than a few columns of float64 that are laid out.
+    The bits of a row do not depend on other rows of A, unless BLAS multiplies: on processors without AVX-512, and for
+        more than a few columns of float64 from ``laid_out``.
     """
     if isinstance(W, Factor):
         out = W.times(A)
@@ -286,7 +286,7 @@ def times(A: Array, W: Array | Factor) -> Array:
         for terms in range(0, len(W), _TERMS):
             part = slice(terms, terms + _TERMS)
             for j in range(W.shape[1]):
-                # Contiguous: a library adds the terms of a strided vector in another order.
+                # Contiguous, because BLAS adds the terms of a strided vector in another order.
                 out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
@@ -300,7 +300,7 @@ def times(A: Array, W: Array | Factor) -> Array:
 
 
 def add_transposed(A: Array, R: Array, out: Array) -> None:
-    """``out`` (p, c) += Aᵀ R for a panel A (n, p) and R (n, c); ``out`` is of ``room``."""
+    """Add Aᵀ R to ``out`` (p, c), made by ``room``, for a panel A (n, p) and R (n, c)."""
     if _compiled(A, R) and _compiled(A, out.T):
         _add_transposed_of[A.dtype.type](A, R, out.T)
     else:
@@ -308,7 +308,7 @@ def add_transposed(A: Array, R: Array, out: Array) -> None:
 
 
 def _compiled(A: Array, B: Array) -> bool:
-    """Return True if loops here read both: dense, not empty, both in float32, or integers in whole vectors."""
+    """Return True if the loops here can read both: dense, not empty, both float32, or integers in whole vectors."""
     known = A.dtype == np.float32 or (A.dtype == np.int16 and not A.shape[1] % LANES)
     single = bool(VECTORS) and known and B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
     return single and has_dense_rows(A) and has_dense_rows(B)

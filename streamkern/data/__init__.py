@@ -1,4 +1,4 @@
-"""Datasets and the order in which their rows stream."""
+"""Datasets, and the order in which their rows are read."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def open_dataset(
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
-        path: where.
+        path: path, glob or URL of the data.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
-        schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
+        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
-        weight: name of the column of sample weights >= 0; ingested data have it recorded.
+        weight: name of the column of sample weights >= 0; ingested data record it themselves.
         format: ``zarr`` or ``parquet`` if the path does not show it.
-        storage_options: for fsspec URLs; set secrets in the environment instead.
+        storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
-        on_corrupt: ``error``: a corrupt chunk is an error when it is read. ``quarantine``: the call reads every
-            chunk once and excludes the rows of corrupt ones, with a warning; ``quarantine`` lists them.
+        on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
+            and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -96,7 +96,7 @@ def from_arrays(
         sample_weight: weights >= 0, shape (n,), in memory; rows of weight 0 are dropped.
 
     Raises:
-        DataError: shapes or types that cannot be rows.
+        DataError: shapes or types cannot be used as rows.
     """
     dataset = Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude))
     if sample_weight is not None and not (taken := np.asarray(sample_weight) != 0).all():

@@ -1,4 +1,4 @@
-"""Rows of validation and test: the same columns, kinds and scaling, checked before anything is computed."""
+"""Checks that validation, test and prediction rows have the training rows' columns, kinds and scaling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamkern.types import Array
 
 
 def require_width(width: int, n_features: int) -> None:
-    """Raises DataError where rows have another width than those of training."""
+    """Raise DataError if rows have another width than the training rows."""
     if width != n_features:
         raise DataError(
             f"X has {width} features, but KernelMachine is expecting {n_features} features as input",
@@ -42,11 +42,11 @@ def require_alike(
         rows: the rows.
         n_features: stored width of the training rows.
         columns: their names, or None.
-        transforms: of stored rows by training, in order.
+        transforms: the training's transforms of stored rows, in order.
         schema: kinds of the training rows' columns, by which these rows are read; None if they have no schema.
 
     Raises:
-        DataError: another width, other names, or text where training had numbers.
+        DataError: width or names differ, or a column has text where training had numbers.
     """
     source = rows.source
     require_width(source.n_features, n_features)
@@ -58,10 +58,10 @@ def require_alike(
 
 
 def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
-    """Check that rows which were scaled by their owner are scaled as the training rows.
+    """Check that a dataset with a scaling of its own has the training rows' scaling.
 
     Raises:
-        UsageError: they have a scaling of their own.
+        UsageError: the scaling is another.
     """
     if rows.settled().transforms and prepared.fingerprint != rows.final().relative_to(prepared.origin).fingerprint:
         raise UsageError(
@@ -74,7 +74,7 @@ def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
 
 @dataclass(eq=False)
 class Usable:
-    """Contributes the number of rows. Refuses rows that are not finite; labels and categories are encoded before it.
+    """Counts rows, and refuses rows that are not finite; labels and categories are already encoded.
 
     Args:
         columns: names of the features, or None.
@@ -83,7 +83,7 @@ class Usable:
     columns: Sequence[str] | None
 
     def __call__(self, block: Block, state: Any) -> tuple[int]:
-        """The block's rows.
+        """Return the number of rows of the block.
 
         Raises:
             DataError: a feature is NaN or infinite.
@@ -96,7 +96,7 @@ class Usable:
 
 
 def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError:
-    """The error for a row (d,) with NaN or infinity among its features, which have these names, or None."""
+    """Return the error for a row (d,) with NaN or infinity; ``columns`` are the names of its features, or None."""
     column = int(np.argmin(np.isfinite(x)))
     gap = bool(np.isnan(x[column]))
     return DataError(
@@ -111,13 +111,13 @@ def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError
 
 
 def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
-    """The error for a row that has no finite output: by the value as it is stored, where that tells.
+    """Return the error for a row without a finite output; it names the stored value if that is the cause.
 
     Args:
         dataset: the rows.
-        x: its features, shape (d,).
-        row: its id.
-        stored: the row as it is stored, shape (n_stored,); it is read again by default.
+        x: the row's features, shape (d,).
+        row: the row's id.
+        stored: the row as stored, shape (n_stored,); read again by default.
     """
     source = dataset.source
     if stored is None:
@@ -127,7 +127,7 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
     if len(source.bounds) > 1:
         where = source.where_row(chunk, row - int(source.bounds[chunk]))
     values = np.nan_to_num(np.abs(stored.astype(np.float64)), nan=0.0, posinf=np.inf)
-    if source.schema is not None:  # numbers of texts are large
+    if source.schema is not None:  # codes of texts are large numbers
         values[list(source.schema.positions("category"))] = 0.0
     j = int(np.argmax(values))
     if np.isinf(values[j]):
@@ -137,7 +137,7 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
     return DataError(
         f"A feature is too large: {stored[j]!s}.",
         where=f"{where}, feature {j if source.columns is None else repr(source.columns[j])}",
-        expected=f"numbers for which {x.dtype} holds features and kernel values",
+        expected=f"numbers whose features and kernel values {x.dtype} can represent",
         remedy="correct the value, or leave out the row"
         + ('; or train in float64: dtype="float64"' if x.dtype == np.float32 else ""),
     )

@@ -18,21 +18,21 @@ from streamkern.user_code import code_identity, in_words, users_place
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """A small frozen value that changes scaled rows in place.
+    """A small frozen object that changes scaled rows in place.
 
-    Its effect on a row depends on the row, its id, its copy number and the seed alone, never on its neighbours in
-    the block; so a row is the same when it is read again or in another block.
+    Its effect on a row depends on the row, its id, its copy number and the seed alone, never on other rows of the
+    block; so reading a row again, or in another block, gives the same values.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters of the augmentation, for fingerprints and reports."""
+        """Return the augmentation's name and parameters, for fingerprints and reports."""
 
 
 class Bank(NamedTuple):
-    """Rows that others are mixed with: scaled features (k, d), and encoded targets (k,) or (k, c), or None."""
+    """Partner rows of MixUp: scaled features (k, d), and encoded targets (k,) or (k, c), or None."""
 
     X: Array
     y: Array | None
@@ -40,7 +40,7 @@ class Bank(NamedTuple):
 
 @dataclass(frozen=True)
 class GaussianNoise(Parameters):
-    """Adds σ·ε, ε standard normal for each (seed, copy, row id, column).
+    """Add σ·ε, with ε standard normal for each (seed, copy, row id, column).
 
     Args:
         sigma: standard deviation, in units of the scaled features.
@@ -67,14 +67,14 @@ class GaussianNoise(Parameters):
 
 @dataclass(frozen=True)
 class FeatureDropout(Parameters):
-    """Replaces each feature of a row by a value, independently with a probability.
+    """Replace each feature of a row by a value, independently with a probability.
 
     Feature j of a row is dropped if the row's standard normal j of ``rng.normal_rows`` is below Φ⁻¹(probability).
     The others are not scaled up: prediction sees rows without dropout.
 
     Args:
-        probability: of a feature to be dropped, in [0, 1].
-        value: its replacement, in units of the scaled features: 0 is the mean after standardising.
+        probability: probability that a feature is dropped, in [0, 1].
+        value: the replacement, in units of the scaled features: 0 is the mean after standardising.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -90,7 +90,7 @@ class FeatureDropout(Parameters):
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
-        # Exact for finite rows, and without a branch: copying under a mask costs ten times as much.
+        # Exact for finite rows, and branch-free: a masked copy costs ten times as much.
         X *= kept
         if self.value:
             X += np.where(kept, X.dtype.type(0), X.dtype.type(self.value))
@@ -98,17 +98,17 @@ class FeatureDropout(Parameters):
 
 @dataclass(frozen=True)
 class MixUp(Parameters):
-    """Mixes each row and its target with another row: x' = λ x + (1 − λ) x₂, y' = λ y + (1 − λ) y₂, λ ~ Beta(α, α).
+    """Mix each row and its target with another row: x' = λ x + (1 − λ) x₂, y' = λ y + (1 − λ) y₂, λ ~ Beta(α, α).
 
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
     indicators.
 
-    The partner x₂ is a stored row, scaled and not augmented, from a bank in the memory of each process, which is drawn
-    once from the chosen rows (as centers are). Reading any of 100 million rows would be too slow, and a partner from
-    the same block would depend on the size of blocks. The partner and λ are functions of (seed, copy, row id).
+    The partner x₂ is a stored row, scaled and not augmented, from a bank that each process keeps in memory, drawn once
+    from the selected rows as centers are. Reading any of 100 million rows would be too slow, and a partner from the
+    same block would depend on the size of blocks. The partner and λ are functions of (seed, copy, row id).
 
     Args:
-        alpha: α > 0: near 0 rows hardly change, at 1 λ is uniform.
+        alpha: α > 0: rows hardly change for α near 0; λ is uniform for α = 1.
         bank: number of rows to draw partners from, at most.
 
     Raises:
@@ -134,7 +134,7 @@ class MixUp(Parameters):
             y: targets as values, shape (b, c), or None.
             row_ids: shape (b,).
             copies: shape (b,).
-            seed: of the partners and of λ.
+            seed: seed of the partners and of λ.
             bank: the rows to mix with; targets as values.
 
         Returns:
@@ -152,18 +152,18 @@ class MixUp(Parameters):
 
 @dataclass(frozen=True)
 class Custom:
-    """A function of the user's: ``function(X, U) -> X'``, row by row.
+    """Apply a user's function ``function(X, U) -> X'``, row by row.
 
     X holds scaled rows, shape (b, d), and may be changed in place; U holds uniform numbers in (0, 1), shape (b,
-    uniforms), one row of them for each row of X. Row i of the result may depend on X[i] and U[i] alone, or rows would
-    depend on their block; ``testing.augmentation.AugmentationSuite`` tests that.
+    uniforms), one row of numbers for each row of X. Row i of the result may depend on X[i] and U[i] alone, or a row
+    would depend on its block; ``testing.augmentation.AugmentationSuite`` tests that it does not.
 
     Args:
         function: the function. To run in other processes, it must be defined at the top level of a module.
-        uniforms: numbers a row.
+        uniforms: uniform numbers for each row.
 
     Raises:
-        UsageError: it cannot be called, or ``uniforms`` is negative.
+        UsageError: ``function`` is not callable, or ``uniforms`` is negative.
     """
 
     function: Callable[[Array, Array], Array]
@@ -178,7 +178,7 @@ class Custom:
         """Call the function, in place.
 
         Raises:
-            DataError: it returned something else than finite rows of this shape.
+            DataError: the function did not return finite rows of this shape.
         """
         U = uniform_rows(seed, copies, row_ids, self.uniforms)
         try:
@@ -211,18 +211,18 @@ class Custom:
 
     @property
     def name(self) -> str:
-        """``module:qualified.name`` of the function."""
+        """The function's ``module:qualified.name``."""
         kind = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         return f"{kind.__module__}:{kind.__qualname__}"
 
     def to_json(self) -> dict[str, Any]:
-        """The function's name and a digest of its code, so that an edited function is another augmentation."""
+        """Return the function's name and a digest of its code, so that an edited function has another fingerprint."""
         code = code_identity(self.function).digest
         return {"name": type(self).__name__, "function": self.name, "code": code, "uniforms": self.uniforms}
 
 
 def require_probability(augmentation: Any) -> None:
-    """Raises UsageError unless ``probability`` is one."""
+    """Raise UsageError unless ``probability`` is in [0, 1]."""
     if not 0 <= augmentation.probability <= 1:
         raise UsageError(
             f"The probability is {augmentation.probability}.",

@@ -56,13 +56,13 @@ from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray
 
 MOST_INDICATORS = 255
-"""Categories of a column up to which each gets an indicator."""
+"""Most categories of a column that are encoded as indicators."""
 
 LOOKED_AT = 1_000
-"""Texts of a column that are examined for numbers and dates."""
+"""Number of a column's texts that are examined for numbers and dates."""
 
 KNOTS = 100
-"""Quantiles that a map to normal quantiles is made of."""
+"""Number of quantiles in a map to normal quantiles."""
 
 _SAMPLE, _QUANTILES = 2, 3  # names of the draws
 
@@ -77,19 +77,19 @@ class _Sampled(Swept):
         return rows_themselves
 
     def bytes(self, d: int) -> int:
-        """The sample, joined, and a column of it."""
+        """Bytes of the sample, joined, and of a column of it."""
         return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
 
 
 @dataclass(frozen=True)
 class Quantile(_Sampled):
-    """Features with heavy tails to the quantiles of a normal distribution: scikit-learn's ``QuantileTransformer``.
+    """Map features with heavy tails to normal quantiles, as scikit-learn's ``QuantileTransformer`` does.
 
-    Along a curve through the quantiles of a sample of the training rows; a value beyond them takes the last one.
+    The map interpolates the quantiles of a sample of the training rows; a value beyond the last takes the last.
 
     Args:
-        columns: names or positions; None for all numbers.
-        knots: quantiles, at least 2.
+        columns: names or positions; None for all columns of numbers.
+        knots: number of quantiles, at least 2.
 
     Raises:
         UsageError: ``knots`` is below 2.
@@ -111,12 +111,12 @@ class Quantile(_Sampled):
 
 @dataclass(frozen=True)
 class Dates(WithoutSweep):
-    """Dates and times to parts of the calendar; periodic parts, such as the weekday, become a sine and a cosine.
+    """Replace dates and times by parts of the calendar; periodic parts, as the weekday, become a sine and a cosine.
 
     Args:
-        columns: names or positions of columns of seconds since 1970; None for all that the schema calls ``datetime``.
+        columns: names or positions of columns of seconds since 1970; None for all columns of kind ``datetime``.
         parts: ``time`` (the seconds), ``year``, ``month``, ``day``, ``yearday``, ``weekday``, ``hour``. The day of the
-            year has what the month has, and more.
+            year includes the month's information.
 
     Raises:
         UsageError: a part is unknown.
@@ -147,9 +147,10 @@ class Dates(WithoutSweep):
 
 @dataclass(frozen=True)
 class JoinQuantiles(_Sampled):
-    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``joined_columns``.
+    """Append normal quantiles to numbers of unlike units; leave rows of one unit. See ``joined_columns``.
 
-    Units are compared by a sample. Rows are then standardised where numbers were joined, or units differ after all.
+    Units are compared on a sample. Rows are then standardised if quantiles were appended, or if the variances of all
+    rows show unlike units.
     """
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
@@ -159,23 +160,23 @@ class JoinQuantiles(_Sampled):
         return (_curves(X, X.shape[1], columns, KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
-        """Features by the values of the first chunk."""
+        """Return the number of features, estimated from the first chunk."""
         found = joined_at_first(dataset.source, range(dataset.n_features), alike=False)
         return dataset.n_features + len(found.quantiles)
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
-        """The scaling that follows."""
+        """Return the scaling that follows."""
         return (Standardise() if dataset.transforms else Units(),)
 
 
 @dataclass(frozen=True)
 class Auto(Swept):
-    """Every column of a table by its kind, from one sweep; means of the target take one more. See ``automatic``.
+    """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``.
 
     Args:
         task: ``classification`` or ``regression``.
-        categories: how many columns of categories there are.
-        means: whether numbers whose values come again may be joined by means of the target, see ``MeansByValue``.
+        categories: number of columns of categories.
+        means: whether means of the target may be appended for numbers with repeated values, see ``MeansByValue``.
     """
 
     task: str
@@ -186,7 +187,7 @@ class Auto(Swept):
         return Facts(dataset, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Gaps filled and marked, quantiles joined, categories and dates split into features, useless columns left out.
+        """Return transforms: fill and mark gaps, append quantiles, encode categories and dates, drop useless columns.
 
         Raises:
             DataError: no column is left.
@@ -218,19 +219,19 @@ class Auto(Swept):
                 dropped.append(j)
             elif len(found) <= MOST_INDICATORS:
                 one_hot[j] = found
-            elif labels.values is None:  # too many classes for means of each: the most frequent categories
+            elif labels.values is None:  # with too many classes for a mean each, keep the most frequent categories
                 often = sorted(counts, key=lambda value: (-counts[value], value))[:MOST_INDICATORS]
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
         numbers = joined_columns(X, [j for j in schema.positions("number") if j not in dropped])
-        # Means of each class, of several: as many features as columns of numbers at most.
+        # With several classes there is a mean for each: at most as many features as columns of numbers.
         classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
         if not self.means or labels.values is None or classes * len(numbers.means) > MOST_NUMBERS:
             numbers.means.clear()
         return _chain(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
-        """Features by the categories and numbers of the first chunk: the fit reads all rows."""
+        """Return the number of features, estimated from the first chunk; the fit reads all rows."""
         schema = _kinds(dataset)
         columns = schema.positions("category")
         counts = first_counts(dataset.source, columns) if columns else ()
@@ -243,11 +244,11 @@ class Auto(Swept):
         return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
 
     def bytes(self, d: int) -> int:
-        """The sample, joined, and a column of it; and the categories of the sums that are waiting."""
+        """Bytes of the sample, joined, of a column of it, and of the categories in sums waiting to be added."""
         return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
-        """The steps that follow from the rows' transforms: means for categories that are left, then the scaling."""
+        """Return the steps that follow: means for the remaining categories, then the scaling."""
         left = tuple(j for j, tag in enumerate(tags(dataset)) if tag == "category")
         means = (TargetEncode(left, task=self.task),) if left else ()
         by_value = (MeansByValue(task=self.task),) if "value" in tags(dataset) else ()
@@ -256,16 +257,16 @@ class Auto(Swept):
 
 @dataclass(frozen=True)
 class MeansByValue(TargetEncode):
-    """Add columns of mean targets by value, for numbers whose values are codes.
+    """Append mean targets by value, for numbers whose values act as codes.
 
-    The others are left out. See ``numeric.explains_more``.
+    Other columns get none. See ``numeric.explains_more``.
     """
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """The means of values that tell more, and without the copies of others."""
+        """Return the means by value that explain more than neighbouring values, and drop the other copies."""
         assert sums is not None
         table, squares = sums
         chosen = {}
@@ -293,15 +294,15 @@ class MeansByValue(TargetEncode):
 
 @dataclass(frozen=True)
 class AutoScale:
-    """Standardise all numbers among the features, which are known after other steps are fitted."""
+    """Standardise the features that are numbers, once the other steps are fitted and the features known."""
 
     def settled(self, dataset: Dataset) -> Standardise:
-        """Scale the numbers and times; indicators, sines and cosines are of unit size already."""
+        """Return the scaling of numbers and times; indicators, sines and cosines already have unit size."""
         return Standardise(tuple(j for j, tag in enumerate(tags(dataset)) if tag == "number"))
 
 
 class Facts:
-    """Contributes rows, missing values a column, a sample, categories and classes."""
+    """Sums of rows, missing values of each column, a sample, categories and classes."""
 
     def __init__(self, dataset: Dataset, classes: bool) -> None:
         schema = _kinds(dataset)
@@ -311,7 +312,7 @@ class Facts:
         self.sample = _sample(dataset, _SAMPLE)
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Facts of one block.
+        """Return the sums over one block.
 
         Raises:
             DataError: a value is infinite.
@@ -340,7 +341,7 @@ class Facts:
 
 
 class _Labels:
-    """Classes, as long as they are few; adds."""
+    """Classes, as long as they are few; adding joins them."""
 
     def __init__(self, values: set[Any] | None) -> None:
         self.values = values
@@ -352,7 +353,7 @@ class _Labels:
 
 
 def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
-    """The steps of ``preprocess="auto"``.
+    """Return the steps of ``preprocess="auto"``.
 
     Args:
         dataset: training rows.
@@ -373,7 +374,7 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: 
 
 
 def tags(dataset: Dataset) -> list[str]:
-    """Role of each feature: a number, boolean, category or time that is left, an indicator, or part of a cycle."""
+    """Return each feature's role: number, boolean, category or time not encoded, indicator, or part of a cycle."""
     found = [column.kind for column in _kinds(dataset).columns]
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
@@ -405,7 +406,7 @@ def _tags_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[st
 
 
 def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """The choices of the automatic preprocessing and their reasons, a sentence each.
+    """Return the choices of the automatic preprocessing and their reasons, a sentence each.
 
     Args:
         dataset: the rows, preprocessed.
@@ -446,7 +447,7 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
 
 
 def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """Warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates.
+    """Return warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates.
 
     Args:
         dataset: the rows, preprocessed and scaled.
@@ -458,19 +459,19 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
     if not any(isinstance(step, Auto) for step in steps):
         return found
     for j, column in enumerate(_kinds(dataset).columns):
-        # Those of the first chunk at least, which the plan has read.
+        # At least the texts of the first chunk, which the plan has read.
         words = [*islice(dataset.source.words(j).values(), LOOKED_AT)] if column.text else []
         if (kind := looks_like(words)) is not None:
             how = "pandas.to_numeric" if kind == "numbers" else "pandas.to_datetime"
             found.append(
                 f"column {column.name!r} is text that looks like {kind} ({min(words)!r}), and counts as a category: "
-                f"convert it, by {how} or in the file; leave it as it is if it is one"
+                f"convert it, by {how} or in the file; if it is a category, leave it"
             )
     return found
 
 
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
-    """The steps that the automatic preprocessing will take, before the rows are read."""
+    """Describe the steps of the automatic preprocessing before the rows are read."""
     if any(isinstance(step, JoinQuantiles) for step in steps):
         return [
             "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
@@ -507,7 +508,7 @@ def _kinds(dataset: Dataset) -> Schema:
 
 
 def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str) -> tuple[int, ...]:
-    """Positions of features by name or position, or of all columns of some kinds that are still there."""
+    """Return positions of features given by name or position, or of all remaining columns of some kinds."""
     if columns is not None:
         return column_positions(columns, dataset, where)
     schema, names = dataset.source.schema, dataset.columns
@@ -518,7 +519,7 @@ def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str)
 
 
 def _sample(dataset: Dataset, name: int) -> IntArray | None:
-    """Ascending ids of a uniform sample; None where it would be all rows."""
+    """Return ascending ids of a uniform sample; None if the sample is all rows."""
     rows = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (8 * dataset.n_features)))
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
@@ -531,7 +532,7 @@ def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | N
 
 
 def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
-    """Curves from the quantiles of a sample to those of a normal distribution; equal quantiles become their middle."""
+    """Return curves from a sample's quantiles to normal quantiles; equal sample quantiles map to their middle."""
     levels = (np.arange(knots) + 0.5) / knots
     heights = ndtri(levels)
     made, at = [], []
@@ -545,7 +546,7 @@ def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = F
 
 
 def _parts(x: Array) -> tuple[str, ...]:
-    """The parts of the calendar that differ among these times."""
+    """Return the parts of the calendar that differ among these times."""
     span = float(np.ptp(x)) if len(x) else 0.0
     years = x.astype("datetime64[s]").astype("datetime64[Y]")
     checks = (
@@ -569,7 +570,7 @@ def _chain(
     parts: dict[int, tuple[str, ...]],
     dropped: list[int],
 ) -> tuple[Transform, ...]:
-    """Transforms in order; each says where the columns stand after those before it."""
+    """Return transforms in order; each refers to columns by their positions after the transforms before it."""
     if len(dropped) == len(schema.columns):
         raise DataError(
             "No column distinguishes rows: each has no value, one value only, or too many categories.",
@@ -579,7 +580,7 @@ def _chain(
         )
     made: list[Transform] = []
     width = len(schema.columns) + len(marked)
-    if np.isfinite(values).any():  # a value that no training row misses may be missing later
+    if np.isfinite(values).any():  # a column without missing values in training may have some later
         made.append(Fill(values, tuple(marked)))
     if numbers.quantiles:
         made.append(_curves(X, width, numbers.quantiles, KNOTS, kept=True))

@@ -38,7 +38,7 @@ MOST_MEANS = 32
 
 
 def _sums_bytes(columns: Sequence[str | int] | None) -> int:
-    """Bytes of the sums of columns that are waiting to be joined; of columns that are not named, those of one."""
+    """Return bytes of a few columns' sums that wait to be added; without named columns, those of one column."""
     return 64 * 8 * MAX_CATEGORIES * (1 if columns is None else len(columns))
 
 
@@ -84,15 +84,15 @@ class OneHot(_Categorical):
 
     Args:
         columns: names or positions of columns of categories; by default all categories of the schema.
-        unknown: for a category that training did not see: ``missing`` treats it as a missing value (indicators of 0
-            if training had no missing value); ``ignore`` gives indicators of 0; ``error`` raises one.
+        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (indicators
+            of 0 if training had no missing value); ``ignore`` gives indicators of 0; ``error`` raises DataError.
 
     Raises:
         UsageError: no columns, or an unknown policy.
     """
 
     def width(self, dataset: Dataset) -> int:
-        """Features by the categories of the first chunk: the fit counts all rows."""
+        """Return the number of features, estimated from the first chunk; the fit counts all rows."""
         wanted = self.columns if self.columns is not None else category_positions(dataset)
         names = dataset.source.columns or ()
         at = [names.index(c) if c in names else c for c in wanted]
@@ -106,8 +106,8 @@ class Ordinal(_Categorical):
 
     Args:
         columns: as in ``OneHot``.
-        unknown: for a category that training did not see: ``missing`` treats it as a missing value (the code −1 if
-            training had no missing value); ``ignore`` gives the code −1; ``error`` raises one.
+        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (the code
+            −1 if training had no missing value); ``ignore`` gives the code −1; ``error`` raises DataError.
 
     Raises:
         UsageError: as in ``OneHot``.
@@ -124,7 +124,7 @@ class TargetEncode(Swept):
 
     Args:
         columns: names or positions; by default all columns of categories.
-        smooth: number of additional rows, with the overall mean, that every category gets.
+        smooth: weight of the overall mean in every category's mean, in rows.
         folds: folds of training rows, at least 2.
         task: ``classification`` or ``regression``; the pipeline's or the estimator's by default.
 
@@ -174,13 +174,13 @@ class TargetEncode(Swept):
 
 
 class TargetSums:
-    """Contributes sums of targets by category and fold, a dictionary a column.
+    """Sum targets by category and fold, in a dictionary for each column.
 
     Args:
-        columns: their positions.
-        folds: how many.
+        columns: positions of the columns.
+        folds: number of folds.
         classes: whether targets are labels.
-        squares: whether the sums of squared targets follow, shape (c,); of labels zeros.
+        squares: whether the sums of squared targets follow, shape (c,); zeros for labels.
     """
 
     def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False) -> None:
@@ -221,7 +221,7 @@ class TargetSums:
 
 
 class TargetTable:
-    """Sums by (category, fold); adds.
+    """Sums by (category, fold), which can be added.
 
     Args:
         columns: for each column, sums of weights and of weighted targets by output; None beyond ``MAX_CATEGORIES``.
@@ -248,7 +248,7 @@ def _joined_sums(one: dict[Any, Any] | None, other: dict[Any, Any] | None) -> di
 
 
 def cells_of(found: dict[Any, Any], folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
-    """Values ascending, outputs, and weights (folds, values) and sums of targets (folds, values, outputs) as arrays."""
+    """Return ascending values, outputs, weights (folds, values) and target sums (folds, values, outputs)."""
     values = np.array(sorted({value for value, _ in found}))
     outputs = sorted({output for _, sums in found.values() for output in sums})
     outputs = outputs[1:] if classes and len(outputs) == 2 else outputs
@@ -261,7 +261,7 @@ def cells_of(found: dict[Any, Any], folds: int, classes: bool) -> tuple[Array, l
 
 
 def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
-    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
+    """Return categories and their means, shape (folds + 1, categories + 1, outputs)."""
     values, outputs, mass, sums = cells_of(found, folds, classes)
     if classes and len(outputs) > MOST_MEANS:
         raise DataError(
@@ -270,10 +270,10 @@ def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name
             expected=f"at most {MOST_MEANS} classes",
             remedy=f"leave the column out: exclude=[{name!r}]; or encode it with sk.OneHot or sk.Ordinal",
         )
-    # The last fold is of all rows; the others leave their own rows out.
+    # The last entry uses all rows; the others leave their fold's rows out.
     mass = np.concatenate([mass.sum(axis=0) - mass, mass.sum(axis=0, keepdims=True)])
     sums = np.concatenate([sums.sum(axis=0) - sums, sums.sum(axis=0, keepdims=True)])
-    # The mean of all rows in every fold: that of the other folds would reveal a row's fold.
+    # Shrink to the mean of all rows in every fold: a mean of the other folds would reveal a row's fold.
     prior = np.repeat(sums[-1:].sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
     made = (sums + smooth * prior[:, None]) / np.maximum(mass + smooth, 1e-300)[:, :, None]
     made = np.where((mass > 0)[:, :, None], made, prior[:, None])
@@ -282,10 +282,10 @@ def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name
 
 
 class Categories:
-    """The values of each of some columns, with their rows and texts; adds by joining.
+    """The values of some columns, with their rows and texts; adding joins them.
 
     Args:
-        counts: for each column rows by value; None beyond ``MAX_CATEGORIES``.
+        counts: rows by value for each column; None beyond ``MAX_CATEGORIES``.
         words: texts by value.
     """
 
@@ -298,11 +298,11 @@ class Categories:
 
     @property
     def values(self) -> tuple[Array | None, ...]:
-        """Ascending values of each column, NaN last; None for a column of too many."""
+        """Ascending values of each column, NaN last; None for a column with too many values."""
         return tuple(None if found is None else _ascending(found) for found in self.counts)
 
     def texts(self) -> tuple[tuple[str | None, ...], ...]:
-        """Texts of the values of each column that has not too many, in their order."""
+        """Texts of the values of each column, in their order; none for a column with too many values."""
         pairs = zip(self.values, self.words, strict=True)
         return tuple(tuple(words.get(v) for v in values.tolist()) for values, words in pairs if values is not None)
 
@@ -321,17 +321,17 @@ def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None)
 
 
 class CategoriesSeen:
-    """Contributes the values of some columns, with infinity for a missing value."""
+    """Collect the values of some columns, with infinity for a missing value."""
 
     def __init__(self, columns: tuple[int, ...], dataset: Dataset) -> None:
         self.columns, self.source = columns, dataset.source
         names, stored = dataset.columns, dataset.source.columns or ()
-        # A column may have moved since it was stored.
+        # Earlier transforms may have moved a stored column.
         self.stored = tuple(stored.index(names[c]) if names and names[c] in stored else -1 for c in columns)
         self.names = labels_of(dataset, columns)
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """The values in one block.
+        """Return the values in one block.
 
         Raises:
             DataError: a value is infinite.
@@ -384,13 +384,13 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
             check(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
             X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
             known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # the run reports it, with the damaged place or the memory needed
+        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
 
 
 def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
-    """Raises UsageError where a feature is text and no step encodes it: the numbers that stand for it mean nothing."""
+    """Raise UsageError if a feature is text and no step encodes it: its integer codes have no numerical meaning."""
     text, names = dataset.source.text, dataset.source.columns or ()
     encoding = [step for step in steps if isinstance(step, _Categorical | TargetEncode)]
     if any(step.columns is None for step in encoding):

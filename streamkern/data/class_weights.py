@@ -1,7 +1,7 @@
-"""Weights of classes: a factor for each class, which multiplies the sample weight of every row of it.
+"""Class weights: a factor for each class, which multiplies the sample weights of the class's rows.
 
-Of several labels a row each has two factors, with and without it, and a row's are multiplied (as scikit-learn's
-``compute_sample_weight``).
+With several labels a row, each label has two factors, for rows with and without it, and a row's factors are multiplied,
+as in scikit-learn's ``compute_sample_weight``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ClassWeight = Mapping[Any, float] | Sequence[Mapping[Any, float]] | str | None
 
 
 class ClassWeightedSource(DerivedSource):
-    """Rows of a source, whose sample weights are multiplied by the weight of their class.
+    """The rows of a source, with sample weights multiplied by the weight of the row's class.
 
     Args:
         source: the rows.
-        encoding: the classes, or labels; None for a plan, which needs only the width of rows and the cost of reading
-            them: nothing is multiplied.
-        factors: weights of the classes, shape (K,); of labels, without and with each, shape (L, 2).
+        encoding: the classes, or labels; None for a plan, which only needs the rows' width and reading cost.
+        factors: weights of the classes, shape (K,); with several labels, for rows without and with each label, shape
+            (L, 2).
     """
 
     def __init__(self, source: Source, encoding: Encoding | None = None, factors: Array | None = None) -> None:
@@ -64,7 +64,7 @@ class ClassWeightedSource(DerivedSource):
 
 
 def row_factors(factors: Array, y: Array) -> Array:
-    """Weights of rows by their classes, shape (n,).
+    """Return weights of rows by their classes, shape (n,).
 
     Args:
         factors: see ``ClassWeightedSource``.
@@ -78,10 +78,10 @@ def _labels(encoding: Encoding) -> list[Any]:
 
 
 def require_class_weight(class_weight: Any, where: str) -> None:
-    """Raise UsageError where a value is not a class weighting.
+    """Raise UsageError if a value is not a class weighting.
 
     Raises:
-        UsageError: it is neither "balanced" nor a dict of numbers >= 0 of which one is positive, nor None.
+        UsageError: it is neither None, "balanced", nor a dict of numbers >= 0 with a positive one.
     """
     expected = '"balanced", or a dict of a number >= 0 for each label, such as {"fraud": 20}; labels it lacks have 1'
     expected += "; of several labels a row a list of a dict for each label, such as [{1: 20}, {0: 1, 1: 5}]"
@@ -114,16 +114,16 @@ class WeightTotals(NamedTuple):
 def weighted_by_class(
     data: Dataset, facts: Statistics, class_weight: ClassWeight, totals: Callable[[Dataset], WeightTotals]
 ) -> tuple[Dataset, Statistics]:
-    """Rows with the weights of their classes, and statistics that know of them.
+    """Return rows with class weights, and statistics that include the weights.
 
-    ``"balanced"`` gives all classes one sum of sample weights: a class of mass m_k, of K classes and M in all, has the
-    weight M / (K m_k), as in scikit-learn; of several labels a row, each is taken as two classes.
+    ``"balanced"`` gives all classes the same sum of sample weights: a class of mass m_k, among K classes of total mass
+    M, has the weight M / (K m_k), as in scikit-learn; each of several labels a row counts as two classes.
 
     Args:
         data: training rows.
-        facts: their statistics.
-        class_weight: as a user gives it; None changes nothing.
-        totals: one sweep over weighted rows; called for several labels a row only.
+        facts: statistics of the rows.
+        class_weight: the user's class weights; None changes nothing.
+        totals: sums weights in one sweep over the rows; only called for several labels a row.
 
     Raises:
         UsageError: a label of the dict is not among the classes, or all classes have the weight 0.
@@ -167,12 +167,12 @@ def weighted_by_class(
 
 
 def _label_factors(encoding: Indicators, facts: Statistics, class_weight: ClassWeight) -> Array:
-    """Weights without and with each label, shape (L, 2)."""
+    """Return weights for rows without and with each label, shape (L, 2)."""
     L, whole = encoding.outputs, facts.mean_weight * facts.n
     if isinstance(class_weight, str):
         have = np.array([facts.masses[j] for j in range(L)])
         masses = np.clip(np.column_stack([whole - have, have]), 0.0, whole)
-        some = masses > 1e-9 * whole  # the rounding error of a label that all rows have
+        some = masses > 1e-9 * whole  # may be a rounding error if all rows have the label
         return np.where(some, whole / (some.sum(axis=1)[:, None] * np.where(some, masses, 1.0)), 1.0)
     given = class_weight if isinstance(class_weight, list | tuple) else ()
     if len(given) != L:
@@ -202,7 +202,7 @@ def _require_positive(weight: float) -> None:
 
 
 def weighted_like(data: Dataset, train: Dataset) -> Dataset:
-    """Rows with the weights of classes that the training rows have, if those have some."""
+    """Return rows with the training rows' class weights, if there are any."""
     source = train.source
     if not isinstance(source, ClassWeightedSource):
         return data
@@ -210,28 +210,28 @@ def weighted_like(data: Dataset, train: Dataset) -> Dataset:
 
 
 def weighted_by(data: Dataset, encoding: Any, factors: Array | None) -> Dataset:
-    """Rows with weights of classes that are known, see ``ClassWeightedSource``; as they are for None."""
+    """Return rows with known class weights, see ``ClassWeightedSource``; unchanged for None."""
     return data if factors is None else _over(data, encoding, factors)
 
 
 def planned_weights(data: Dataset, class_weight: ClassWeight) -> Dataset:
-    """Rows whose reading needs as much memory and time as with weights of classes: for projections, not for reading."""
+    """Return rows with the memory and time of class weights, to estimate costs; they cannot be read."""
     return data if class_weight is None else _over(data, None, None)
 
 
 def without_class_weights(data: Dataset) -> Dataset:
-    """The rows without the weights of their classes."""
+    """Return the rows without their class weights."""
     source = data.source
     return replace(data, source=source.source) if isinstance(source, ClassWeightedSource) else data
 
 
 def class_factors(data: Dataset) -> Array | None:
-    """Weights of the classes, see ``ClassWeightedSource``; None where rows have no weight by their class."""
+    """Return class weights, see ``ClassWeightedSource``; None if the rows have none."""
     return data.source.factors if isinstance(data.source, ClassWeightedSource) else None
 
 
 def described_weights(data: Dataset) -> dict[str, float]:
-    """Weight of each class by its label, of each of several labels by ``label=1`` and ``label=0``; empty without."""
+    """Return class weights by label, or by ``label=1`` and ``label=0`` for several labels; empty without weights."""
     source = data.source
     if not isinstance(source, ClassWeightedSource) or source.encoding is None or source.factors is None:
         return {}

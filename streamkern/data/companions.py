@@ -1,4 +1,4 @@
-"""Blocks that a step's contribution needs in addition to its own, read where the step runs."""
+"""Blocks that a step needs in addition to its own, read in the process that runs the step."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from streamkern.types import IntArray
 
 
 class AllTiles:
-    """All training rows in stored order, tile by tile, through the cache that a stream's rows come through.
+    """All training rows in stored order, tile by tile, through the stream's cache of chunks.
 
     Args:
-        stream: whose rows they are.
+        stream: the stream of the rows.
         rows: most rows of a tile.
     """
 
     def __init__(self, stream: Stream, rows: int) -> None:
         self.stream, self.rows = stream, rows
         self.scan = Scan(replace(stream.assembly, encoding=None), rows)
-        self.scan.reader = stream.reader  # a process keeps stored rows once
+        self.scan.reader = stream.reader  # share the cache: stored rows are kept once in a process
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AllTiles, (self.stream, self.rows)
@@ -33,17 +33,17 @@ class AllTiles:
         return map(self.tile, range(len(self.scan)))
 
     def tile(self, index: int) -> Block:
-        """One tile."""
+        """Return one tile."""
         return self.scan.block((index,))
 
     def cuts(self, ids: IntArray) -> list[slice]:
-        """Slices of ``ids``, ascending ids of rows, one for each tile."""
+        """Return slices of ``ids``, ascending row ids, one for each tile."""
         starts, stops = self.scan.spans
         return list(map(slice, np.searchsorted(ids, starts).tolist(), np.searchsorted(ids, stops).tolist()))
 
 
 class RecentBlocks:
-    """Blocks of earlier steps that a state names by their keys, built again and kept while it names them.
+    """Blocks of earlier steps, rebuilt from the keys in a state and kept as long as the state has the keys.
 
     So a state holds integers and not rows.
 

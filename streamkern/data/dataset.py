@@ -1,4 +1,4 @@
-"""Dataset: an immutable description of virtual rows. Only a stratified or weighted sample reads any."""
+"""Dataset: an immutable description of rows. No rows are read, except for a stratified or weighted sample."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from streamkern.user_code import users_code
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Virtual rows: a source, a selection of its rows, their scaling, and their augmentations.
+    """Describe the rows of a pass: a source, a selection of its rows, their scaling, and their augmentations.
 
-    A dataset of C copies is C rounds over the selected rows; in round r each row is augmented with copy number r. If
-    the number of virtual rows is not a multiple, the last round is a fixed sample. Every method returns a new dataset.
+    A dataset with C copies goes C rounds over the selected rows; in round r each row is augmented with copy number r.
+    If the number of virtual rows is not a multiple, the last round is a fixed sample. Every method returns a new
+    dataset.
 
     Args:
         source: the stored rows.
-        rules: select rows; all, if empty.
-        transforms: fitted preprocessing of stored rows, in order; it makes the d features.
+        rules: rules that select rows; empty for all rows.
+        transforms: fitted preprocessing of stored rows, in order, which results in the d features.
         factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
@@ -44,8 +45,8 @@ class Dataset:
         origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
             shape (d,). A fit sets it for kernels of differences if rows are far from 0.
         wide: whether stored values stay float64 until they are scaled; None: as the source's dtype requires. A model
-            predicts rows with the value of its training rows, whatever their dtype.
-        labels: the classes, if later rows may have classes that these rows lack; None for the classes of these rows.
+            sets it to the training rows' value in prediction.
+        labels: all classes, if later rows may have classes that these rows lack; None for the classes of these rows.
     """
 
     source: Source
@@ -77,12 +78,12 @@ class Dataset:
 
     @cached_property
     def base_rows(self) -> int:
-        """Stored rows that take part."""
+        """Number of selected stored rows."""
         return int(self.counts.sum())
 
     @cached_property
     def counts(self) -> IntArray:
-        """Rows that take part in each chunk: shape (n_chunks,)."""
+        """Number of selected rows of each chunk: shape (n_chunks,)."""
         return count_chosen(self.rules, self.source.bounds[:-1], self.source.bounds[1:])
 
     @property
@@ -105,7 +106,7 @@ class Dataset:
 
     @property
     def target(self) -> Target | None:
-        """The kind of the target, or None."""
+        """The target's description, or None."""
         return self.source.target
 
     @property
@@ -115,12 +116,12 @@ class Dataset:
 
     @property
     def full_rounds(self) -> int:
-        """Number of times that a pass goes over all chosen rows."""
+        """Number of full rounds of a pass over the selected rows."""
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
     def last_round(self) -> tuple[Chooser, ...]:
-        """Rules of the round that is not full; empty where the rows are a multiple."""
+        """Rules of the last, partial round; empty if the virtual rows are a multiple of the selected rows."""
         rest = len(self) - self.full_rounds * self.base_rows
         return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
 
@@ -179,7 +180,7 @@ class Dataset:
         return settled._with(transforms=(*settled.transforms, transform))
 
     def settled(self) -> Dataset:
-        """The same rows, with the scaling as the last of the transforms."""
+        """Return the same rows, with the scaling moved into the transforms."""
         factor, shift = (np.broadcast_to(np.asarray(v, np.float64), self.n_features) for v in (self.factor, self.shift))
         if np.all(factor == 1) and np.all(shift == 0):
             return self
@@ -188,11 +189,11 @@ class Dataset:
 
     @property
     def widest(self) -> int:
-        """Features of a row where it is widest on its way through the transforms."""
+        """Largest number of features of a row between transforms."""
         return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
 
     def held_bytes(self, itemsize: int, outputs: int) -> int:
-        """Bytes that making rows holds in a process: rows that others are mixed with, and random projections.
+        """Return the bytes a process keeps for building blocks: rows for mixing, and random projections.
 
         Args:
             itemsize: bytes of the arithmetic's numbers.
@@ -201,7 +202,7 @@ class Dataset:
         banks = [min(a.bank, self.base_rows) for a in self.augmentations if isinstance(a, MixUp)]
         stored = self.source.n_features * self.source.dtype.itemsize
         matrices = [t.n_in * t.n_out * itemsize for t in self.transforms if isinstance(t, Project)]
-        # While they are made: a bank's stored rows in addition to the scaled ones, and a matrix in float64.
+        # The peak is during construction: a bank's stored rows and scaled rows, and a matrix in float64.
         return (
             sum(banks) * (self.n_features * itemsize + 8 * outputs + stored)
             + sum(matrices)
@@ -219,11 +220,11 @@ class Dataset:
         )  # fmt: skip
 
     def final(self) -> Dataset:
-        """Return these rows with the transforms of prediction: target means are over all folds."""
+        """Return these rows with the transforms as in prediction: target means are over all folds."""
         return self._with(transforms=final(self.transforms))
 
     def relative_to(self, origin: float | Array) -> Dataset:
-        """The same rows, with ``origin``, a number or shape (d,), subtracted before they are rounded."""
+        """Return the same rows with ``origin``, a number or shape (d,), subtracted before rounding."""
         return self._with(origin=origin)
 
     def augment(
@@ -238,11 +239,12 @@ class Dataset:
         Args:
             augmentations: applied in order, after any the dataset has.
             copies: rounds in a pass; 1 by default.
-            rows: rows in a pass, instead of ``copies``; the last round is a fixed sample where it is not a multiple.
+            rows: rows in a pass, instead of ``copies``; if not a multiple, the last round is a fixed sample.
             seed: seed of the random numbers; the dataset's own by default.
 
         Raises:
-            UsageError: both ``copies`` and ``rows``, one of them no number from 1 to 2^62, or no augmentation.
+            UsageError: both ``copies`` and ``rows`` are given, one is not from 1 to 2^62, or an argument is no
+                augmentation.
         """
         if self.weighted and any(isinstance(each, MixUp) for each in augmentations):
             raise UsageError(
@@ -313,15 +315,15 @@ class Dataset:
         keeps the ids of the sample, 8 bytes each.
 
         Args:
-            rows: how many.
+            rows: number of rows.
             seed: which sample.
             stratify: keep every class's share of the rows, to within one row.
             weights: draw in proportion to a weight >= 0, without replacement: the name or position of a stored column,
-                or an array with one a stored row, shape (n,).
+                or an array with a weight for each stored row, shape (n,).
 
         Raises:
-            UsageError: more rows than there are (or than have a positive weight), fewer than 1, both ways at once, no
-                labels to stratify by, or no such column.
+            UsageError: ``rows`` is below 1 or above the rows (of positive weight), ``stratify`` and ``weights`` are
+                both given, there are no labels to stratify by, or no such column.
             DataError: a weight is negative or not finite.
         """
         if not 1 <= rows <= self.base_rows:
@@ -343,7 +345,7 @@ class Dataset:
         """Return the dataset without the rows of corrupt chunks. Other rows keep ids, order and augmentation.
 
         Raises:
-            UsageError: the dataset is augmented already, or ranges that overlap or descend.
+            UsageError: the dataset is augmented already, or ranges overlap or descend.
             DataError: no row is left.
         """
         self._require_plain(self.virtual_rows is None, "without", "leave rows out first")
@@ -364,14 +366,14 @@ class Dataset:
         return left
 
     def plain(self) -> Dataset:
-        """The stored rows once each, scaled and not augmented."""
+        """Return the dataset without augmentation: each selected row once, scaled."""
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
         """Return ids of k distinct rows, drawn uniformly in random order; a larger draw begins with the smaller one.
 
         Raises:
-            DataError: there are fewer rows than that.
+            DataError: there are fewer than k rows.
         """
         if k > self.base_rows:
             raise DataError(
@@ -384,7 +386,7 @@ class Dataset:
         return ids
 
     def bank(self, number: int) -> tuple[IntArray, Rows]:
-        """Stored rows that ``MixUp``, augmentation ``number``, mixes others with: a draw, read once in each process.
+        """Return the partner rows of ``MixUp``, augmentation ``number``: a draw, read once in each process.
 
         Returns:
             Ascending row ids, shape (k,), and the rows.
@@ -394,25 +396,25 @@ class Dataset:
         with _READING:
             banks: dict[int, tuple[IntArray, Rows]] = self.__dict__.setdefault("_banks", {})
             if number not in banks:
-                # Ascending: partners are drawn at random from it anyway.
+                # Ascending order does no harm: partners are drawn at random from the bank.
                 ids = np.sort(self.draw(min(augmentation.bank, self.base_rows), self.seed + number))
                 banks[number] = ids, rows_of(self.source, ids)
             return banks[number]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Banks stay behind: a worker reads its own.
+        # Not pickled: a worker reads its own banks.
         return {k: v for k, v in self.__dict__.items() if k != "_banks"}
 
     def require_rows(self) -> None:
         """Refuse a dataset without rows or features.
 
         Raises:
-            DataError: it is empty.
+            DataError: the dataset is empty.
         """
         if not len(self) or not self.n_features:
             raise DataError(
                 f"The data set is empty: {len(self)} rows (sample count) of {self.n_features} feature(s).",
-                where=self.source.where(0) if len(self.source.bounds) > 1 else "the source holds no chunk",
+                where=self.source.where(0) if len(self.source.bounds) > 1 else "the source has no chunks",
                 expected="at least one row and one feature",
                 remedy="check the path, the glob or the split",
             )
@@ -434,7 +436,7 @@ class Dataset:
         return [described, {name: digest(array.tolist()) for name, array in arrays.items()}] if described else []
 
     def _with(self, **changes: Any) -> Dataset:
-        """A copy with changes that leave the rules alone; rows that were counted are not counted again."""
+        """Return a copy with changes that do not affect the selection, so that counted rows are not counted again."""
         made = replace(self, **changes)
         if "counts" in self.__dict__:
             made.__dict__["counts"] = self.counts
@@ -443,7 +445,7 @@ class Dataset:
 
 @contextmanager
 def unchanging(*given: Dataset | None) -> Iterator[None]:
-    """Raise StorageError, before or after, where rows that are read meanwhile are not those that were opened."""
+    """Raise StorageError if the data changed between opening and reading; checked on entry and on exit."""
     sources = [data.source for data in given if data is not None]
     for source in sources:
         source.require_unchanged()
@@ -452,7 +454,7 @@ def unchanging(*given: Dataset | None) -> Iterator[None]:
         source.require_unchanged()
 
 
-_MOST_ROWS = 1 << 62  # of a pass: ids of rows are 64 bits
+_MOST_ROWS = 1 << 62  # most rows of a pass: row ids have 64 bits
 
 _READING = threading.Lock()
 _SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

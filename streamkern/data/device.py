@@ -1,4 +1,4 @@
-"""Blocks whose rows are on a device: copied there as they are stored, and scaled and made noisy there."""
+"""Blocks with rows on a device: stored rows are copied to it; scaling and noise are computed on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def placed(assembly: Assembly, device: Device | None) -> Assembly:
 class DeviceAssembly(Assembly):
     """``Assembly`` whose blocks have their X on a device; targets and ids stay on the host.
 
-    Noise is made there, of the same counters as on the CPU. Other operations (transforms, images, mixing, a
+    Noise is made on the device, from the same counters as on the CPU. Other operations (transforms, images, mixing, a
     user's function, float64) are done on the CPU, and the finished rows are copied.
     """
 

@@ -1,4 +1,4 @@
-"""Sampling by importance: rows drawn with replacement, each with a chance in proportion to a number."""
+"""Importance sampling: rows are drawn with replacement, in proportion to given chances."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from streamkern.types import Array, IntArray
 
 @dataclass(eq=False)
 class Draws(Stream):
-    """A pass whose rows are drawn independently, with replacement. A block is a function of its key, as ever.
+    """A stream whose rows are drawn independently, with replacement. A block is a function of its key.
 
     Args:
-        chances: of the stored rows, shape (source rows,), in any unit; 0 where a row takes no part.
+        chances: relative chance of each stored row, shape (source rows,); 0 for a row that is never drawn.
     """
 
     chances: Array = field(default_factory=lambda: np.ones(0))
 
     @classmethod
     def instead_of(cls, stream: Stream, chances: Array) -> Draws:
-        """Draws in steps of the same size."""
+        """Return draws with the step size of a stream."""
         return cls(**{f.name: getattr(stream, f.name) for f in fields(Stream)}, chances=chances)
 
     def _reset(self) -> None:
@@ -36,5 +36,5 @@ class Draws(Stream):
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         random = generator("draws", self.seed, pass_, lane, start)
         ids = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
-        # In order of id, a chunk's rows are neighbours; the window is shuffled anyway.
+        # Sorted by id, so that a chunk's rows are neighbours; the window is shuffled later.
         return np.sort(ids), random.integers(self.assembly.dataset.full_rounds, size=stop - start), set()

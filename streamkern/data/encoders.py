@@ -1,4 +1,4 @@
-"""Fitted transforms of single columns: categories, heavy tails, dates. Each replaces a column where it stands."""
+"""Fitted transforms of single columns: categories, heavy tails, dates. Each replaces a column in place."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 Names = tuple[str, ...] | None
-"""Names of features, or None where they have none."""
+"""Names of features, or None."""
 
 Unknown = Literal["missing", "error", "ignore"]
 """Treatments of a category that training did not see."""
 
 _FOLDS = 0x666F6C64  # name of the draw of folds
 _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
-"""Parts of a date, and how many features each makes."""
+"""Parts of a date, and the number of features of each."""
 
 
 @dataclass(eq=False)
 class Lookup:
-    """Look-ups of encoders while they encode rows: the text of a number, and a count of unknown categories.
+    """The texts of encoded numbers, and counts of unknown categories, while rows are encoded.
 
     Attributes:
         unseen: rows with a category that training did not see, by column.
@@ -41,7 +41,7 @@ class Lookup:
     unseen: Counter[str] = field(default_factory=Counter)
 
     def count(self, name: str, strange: Array) -> None:
-        """Count the rows, a mask, that are strange in a column."""
+        """Count the rows with an unknown category in a column; ``strange`` is their mask."""
         if rows := int(strange.sum()):
             self.unseen[name] += rows
 
@@ -55,7 +55,7 @@ class Lookup:
 
 
 def category_text(number: float, word: str | None = None) -> str:
-    """A category for people: its text, or the number, so that it is not mistaken for another."""
+    """Return a category's text or number for messages, unambiguously."""
     if word is not None:
         return word
     if np.isnan(number):
@@ -65,10 +65,10 @@ def category_text(number: float, word: str | None = None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Encoder(ABC):
-    """A fitted transform of some columns, each in the place where it stands; other columns stay.
+    """A fitted transform that replaces some columns in place; other columns stay.
 
     Args:
-        n_in: columns of a row that comes in.
+        n_in: columns of an input row.
         columns: positions of the columns, ascending.
     """
 
@@ -77,7 +77,7 @@ class Encoder(ABC):
 
     @property
     def made(self) -> list[int]:
-        """Number of features that are made of each of the columns."""
+        """Number of output features for each of the columns."""
         return [1] * len(self.columns)
 
     @property
@@ -102,7 +102,7 @@ class Encoder(ABC):
         return tuple(itertools.chain.from_iterable(made))
 
     def _named(self, name: str, number: int) -> list[str]:
-        """Names of the features that are made of a column with a name: ``columns[number]``."""
+        """Names of the output features of ``columns[number]``, a column with a name."""
         return [name]
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -110,7 +110,7 @@ class Encoder(ABC):
         return {"name": type(self).__name__, "n_in": self.n_in, "columns": list(self.columns), **facts}, arrays
 
     def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The rest of the description, for ``load_encoder``: as JSON, and arrays of all columns end to end."""
+        """Return the rest of the description for ``load_encoder``: JSON data, and all columns' arrays concatenated."""
         return {}, {}
 
     @property
@@ -120,7 +120,7 @@ class Encoder(ABC):
         return positions and list(self.columns) == sorted(set(self.columns))
 
     def _around(self, X: Array) -> tuple[Array, IntArray]:
-        """Rows that go out, with the other columns in their places and zeros elsewhere; and ``begins``."""
+        """Return output rows, with the other columns copied and zeros elsewhere; and ``begins``."""
         begins = self.begins()
         out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
         rest = np.ones(self.n_in, dtype=bool)
@@ -132,14 +132,15 @@ class Encoder(ABC):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Encode(Encoder):
-    """Columns of categories as indicators, or as codes.
+    """Encode columns of categories as indicators or codes.
 
     Args:
         categories: the values of each column, ascending; NaN, a missing value, last.
         one_hot: whether a column becomes an indicator for each category, or one code: the category's rank.
-        unknown: of a category that training did not see: ``missing`` to take it for a missing value, ``error``, or
-            ``ignore``. Where training had no missing value, and for ``ignore``: indicators of 0, or the code −1.
-        labels: names of the columns, for messages; none where they have none.
+        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value, ``error``
+            raises DataError, ``ignore`` gives indicators of 0 or the code −1, as ``missing`` does if training had no
+            missing value.
+        labels: names of the columns, for messages; empty without names.
         words: texts of the categories of each column; None for a number.
     """
 
@@ -183,7 +184,7 @@ class Encode(Encoder):
         )
 
     def _texts(self, number: int) -> list[str]:
-        """The categories of a column, for people."""
+        """Return the categories of a column, for messages."""
         values = self.categories[number]
         words = self.words[number] if self.words else (None,) * len(values)
         return [category_text(value, word) for value, word in zip(values, words, strict=True)]
@@ -207,24 +208,24 @@ class Encode(Encoder):
 
 
 def located(x: Array, values: Array) -> tuple[IntArray, Array]:
-    """Ranks of values among ascending categories, of which NaN is the last, and whether each is one of them."""
+    """Return ranks of values among ascending categories (NaN last), and whether each value is a category."""
     codes = np.minimum(np.searchsorted(values, x), len(values) - 1)
     return codes, (values[codes] == x) | (np.isnan(values[codes]) & np.isnan(x))
 
 
 QUANTILE = " (quantile)"
-"""Suffix of the name of a number in that of its quantiles."""
+"""Suffix that makes a column's name the name of its quantiles."""
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class Curves(Encoder):
-    """Columns along piecewise linear curves, such as to normal quantiles; beyond their ends the curves are level.
+    """Map columns by piecewise linear curves, such as to normal quantiles; beyond their ends curves are constant.
 
     Args:
         knots: ascending values of each column, shape (k,).
         heights: the value of the curve at each knot.
-        kept: whether the columns stay as they are, and their curves are appended after all columns.
+        kept: whether the columns are kept, and the mapped values appended after all columns.
     """
 
     knots: tuple[Array, ...]
@@ -261,20 +262,20 @@ class Curves(Encoder):
 
 
 BY_VALUE = " (by value)"
-"""Suffix of the name of a number in that of its copy, of which each value is a category."""
+"""Suffix that makes a column's name the name of its copy with values as categories."""
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class ByValue(Encoder):
-    """Columns of numbers once more, after all columns: each value of a copy is a category."""
+    """Append copies of columns of numbers after all columns: each value of a copy is a category."""
 
     @property
     def n_out(self) -> int:
         return self.n_in + len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        # As float32 has the numbers: 0.1 is the same value in either precision.
+        # Rounded to float32, so that 0.1 is the same value in both precisions.
         copies = X[:, list(self.columns)].astype(np.float32)
         return np.concatenate([X, copies.astype(X.dtype)], axis=1)
 
@@ -285,13 +286,13 @@ class ByValue(Encoder):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Calendar(Encoder):
-    """Columns of seconds since 1970 as parts of the calendar; periodic parts become a sine and a cosine.
+    """Replace columns of seconds since 1970 by parts of the calendar; periodic parts become a sine and a cosine.
 
-    A missing time is missing in all parts. Features are called ``column.part``, with ``.sin`` and ``.cos`` where there
-    are two; the time has the column's name.
+    A missing time is missing in all parts. Features are called ``column.part``, with ``.sin`` and ``.cos`` for periodic
+    parts; ``time`` keeps the column's name.
 
     Args:
-        parts: what is made of each: ``time`` (the seconds), ``year``; ``month``, ``day`` (of the month), ``yearday``,
+        parts: parts of each column: ``time`` (the seconds), ``year``; ``month``, ``day`` (of the month), ``yearday``,
             ``weekday``, ``hour`` (with minutes and seconds), which make two features each.
     """
 
@@ -352,17 +353,17 @@ def _calendar(x: Array, parts: Sequence[str]) -> list[Array]:
 @serializable
 @dataclass(frozen=True, eq=False)
 class TargetMeans(Encoder):
-    """Columns of categories as the mean target of each category, drawn towards the mean of all rows.
+    """Replace columns of categories by each category's mean target, shrunk towards the mean of all rows.
 
-    A training row takes the means of the other folds, so that its own target is not among its features; which fold a
-    row is in is a hash of its id. Other rows take the means of all: see ``final``.
+    A training row gets the means over the other folds, so that its own target does not enter its features; its fold is
+    a hash of its id. Other rows get means over all rows: see ``final``.
 
     Args:
         categories: values of each column, ascending, NaN last.
-        means: of each column, shape (folds + 1, categories + 1, outputs): the last fold is of all rows, and the last
-            category is one that training did not see.
-        folds: folds of training rows; 0 to take the means of all.
-        labels: names of the columns; none where they have none.
+        means: for each column, shape (folds + 1, categories + 1, outputs): the last entry of the first axis is over all
+            rows, the last of the second is for a category that training did not see.
+        folds: folds of training rows; 0 for the means over all rows.
+        labels: names of the columns; empty without names.
     """
 
     categories: tuple[Array, ...]
@@ -380,7 +381,7 @@ class TargetMeans(Encoder):
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
             codes, known = located(x, values)
-            # Another number is nothing to tell.
+            # For a copy of numbers, an unseen number is not reported.
             if lookup is not None and not (name := _label(self, number)).endswith(BY_VALUE):
                 lookup.count(name, ~known & ~np.isnan(x))
             unknown = len(values) - 1 if np.isnan(values[-1]) else len(values)
@@ -388,7 +389,7 @@ class TargetMeans(Encoder):
         return out
 
     def final(self) -> TargetMeans:
-        """For rows that are not those of training: the means of all."""
+        """Return the transform for rows other than the training rows: means over all rows."""
         return replace(self, means=tuple(means[-1:] for means in self.means), folds=0)
 
     def _named(self, name: str, number: int) -> list[str]:
@@ -411,14 +412,14 @@ class TargetMeans(Encoder):
 
 
 def folds_of(ids: IntArray, folds: int) -> IntArray:
-    """The fold of each row, from its id alone: shape (n,)."""
+    """Return the fold of each row, a function of its id: shape (n,)."""
     return (row_hash(ids, _FOLDS) % np.uint64(folds)).astype(np.int64)
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class Keep(Encoder):
-    """Some of the columns: ``columns`` are those that stay."""
+    """Keep some of the columns, ``columns``, and drop the others."""
 
     @property
     def n_out(self) -> int:
@@ -467,11 +468,11 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
 
 
 def _label(encoder: Encode | TargetMeans, number: int) -> str:
-    """A column in messages: by its name, or its position if it has none."""
+    """Return a column's name, or its position, for messages."""
     return encoder.labels[number] if encoder.labels else str(encoder.columns[number])
 
 
 def _are_categories(encoder: Encode | TargetMeans) -> bool:
-    """Return True if each column has categories, of numbers."""
+    """Return True if each column has categories, and all are numbers."""
     filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in encoder.categories)
     return filled and len(encoder.categories) == len(encoder.columns)

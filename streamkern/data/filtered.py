@@ -1,4 +1,4 @@
-"""A source of some of the rows of another."""
+"""A source of selected rows of another source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamkern.types import IntArray, Rows
 
 
 class FilteredSource(DerivedSource):
-    """The rows of a source that rules choose, in stored order; a chunk without any is left out and never read."""
+    """The rows of a source that rules select, in stored order; a chunk without selected rows is never read."""
 
     def __init__(self, source: Source, rules: Sequence[Chooser]) -> None:
         super().__init__(source)
@@ -31,14 +31,14 @@ class FilteredSource(DerivedSource):
         return digest("filtered", self.source.fingerprint, [rule.to_json() for rule in self._rules])
 
     def ids(self, chunk: int) -> IntArray:
-        """Return the row numbers that the rows of a chunk have in the other source, ascending, shape (n,)."""
+        """Return the original row numbers of a chunk's rows, ascending, shape (n,)."""
         check_chunk(chunk, self.bounds)
         start, stop = self.source.bounds[self._chunks[chunk] :][:2].tolist()
         ids = chosen(self._rules, start, stop)
         return np.arange(start, stop, dtype=np.int64) if ids is None else ids
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes: all its rows, before some are chosen."""
+        """Return the bytes of reading a chunk: all its rows, before the selection."""
         found = self.source.reading()
         whole = 0 if self.source.in_memory else int(np.diff(self.source.bounds).max(initial=0)) * found.row
         return found._replace(decoding=found.decoding + whole)
@@ -59,5 +59,5 @@ class FilteredSource(DerivedSource):
         return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
 
     def _local(self, chunk: int) -> IntArray:
-        """Positions of the rows of a chunk in that of the other source."""
+        """Return positions of a chunk's rows in the original chunk."""
         return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

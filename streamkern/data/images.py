@@ -1,4 +1,4 @@
-"""Augmentations of rows that are images, stored as height x width (x channels) in that order."""
+"""Augmentations of images: rows are pixels in the order height x width (x channels)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Shape = tuple[int, int] | tuple[int, int, int]
 
 @dataclass(frozen=True)
 class RandomCrop(Parameters):
-    """Pads an image on every side and cuts its size out again at a random place, uniform among all.
+    """Pad an image on every side, and crop it to its size at a position drawn uniformly.
 
     The shift is at most ``padding`` pixels either way, as in LeCun et al. (1998) and He et al. (2016).
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
         padding: pixels on each side.
-        value: of the padding, in units of the scaled features.
+        value: value of the padding, in units of the scaled features.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -59,11 +59,11 @@ class RandomCrop(Parameters):
 
 @dataclass(frozen=True)
 class HorizontalFlip(Parameters):
-    """Mirrors an image left to right with a probability.
+    """Mirror an image left to right with a probability.
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
-        probability: of being mirrored.
+        probability: probability of mirroring.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -85,19 +85,19 @@ class HorizontalFlip(Parameters):
 
 @dataclass(frozen=True)
 class RandomErasing(Parameters):
-    """Overwrites a random rectangle of an image with a value, with a probability.
+    """Overwrite a random rectangle of an image with a value, with a probability.
 
     Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1: the rectangle's share of the
-    image is uniform in ``area``, its aspect ratio (height to width) in ``aspect``, its place uniform. Where the paper
-    draws again until it fits, a side longer than the image's is cut to it, so that a row takes five numbers; and the
-    aspect ratio is uniform in its logarithm, so that high and wide are as likely.
+    image is uniform in ``area``, its aspect ratio (height to width) in ``aspect``, its position uniform. The paper
+    draws again until the rectangle fits; here a side longer than the image's is cut, so that each row takes five random
+    numbers. The logarithm of the aspect ratio is uniform, so that tall and wide are equally likely.
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
-        probability: of a rectangle.
+        probability: probability of a rectangle.
         area: least and largest share of the image.
         aspect: least and largest ratio of height to width.
-        value: of the erased pixels, in units of the scaled features.
+        value: value of the erased pixels, in units of the scaled features.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -127,14 +127,14 @@ class RandomErasing(Parameters):
         images = _images(X, self)
         u = uniform_rows(seed, copies, row_ids, 5)
         top, left, bottom, right = self._rectangles(u, *images.shape[1:3])
-        bottom[u[:, 0] >= self.probability] = 0  # no line is left
+        bottom[u[:, 0] >= self.probability] = 0  # the whole height is erased
         lines, pixels = np.arange(images.shape[1]), np.arange(images.shape[2])
         high = (lines >= top[:, None]) & (lines < bottom[:, None])
         wide = (pixels >= left[:, None]) & (pixels < right[:, None])
         np.copyto(images, self.value, where=(high[:, :, None] & wide[:, None, :])[..., None])
 
     def _rectangles(self, u: Array, height: int, width: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """First and last + 1 line and pixel of a rectangle for each row of ``u``, shape (n, 5)."""
+        """Return the first and last + 1 line and pixel of a rectangle for each row of ``u``, shape (n, 5)."""
         area = (self.area[0] + u[:, 1] * (self.area[1] - self.area[0])) * height * width
         low, high = np.log(self.aspect)
         aspect = np.exp(low + u[:, 2] * (high - low))
@@ -156,7 +156,7 @@ def _require_shape(augmentation: Any) -> None:
 
 
 def _images(X: Array, augmentation: Any) -> Array:
-    """Rows as images (n, height, width, channels): a view.
+    """Return a view of the rows as images (n, height, width, channels).
 
     Raises:
         DataError: a row does not have as many features as an image.

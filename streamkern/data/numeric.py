@@ -1,4 +1,4 @@
-"""Choice of the columns of numbers that get companions: their normal quantiles, and means of the target."""
+"""Choice of the columns of numbers to which normal quantiles or means of the target are appended."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from streamkern.storage.base import Source
 from streamkern.types import Array
 
 FEW_VALUES = 10
-"""Different values up to which a column says all there is: neither quantiles nor means by value are made of it."""
+"""Most distinct values of a column to which neither quantiles nor means by value are appended."""
 
 MOST_NUMBERS = 100
-"""Columns of numbers up to which each is joined by its normal quantiles; of more, those with heavy tails."""
+"""Most columns of numbers to all of which quantiles are appended; if there are more, only those with heavy tails."""
 
 HEAVY_TAILS = 10.0
-"""Excess kurtosis of heavy tails; an exponential distribution has 6."""
+"""Excess kurtosis from which tails count as heavy; an exponential distribution has 6."""
 
 MOST_VALUES = 255
-"""Different values of a column up to which it is joined by the mean target of each."""
+"""Most distinct values of a column to which the mean target of each is appended."""
 
 ROWS_A_VALUE = 20
-"""Rows of the sample for each of them, at least."""
+"""Minimum number of sampled rows for each distinct value."""
 
 TELLS_MORE = 0.003
 """Share of the target's variance that means by value must explain beyond means of neighbouring values."""
@@ -36,15 +36,15 @@ TELLS_MORE = 0.003
 _REACHES = (1, 2, 4, 8)  # neighbours on each side
 
 SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
-"""Rows that medians, tails and quantiles are taken of, at most, and their bytes; before that, of the first chunk."""
+"""Most rows, and bytes, of the sample for medians, tails and quantiles; or of the first chunk, before the sweep."""
 
 
 class Joined(NamedTuple):
-    """Columns of numbers that are joined by something.
+    """Columns of numbers to which features are appended.
 
     Attributes:
-        quantiles: by their normal quantiles.
-        means: by the mean target of each of their values.
+        quantiles: columns to which normal quantiles are appended.
+        means: columns to which the mean target of each value is appended.
     """
 
     quantiles: list[int]
@@ -52,14 +52,14 @@ class Joined(NamedTuple):
 
 
 def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
-    """The columns of numbers that are joined, by a sample.
+    """Return the columns of numbers to which quantiles or means are appended, chosen on a sample.
 
-    By quantiles, of up to ``MOST_NUMBERS`` columns each with more than a few values; of more, those with heavy tails. A
-    kernel then sees how far two values are apart, and how far their ranks. Neither alone will do: beyond the last
-    quantile a curve is level, and of a column with heavy tails nearly all values lie in one place.
+    Quantiles: all columns with more than a few values, if there are up to ``MOST_NUMBERS`` columns; else those with
+        heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last quantile
+        the curve is constant, and in a column with heavy tails nearly all values are close together.
 
-    By means of the target, those of up to ``MOST_NUMBERS`` columns whose values come again and again may be: numbers
-    that are codes, or amounts that a law fixes. See ``explains_more``.
+    Means of the target: among up to ``MOST_NUMBERS`` columns, candidates are those with many repeated values, such as
+        codes, or amounts fixed by law. See ``explains_more``.
     """
     found = Joined([], [])
     for j in columns:
@@ -74,7 +74,7 @@ def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
 
 
 def units_differ(X: Array) -> bool:
-    """Return True if the units of features differ among these rows, of finite numbers: others are refused later."""
+    """Return True if the units of features differ among these rows; values that are not finite are refused later."""
     with np.errstate(over="ignore", invalid="ignore"):  # the run refuses rows that overflow, and names them
         variance = X.var(axis=0)
     return bool(np.isfinite(variance).all()) and Units().differ(variance)
@@ -84,12 +84,12 @@ _AT_FIRST: WeakKeyDictionary[Source, dict[tuple[int, ...], Joined]] = WeakKeyDic
 
 
 def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) -> Joined:
-    """``joined_columns`` by the first chunk, which is read for it once.
+    """Return ``joined_columns`` for the first chunk, which is read once for this purpose.
 
     Args:
         source: stored rows.
-        columns: of numbers.
-        alike: whether also where the units of the columns are alike.
+        columns: columns of numbers.
+        alike: whether to choose columns even if their units are alike.
     """
     known, key = _AT_FIRST.setdefault(source, {}), tuple(columns)
     if key not in known and len(source.bounds) > 1 and key:
@@ -99,22 +99,22 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
             X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
             if alike or units_differ(X):
                 known[key] = joined_columns(X, columns)
-        except StreamkernError:  # the run reports it, with the damaged place or the memory needed
+        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
             pass
     return known.get(key, Joined([], []))
 
 
 def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
-    """Return True if means of the target by value are not predicted by those of neighbouring values.
+    """Return True if means of the target by value explain more than means of neighbouring values.
 
-    Means by value and means of neighbouring values (the value among them) are compared on rows of a fold by those of
-    the other folds. The first have to explain ``TELLS_MORE`` of the variance more, and more than two standard errors.
+    Both are estimated on the other folds and compared on a fold's rows; a value counts as its own neighbour. Means by
+    value must explain ``TELLS_MORE`` of the variance more, and more than two standard errors.
 
     Args:
         mass: weight of the rows of each fold with each value, values ascending: shape (folds, values).
         sums: weighted targets less their mean, shape (folds, values, outputs).
-        smooth: weight of the mean of all rows in every mean.
-        variance: weighted squares of the targets less their mean, of all outputs.
+        smooth: weight of the overall mean in every mean.
+        variance: weighted sum of squares of the targets less their mean, over all outputs.
     """
     if not variance > 0:
         return False
@@ -133,14 +133,14 @@ def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> b
 
 
 def _window(A: Array, reach: int) -> Array:
-    """Sums along axis 1 over as many entries on each side."""
+    """Return sums along axis 1 over ``reach`` entries on each side."""
     ends = [(0, 0), (reach + 1, reach), *[(0, 0)] * (A.ndim - 2)]
     upto = np.cumsum(np.pad(A, ends), axis=1)
     return np.asarray(upto[:, 2 * reach + 1 :] - upto[:, : -2 * reach - 1])
 
 
 def _has_heavy_tails(x: Array) -> bool:
-    """Return True if a column's tails are so heavy that its standard deviation says little."""
+    """Return True if a column has heavy tails, so that its standard deviation is not a useful unit."""
     spread = x.std()
     if not spread > 0:
         return False

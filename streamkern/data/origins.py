@@ -1,4 +1,4 @@
-"""The stored column that each feature comes from, after preprocessing."""
+"""The stored column from which preprocessing made each feature."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import QUANTILE
 from streamkern.types import Array
 
-_MARK = "\0"  # separates the name of a column from the name of a feature made of it; occurs in no name
+_MARK = "\0"  # between a column's name and the suffix of a feature; occurs in no name
 
 
 class Features(NamedTuple):
     """The features of rows after preprocessing.
 
     Attributes:
-        names: of the features, or None.
-        origins: the stored column of each; None where a step mixes columns.
+        names: names of the features, or None.
+        origins: the stored column of each feature; None if a step mixes columns.
         categories: features that are indicators of one category each, column by column.
         stored: number of stored columns.
-        stored_names: their names, or None; those of the features where columns are mixed.
-        joined: pairs of a number and its quantiles.
+        stored_names: names of the stored columns, or None; names of the features if a step mixes columns.
+        joined: pairs of a number feature and its quantile feature.
     """
 
     names: tuple[str, ...] | None
@@ -33,13 +33,13 @@ class Features(NamedTuple):
     joined: tuple[tuple[int, int], ...] = ()
 
     def by_column(self, shares: Array) -> Array:
-        """Sums over the features of each stored column, shape (stored,); the shares themselves where columns are mixed.
+        """Return sums over each stored column's features, shape (stored,); the shares themselves if columns are mixed.
 
-        A number and its quantiles rise together, and so do the outputs along both: (√a + √b)² of their shares a and b.
-        All shares have the sum that they had.
+        A number and its quantiles rise together, so their shares a and b count as (√a + √b)². The sum of all shares is
+        preserved.
 
         Args:
-            shares: one for each feature, shape (d,).
+            shares: share of each feature, shape (d,).
         """
         if self.origins is None:
             return shares
@@ -51,7 +51,7 @@ class Features(NamedTuple):
 
 
 def features_of(dataset: Dataset) -> Features:
-    """Return the features of a dataset: steps name the features they make of a column after the column."""
+    """Return the features of a dataset, found by name: a feature's name starts with its column's name."""
     width = dataset.source.n_features
     marked: tuple[str, ...] | None = tuple(f"{column}{_MARK}" for column in range(width))
     for transform in dataset.transforms:

@@ -1,4 +1,4 @@
-"""Columns of values so far from 0 that float32 would keep too few digits of their differences."""
+"""Detection of columns with values so far from 0 that float32 keeps too few digits of their differences."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from streamkern.types import Array
 
 FAR = 1024.0
-"""Standard deviations from 0 beyond which a mean is an offset: float32 would round at 1/16,000 of one or more."""
+"""Standard deviations from 0 beyond which a mean is an offset: float32 rounds at 1/16,000 of one or more."""
 
 
 def far(mean: Array, spread: Array, least: float = FAR) -> Array:
-    """Mask of the columns that have an offset: |mean| > ``least`` standard deviations.
+    """Return a mask of the columns with an offset: |mean| > ``least`` standard deviations.
 
     Args:
-        mean: shape (k,).
+        mean: means, shape (k,).
         spread: standard deviations, shape (k,).
-        least: how many of them an offset is beyond.
+        least: threshold in standard deviations.
 
     Returns:
         Shape (k,), bool.

@@ -1,7 +1,7 @@
-"""Preprocessing as requested: steps that are fitted to the training rows, one sweep at most each.
+"""Preprocessing steps, as users request them; each is fitted to the training rows in at most one sweep.
 
-A step becomes a ``Transform`` (or, for scaling, a factor and a shift) that the dataset carries, the model keeps and
-prediction applies. Steps see rows as the steps before them leave them.
+A fitted step is a ``Transform`` (or, for scaling, a factor and a shift) of the dataset and the model; prediction
+applies it. A step sees rows after the steps before it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray, Parameters
 
 AUTOMATIC = "auto"
-"""The preprocessing that follows from the schema and the statistics of the rows."""
+"""Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows."""
 
 MEDIAN_BYTES = 32 << 20
-"""Most bytes of the rows that medians are taken over."""
+"""Most bytes of the rows used for medians."""
 
 Contribution = Callable[[tuple[Raw, str], Any], tuple[Any, ...]]
-"""The terms of a sum from the stored rows of a block, prepared by the steps before."""
+"""A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
 
 
 @runtime_checkable
 class Scaling(Protocol):
-    """A step that scales features: its factor and shift follow from statistics that a fit takes anyway."""
+    """A step that scales features, computed from the statistics of a fit without a further sweep."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Factor and shift, shape (d,), from each feature's range and moments."""
+        """Return factor and shift, shape (d,), from each feature's range and moments."""
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
@@ -44,30 +44,30 @@ class Scaling(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """Any other step: it learns in one sweep, and becomes a transform."""
+    """A step other than scaling: it learns in one sweep, and becomes a transform."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """Ascending ids of the rows that are swept over; None for all."""
+        """Return ascending ids of the rows to sweep over; None for all."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """The contribution of a block; None where nothing is to be learnt.
+        """Return the function that sums a block's terms; None if there is nothing to learn.
 
         Raises:
             UsageError: the step does not fit the dataset.
         """
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
-        """The transform, or several in order, from the sums over all rows.
+        """Return the transform, or several in order, from the sums over all rows.
 
         Raises:
             DataError: the rows do not allow it.
         """
 
     def width(self, dataset: Dataset) -> int:
-        """Features that go out for those of a dataset; taken from its first chunk where it depends on rows."""
+        """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
 
     def bytes(self, d: int) -> int:
-        """Most bytes that the sums hold, for rows of d features."""
+        """Return an upper bound of the sums' bytes, for rows of d features."""
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
@@ -78,16 +78,16 @@ Step = Scaling | Learning
 
 @dataclass(frozen=True)
 class Standardise(Parameters):
-    """Features to mean 0 and variance 1; a constant feature is only shifted.
+    """Scale features to mean 0 and variance 1; a constant feature is only shifted.
 
     Args:
-        columns: positions among the features as the steps before leave them; None for all of them.
+        columns: positions of features after the steps before; None for all.
     """
 
     columns: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.columns != ():  # where nothing is to be scaled
+        if self.columns != ():  # there are no columns to scale
             require_columns(self)
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -112,7 +112,7 @@ class UnitRange(Parameters):
 
 
 def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
-    """The dataset with a scaling step on top of the scaling it has.
+    """Return the dataset with a scaling step after its present scaling.
 
     Args:
         dataset: training rows, augmented or not; augmentations come after.
@@ -131,22 +131,22 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
 
 @dataclass(frozen=True)
 class Units(Standardise):
-    """Standardise where the units of features differ; leave rows of one unit, such as images, as they are.
+    """Standardise features if their units differ; leave rows of one unit, such as images, unchanged.
 
-    Units differ where a few features make all of the distance between rows: where the effective number of features,
-    (Σ v)² / Σ v² of their variances v, is below a quarter of those that vary (less one in both numbers).
+    Units differ if a few features dominate the distance between rows: if the effective number of features, (Σ v)² / Σ
+        v² for their variances v, is below a quarter of the number of varying features (both numbers less one).
     """
 
     def differ(self, variance: Array) -> bool:
-        """Return True if the units of features of these variances differ."""
+        """Return True if the units of features with these variances differ."""
         return share_of_features(variance) < UNITS_DIFFER
 
     def reason(self, variance: Array, differ: bool = False) -> str:
-        """The scaling of features of these variances, and its reason, in a sentence.
+        """Return the scaling for these variances and its reason, as a sentence.
 
         Args:
-            variance: of the features, shape (d,).
-            differ: whether a sample has said so already.
+            variance: variances of the features, shape (d,).
+            differ: whether a sample has already shown that units differ.
         """
         v = variance[variance > 0]
         effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
@@ -160,7 +160,7 @@ UNITS_DIFFER = 0.25
 
 
 def share_of_features(variance: Array) -> float:
-    """Share of the features that vary which make the distance between rows, in [0, 1]; 1 where at most one varies."""
+    """Return the effective share of varying features in row distances, in [0, 1]; 1 if at most one feature varies."""
     v = variance[variance > 0]
     if len(v) < 2:
         return 1.0
@@ -169,7 +169,7 @@ def share_of_features(variance: Array) -> float:
 
 
 class Swept(Parameters):
-    """Base class of steps that learn from all rows, and leave them as wide as they are."""
+    """Base class of steps that learn from all rows and do not change their width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
         return None
@@ -190,7 +190,7 @@ class WithoutSweep(Swept):
 
 @dataclass(frozen=True)
 class Normalise(WithoutSweep):
-    """Every row to Euclidean norm 1; a row of zeros stays."""
+    """Scale every row to Euclidean norm 1; a row of zeros is unchanged."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         return UnitRows(dataset.n_features)
@@ -198,14 +198,14 @@ class Normalise(WithoutSweep):
 
 @dataclass(frozen=True)
 class RandomProjection(WithoutSweep):
-    """Rows times a random matrix R, shape (d, width): distances are kept to about √(8 ln n / width).
+    """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
 
-    Johnson and Lindenstrauss (1984). R is a function of the seed, which a model keeps; R itself is in memory.
+    Johnson and Lindenstrauss (1984). A model saves the seed of R; R itself is kept in memory.
 
     Args:
         components: columns of R.
-        density: share of the entries that are not 0 (Li, Hastie, Church 2006); None for normal entries.
-        seed: which matrix.
+        density: share of nonzero entries (Li, Hastie, Church 2006); None for normal entries.
+        seed: seed of the matrix.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -273,10 +273,10 @@ class Impute(Parameters):
         return {"mean": sum_present, "median": rows_themselves, "constant": constant}[self.policy]
 
     def _chosen(self, dataset: Dataset) -> IntArray:
-        """Positions of the features to fill.
+        """Return positions of the features to fill.
 
         Raises:
-            UsageError: a named feature is a category, or is not there.
+            UsageError: a named feature is a category, or does not exist.
         """
         d, categories = dataset.n_features, category_positions(dataset)
         if self.columns is None:
@@ -292,7 +292,7 @@ class Impute(Parameters):
         return np.array(found, dtype=np.int64)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """The transform with the values found.
+        """Return the transform with the fitted values.
 
         Raises:
             DataError: a feature has no value in any row.
@@ -327,24 +327,24 @@ class Impute(Parameters):
         return Fill(values, marked)
 
     def width(self, dataset: Dataset) -> int:
-        """The same, and at most an indicator each."""
+        """Return the number of features, with an indicator for each as an upper bound."""
         if not self.indicator:
             return dataset.n_features
         named = dataset.n_features if self.columns is None else len(self.columns)
         return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
 
     def bytes(self, d: int) -> int:
-        """Two numbers a feature; for medians the rows, joined, and a column of them."""
+        """Return the bytes: two numbers a feature; for medians the rows, joined, and one of their columns."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
 
 class Present:
-    """Numbers and means of the values that are there; adds by the parallel rule of Chan, Golub, LeVeque (1979).
+    """Counts and means of values that are not missing; adds by the parallel rule of Chan, Golub, LeVeque (1979).
 
     Args:
         count: shape (d,).
         mean: shape (d,), float64; 0 for a column without values.
-        rows: with the missing ones, shape (d,).
+        rows: rows including missing values, shape (d,).
     """
 
     def __init__(self, count: Array, mean: Array, rows: Array) -> None:
@@ -360,18 +360,19 @@ class Present:
 
 
 def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-    """Contributes numbers and means of the values that are there."""
+    """Return counts and means of the values of a block that are not missing."""
     X = block[0].X.astype(np.float64)
     missing = np.isnan(X)
     count = (~missing).sum(axis=0)
-    pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)  # sums about it keep their digits
+    # Sums about a pivot among the values keep their digits.
+    pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)
     with np.errstate(invalid="ignore"):  # the statistics refuse infinite values
         centred = np.where(missing, 0.0, X - pivot)
         return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 
 
 class Pieces:
-    """Arrays of rows; adds by joining.
+    """Arrays of rows; adding joins them.
 
     Args:
         pieces: arrays of shape (b, d).
@@ -385,12 +386,12 @@ class Pieces:
 
 
 def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-    """Contributes its rows."""
+    """Return the rows of a block."""
     return (Pieces((block[0].X.astype(np.float64),)),)
 
 
 def category_positions(dataset: Dataset) -> tuple[int, ...]:
-    """Positions of the features that are categories and are not encoded yet."""
+    """Return positions of the categories that are not encoded yet."""
     schema, names = dataset.source.schema, dataset.columns
     if schema is None or names is None:
         return ()
@@ -409,7 +410,7 @@ def _is_encoded(dataset: Dataset, name: str) -> bool:
 
 
 def require_columns(step: Any) -> None:
-    """Make the columns of a step a tuple, and raise UsageError unless they are names or positions, or None."""
+    """Convert the columns of a step to a tuple; raise UsageError unless they are names, positions or None."""
     columns = step.columns
     if columns is None:
         return
@@ -424,11 +425,11 @@ def require_columns(step: Any) -> None:
 
 
 def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str) -> tuple[int, ...]:
-    """Positions of features that are given by name or position, ascending.
+    """Return ascending positions of features given by name or position.
 
     Raises:
-        UsageError: one is not there, or is given twice.
-        DataError: a name is not there.
+        UsageError: a position is out of range, or a column is given twice.
+        DataError: a name does not exist.
     """
     d = dataset.n_features
     found = []
@@ -445,7 +446,7 @@ def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str)
 
 
 def require_steps(steps: Any, where: str) -> None:
-    """Raises UsageError unless these are steps, or the word for the automatic ones."""
+    """Raise UsageError unless ``steps`` are preprocessing steps or "auto"."""
     if isinstance(steps, str) and steps == AUTOMATIC:
         return
     if isinstance(steps, list | tuple) and all(
@@ -458,12 +459,12 @@ def require_steps(steps: Any, where: str) -> None:
 
 
 def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
-    """The dataset as wide as the steps are expected to make it: for projections, not for reading."""
+    """Return the dataset with the expected width after the steps, to estimate costs; it cannot be read."""
     d = dataset.n_features
     for step in steps:
         if isinstance(step, Learning):
             wide = step.width(dataset)
-            # A projection learns nothing, so it is known before the fit.
+            # A random projection learns nothing from rows, so its transform is known before the fit.
             known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
             dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
             d = wide
@@ -471,7 +472,7 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
 
 
 def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
-    """Most bytes that the sums of one of the steps hold."""
+    """Return the largest number of bytes of one step's sums."""
     d = expected(dataset, steps).widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
 

@@ -1,4 +1,4 @@
-"""Search for the chunks of a source that cannot be read, before the others are used."""
+"""Search for corrupt chunks, before the other chunks are used."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from streamkern.errors import CorruptChunkError
 from streamkern.storage.base import Source
 
-_THREADS = 4  # a chunk each: reading waits for the disk or the network more than for the processor
+_THREADS = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
 
 
 class Quarantined(NamedTuple):
-    """Rows that are left out because their chunk is corrupt.
+    """A range of rows excluded because their chunk is corrupt.
 
     Attributes:
         start: id of the first row.
         stop: id of the last row + 1.
-        where: the chunk in words.
-        why: the error of reading it.
+        where: the chunk's description.
+        why: the error when reading the chunk.
     """
 
     start: int
@@ -29,10 +29,10 @@ class Quarantined(NamedTuple):
 
 
 def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
-    """Read every chunk once and say which are corrupt, in ascending order of rows.
+    """Read every chunk once and return the corrupt ones, in ascending order of rows.
 
     Raises:
-        StorageError: the store cannot be read, which says nothing about its chunks.
+        StorageError: the store cannot be reached, so its chunks cannot be judged.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkern-verify") as pool:
         found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))

@@ -1,4 +1,4 @@
-"""Reading chunks once: a thread-safe cache with a budget in bytes."""
+"""A thread-safe cache of chunks with a budget in bytes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from streamkern.storage.base import Source
 from streamkern.types import Array
 
 AT_ONCE = 8
-"""Chunks of a store that are read at a time."""
+"""Chunks of a remote store that are read concurrently."""
 
 
 KEPT_BYTES = 16 << 20
-"""Bytes of chunks that a scan keeps: neighbouring blocks share one."""
+"""Bytes of chunks that a scan keeps, since neighbouring blocks share a chunk."""
 
 
 def reading_bytes(source: Source, readers: int) -> int:
-    """Bytes that threads hold which go through chunks of a source: each has one, and reads the next."""
+    """Return bytes of chunks while threads read a source in order: each has one chunk, and reads the next."""
     row, decoding, once, libraries = source.reading()
     chunks, largest = len(source.bounds) - 1, int(np.diff(source.bounds).max(initial=0))
     rows = 0 if source.in_memory else min(2 * readers, chunks) * largest * row
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows; a text that rows share counts once."""
+        """Bytes of the rows; a text shared by rows counts once."""
         size = sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
         if self.y is not None and self.y.dtype == object:
             size += sum(map(sys.getsizeof, {id(text): text for text in self.y.reshape(-1).tolist()}.values()))
@@ -50,15 +50,15 @@ class Chunk(NamedTuple):
 
 
 class Reader:
-    """Chunks of a dataset's source, kept while they fit.
+    """Read chunks of a dataset's source, and keep them as long as they fit.
 
-    Two threads that want one chunk read it once. Each thread's most recent chunk stays, even over the budget: threads
-    that go through chunks of their own do not push out one another's. A read that fails leaves nothing behind.
+    If two threads request a chunk, it is read once. Each thread's most recent chunk stays, even above the budget, so
+    that threads do not evict one another's. A failed read leaves nothing in the cache.
 
     Attributes:
-        remote: whether a read is a round trip to a store.
-        wanted: sets of chunks that will be requested again; the others go first. Lanes that take turns, each with
-            chunks of its own, would otherwise lose them just before their turn.
+        remote: whether a read is a request to a remote store.
+        wanted: sets of chunks that will be requested again; other chunks are evicted first. Lanes take turns, each with
+            its own chunks, and would otherwise lose them just before their turn.
     """
 
     def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
@@ -78,7 +78,7 @@ class Reader:
         self._pool: ThreadPoolExecutor | None = None
 
     def chunk(self, index: int) -> Chunk:
-        """One chunk, from the cache or from the source."""
+        """Return a chunk, from the cache or from the source."""
         mine: tuple[int, Chunk] | None = getattr(self._mine, "chunk", None)
         if mine is not None and mine[0] == index:
             return mine[1]
@@ -87,10 +87,10 @@ class Reader:
         return found
 
     def ahead(self, indices: Iterable[int]) -> None:
-        """Begin to read chunks that will be requested, several at a time: a read is a round trip to a store.
+        """Prefetch chunks, several at a time, because each read of a remote store waits for the network.
 
-        Chunks being read count as kept, in place of chunks that nobody will request. Those that do not fit are read on
-        request.
+        Chunks being read count towards the budget, and replace chunks that are not wanted. Chunks that do not fit are
+        read when they are requested.
         """
         for index in indices:
             size = self._row_bytes * int(self._bounds[index + 1] - self._bounds[index])
@@ -113,14 +113,14 @@ class Reader:
     def _fetch(self, index: int) -> None:
         try:
             self._shared(index)
-        except Exception:  # raised for the caller that requests the chunk
+        except Exception:  # raised again when the chunk is requested
             pass
         finally:
             with self._lock:
                 del self._sent[index]
 
     def _shared(self, index: int) -> Chunk:
-        """One chunk, which is read by one thread at a time."""
+        """Return a chunk; only one thread reads it."""
         with self._lock:
             found = self._look(index)
             gate = self._reading.setdefault(index, threading.Lock()) if found is None else None
@@ -144,14 +144,14 @@ class Reader:
         chunk = Chunk(rows.X, rows.y, int(self._bounds[index]), rows.w)
         with self._lock:
             self._reading.pop(index, None)
-            if index not in self._chunks:  # an old gate may have let two threads in
+            if index not in self._chunks:  # with a replaced lock, two threads may have read the chunk
                 self._chunks[index] = chunk
                 self._held += chunk.nbytes
             others_sent = sum(size for sent, size in self._sent.items() if sent != index)
             while self._held + others_sent > self.cache_bytes and len(self._chunks) > 1:
                 keep = {index}.union(*self.wanted)
                 spare = (held for held in self._chunks if held not in keep)
-                # Where not even the wanted fit, the one just used is the one whose turn comes last.
+                # If not even the wanted chunks fit, evict the one used last: its next turn is furthest away.
                 others = (held for held in reversed(self._chunks) if held != index)
                 least = next(chain(spare, others))
                 self._held -= self._chunks.pop(least).nbytes

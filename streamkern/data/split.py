@@ -1,4 +1,4 @@
-"""Choosing rows by a hash of their ids: chunk-invariant splits, samples and draws, without reading a row."""
+"""Selection of rows by a hash of their ids: splits, samples and draws that read no row and do not depend on chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamkern.rng import row_hash
 from streamkern.types import IntArray
 
 HASH_SPAN = 1 << 64
-_ID_BLOCK = 1 << 16  # row ids hashed at a time: half a megabyte stays in the cache
+_ID_BLOCK = 1 << 16  # row ids hashed at once: half a megabyte fits in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rule:
     high: int = HASH_SPAN
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Mask of the chosen rows, shape (n,)."""
+        """Return a mask of the selected rows, shape (n,)."""
         h = row_hash(row_ids, *self.key)
         kept = h >= np.uint64(self.low) if self.low else np.ones(len(h), dtype=bool)
         if self.high < HASH_SPAN:
@@ -34,17 +34,17 @@ class Rule:
         return kept
 
     def to_json(self) -> list[Any]:
-        """Description of the rule, for fingerprints."""
+        """Return the rule's description, for fingerprints."""
         return [list(self.key), self.low, self.high]
 
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Rows by their ids: a choice that depends on the values of the rows. It takes 8 bytes a row.
+    """Rows listed by id, for a selection that depends on the rows' values. Takes 8 bytes a row.
 
     Args:
         ids: ascending, shape (k,).
-        others: whether all other rows are chosen, and not these.
+        others: whether to select all other rows instead.
     """
 
     ids: IntArray
@@ -63,7 +63,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Without:
-    """All rows but those of some ranges.
+    """All rows outside some ranges.
 
     Args:
         ranges: (first row, last row + 1), ascending and disjoint.
@@ -80,11 +80,11 @@ class Without:
 
 
 Chooser = Rule | Listed | Without
-"""A rule that chooses rows."""
+"""A rule that selects rows."""
 
 
 def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:
-    """Return the ids in [start, stop) that every rule keeps, ascending; None, for all, without rules."""
+    """Return the ids in [start, stop) that every rule keeps, ascending; None, meaning all, without rules."""
     if not rules:
         return None
     ids = np.arange(start, stop, dtype=np.int64)
@@ -94,7 +94,7 @@ def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:
 
 
 def count_chosen(rules: Sequence[Chooser], starts: IntArray, stops: IntArray) -> IntArray:
-    """Number of rows of each range [starts[i], stops[i]) that the rules keep; ranges ascend and do not overlap."""
+    """Return how many rows of each range [starts[i], stops[i]) the rules keep; ranges ascend and do not overlap."""
     if not rules or not len(starts):
         return np.asarray(stops - starts, dtype=np.int64)
     counts = np.zeros(len(starts), dtype=np.int64)
@@ -107,7 +107,7 @@ def count_chosen(rules: Sequence[Chooser], starts: IntArray, stops: IntArray) ->
 
 
 def ranges(starts: IntArray, stops: IntArray) -> IntArray:
-    """The integers of [starts[0], stops[0]), then of [starts[1], stops[1]), and so on."""
+    """Return the integers of [starts[0], stops[0]), then of [starts[1], stops[1]), and so on."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     numbers = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
@@ -116,7 +116,7 @@ def ranges(starts: IntArray, stops: IntArray) -> IntArray:
 
 
 def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray, IntArray]:
-    """Each range [starts[i], stops[i]) cut into runs of ``rows`` and a shorter last one: their starts and stops."""
+    """Cut each range [starts[i], stops[i]) into runs of ``rows`` and a shorter last run; return starts and stops."""
     if rows is None:
         return starts, stops
     counts = -(-(stops - starts) // rows)
@@ -128,14 +128,14 @@ def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray,
 def smallest(
     rules: Sequence[Chooser], n_rows: int, k: int, key: tuple[int, ...]
 ) -> tuple[IntArray, NDArray[np.uint64]]:
-    """The k chosen rows of smallest hash under ``key``: a uniform draw without replacement, in a random order.
+    """Return the k selected rows with the smallest hashes under ``key``: a uniform draw without replacement.
 
-    A draw of k rows begins with the draw of any smaller number. Memory is O(k).
+    The order is random, and a larger draw begins with every smaller one. Memory is O(k).
 
     Args:
-        rules: which rows take part.
+        rules: rules that select the rows to draw from.
         n_rows: row ids run over [0, n_rows).
-        k: how many to draw; all there are, if fewer.
+        k: number of rows to draw; all, if there are fewer.
         key: integers that name the draw.
 
     Returns:
@@ -146,7 +146,7 @@ def smallest(
     waiting, count = [(ids, hashes)], 0
     for block in _chosen_blocks(rules, 0, n_rows):
         h = row_hash(block, *key)
-        if len(ids) == k:  # then the last of them bounds what may still come in
+        if len(ids) == k:  # then only smaller hashes than the last can still enter
             near = h < hashes.max(initial=0)
             block, h = block[near], h[near]
         waiting.append((block, h))
@@ -168,10 +168,10 @@ def _least(parts: list[tuple[IntArray, NDArray[np.uint64]]], k: int) -> tuple[In
 
 
 def sample_rule(rules: Sequence[Chooser], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
-    """The rule that keeps the k of the chosen rows that ``smallest`` draws, for 1 <= k <= the chosen rows.
+    """Return the rule that keeps the k rows that ``smallest`` draws, for k from 1 to the number of selected rows.
 
-    One key's hashes are distinct, so the k-th smallest bounds exactly k rows. It is found in two passes over the ids in
-    memory that does not depend on k: in which of 2¹⁶ equal parts of the range it lies, and where in that part.
+    Hashes under one key are distinct, so the k-th smallest bounds exactly k rows. Two passes over the ids find it, in
+    memory independent of k: the first which of 2¹⁶ equal parts of the range has it, the second its value in the part.
     """
     parts = np.zeros(1 << 16, dtype=np.int64)
     for block in _chosen_blocks(rules, 0, n_rows):

@@ -1,4 +1,4 @@
-"""Statistics of a sweep over the stored rows: ranges, moments, labels; and the first row that cannot be used."""
+"""Statistics from a sweep over the stored rows: ranges, moments, labels; errors name the first unusable row."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from streamkern.types import Array
 MAX_CLASSES = 10_000
 
 LARGEST = 1e150
-"""Size of a value from which on its square may be infinity in float64."""
+"""Magnitude from which the square of a value may overflow float64."""
 
 
 class LabelWeights(dict[Any, tuple[int, float, float]]):
-    """Rows, weight, and largest weight of a row, of each label; adds by label."""
+    """Number of rows, total weight and largest weight of each label; adds by label."""
 
     @classmethod
     def of(cls, labels: Array, w: Array | None) -> LabelWeights:
-        """The weights of rows with labels (n,) and sample weights (n,), or None for 1."""
+        """Return the weights for labels (n,) and sample weights (n,), or None for weights of 1."""
         if labels.dtype == object and len(labels) and not isinstance(labels[0], str):
-            labels = np.array(labels.tolist())  # such as booleans: they stay what they are
+            labels = np.array(labels.tolist())  # such as booleans, whose type is kept
         values, codes = distinct(labels)
         rows = np.bincount(codes, minlength=len(values))
         if w is None:
@@ -55,7 +55,7 @@ class LabelWeights(dict[Any, tuple[int, float, float]]):
 
 
 class Extremes:
-    """Lowest and highest value of each feature; adds by taking the wider range.
+    """Lowest and highest value of each feature; adding takes the wider range.
 
     Args:
         low: shape (d,), or a number.
@@ -72,7 +72,7 @@ class Extremes:
 
 @dataclass(eq=False)
 class RawScan:
-    """The blocks of a scan as stored, with their places in words."""
+    """The stored blocks of a scan, with descriptions of their location."""
 
     scan: Scan
 
@@ -80,13 +80,13 @@ class RawScan:
         return len(self.scan)
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
-        """Stored rows of block (index,)."""
+        """Return the stored rows of block (index,)."""
         return self.scan.raw(key)
 
 
 @dataclass(eq=False)
 class TransformedScan(RawScan):
-    """The blocks of a scan as the dataset's transforms leave them, before its factor and shift."""
+    """The blocks of a scan after the dataset's transforms, before its factor and shift."""
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
         raw, where = self.scan.raw(key)
@@ -98,17 +98,17 @@ class TransformedScan(RawScan):
 
 @dataclass(eq=False)
 class Moments:
-    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², labels, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
+    """Sum rows, extremes, Σ w(x − c), Σ w(x − c)², labels, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
 
-    It checks stored rows, too. Without sample weights every w is 1, and Σ w the rows. Rows of weight 0 are counted, and
-    tell their label at most.
+    Stored rows are checked, too. Without sample weights every w is 1, and Σ w is the number of rows. Rows of weight 0
+    are counted, but only their labels are used.
 
     Args:
-        pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
+        pivot: c, shape (d,), a point near the rows, so that sums of differences keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
         loops: compiled loops of the CPU backend.
-        names: of the features, for messages; None where they have none.
-        labels: name of a target of several labels a row, each 0 or 1; None of any other.
+        names: names of the features, for messages, or None.
+        labels: name of a target with several labels a row, each 0 or 1; None for other targets.
     """
 
     pivot: Array
@@ -118,10 +118,10 @@ class Moments:
     labels: str | None = None
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """Sums over one block.
+        """Return the sums over one block.
 
         Raises:
-            DataError: a feature or a target is NaN or infinite, or so large that its square is.
+            DataError: a feature or a target is NaN or infinite, or its square overflows.
         """
         raw, where = block
         rows, stored = len(raw.X), raw
@@ -166,7 +166,7 @@ class Moments:
         return rows, Extremes(low, high), first, second, labels, total, mass, weights, squares
 
     def _labels(self, stored: Raw, where: str) -> LabelWeights:
-        """Labels of rows, where they are counted: rows of weight 0 tell theirs, too."""
+        """Return the labels of rows, including rows of weight 0, if labels are counted."""
         if stored.y is None or self.target_pivot is not None:
             return LabelWeights()
         labels = LabelWeights.of(_labels(stored, where), stored.w)
@@ -176,14 +176,14 @@ class Moments:
 
 
 def _feature(column: int, names: Sequence[str] | None, what: str = "feature") -> str:
-    """A column of the rows in words: by its position, and its name where it has one."""
+    """Return a column's position, and its name if it has one, for messages."""
     return f"{what} {column}" + ("" if names is None else f" ({names[column]!r})")
 
 
 def _require_squares(
     X: Array, ends: Extremes, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
 ) -> None:
-    """Raises DataError, naming row and column, where the square of a value leaves no room in float64."""
+    """Raise DataError, naming row and column, if the square of a value overflows float64."""
     if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < LARGEST:
         return
     row, column = (int(i) for i in np.argwhere(np.abs(X) >= LARGEST)[0])
@@ -200,12 +200,12 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
 
     Args:
         dataset: scaled rows.
-        facts: their statistics, before the dataset's factor and shift.
-        dtype: of the arithmetic.
+        facts: the rows' statistics, before the dataset's factor and shift.
+        dtype: dtype of the arithmetic.
         centred: whether only differences of rows matter, as for a kernel that is translation invariant.
 
     Raises:
-        DataError: they cannot; names the row and the column of the largest value.
+        DataError: they overflow; the message names the row and the column of the largest value.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         ends = np.stack([facts.low * dataset.factor + dataset.shift, facts.high * dataset.factor + dataset.shift])
@@ -227,7 +227,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
             )
 
 
-_REGRESS = 'values to be predicted as they are: KernelRegressor, or task="regression" of a Pipeline'
+_REGRESS = 'to predict values, use KernelRegressor, or task="regression" of a Pipeline'
 
 
 def _too_many_labels(where: str) -> DataError:
@@ -276,17 +276,17 @@ class Statistics:
     """Facts about the rows of a dataset, after its transforms and before its factor and shift.
 
     Attributes:
-        n: rows.
+        n: number of rows.
         low: lowest value of each feature, shape (d,).
         high: highest value of each feature, shape (d,).
         mean: shape (d,), float64.
-        variance: shape (d,), float64, over n.
-        labels: rows of each label, for classification.
+        variance: shape (d,), float64, with divisor n.
+        labels: number of rows of each label, for classification.
         encoding: how targets become numbers, or None without a target.
         mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
-        largest_weight: the largest of them, divided by their mean.
-        masses: weight of the rows of each label; of several labels a row, of those that have it, by its number.
-        heaviest: largest weight of a row of each label.
+        largest_weight: the largest sample weight divided by the mean.
+        masses: total weight of each label's rows; with several labels a row, by the label's number.
+        heaviest: largest weight of each label's rows.
     """
 
     n: int
@@ -309,10 +309,10 @@ def summarise(
 
     Args:
         sums: the result of the sweep.
-        moments: the contribution it summed.
+        moments: the contribution of the sweep.
         flat: whether stored targets have shape (n,).
         has_target: whether there are targets.
-        known: the classes, where they are not those of the rows alone.
+        known: all classes, if there may be more than those of the rows.
 
     Raises:
         DataError: every feature is constant, or there is one class only.
@@ -345,7 +345,7 @@ def summarise(
                 expected="at least two classes",
                 remedy="check the target column, or the split",
             )
-        if len(values) > MAX_CLASSES:  # together, though each block has fewer
+        if len(values) > MAX_CLASSES:  # each block has few enough classes, but not all together
             raise _too_many_labels("the target of the training rows")
         encoding = Classes(np.array(values))
     elif has_target and moments.target_pivot is not None:
@@ -363,17 +363,17 @@ def summarise(
 
 
 DOMINANT, FEW = 0.99, 0.2
-"""Features have unlike scales where this share of the variance lies in at most that share of them."""
+"""Features have unlike scales if ``FEW`` of them or less have at least ``DOMINANT`` of the variance."""
 
 
 def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str | None:
-    """Say that few features make up nearly all of the distance of two rows, or None where they do not.
+    """Return a warning if few features make up nearly all of the distance of two rows, else None.
 
     Pixels of an image, codes of categories and standardised features pass; metres with incomes do not.
 
     Args:
-        variance: of every feature as the kernel sees it, shape (d,).
-        columns: their names, or None.
+        variance: variance of each feature as the kernel sees it, shape (d,).
+        columns: the features' names, or None.
     """
     varying = variance[variance > 0]
     if len(varying) < 2:

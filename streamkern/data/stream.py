@@ -1,10 +1,10 @@
-"""The order of rows: a pure function of integers, cut into blocks that can be built from anywhere.
+"""The order of rows: a pure function of integers, cut into blocks that any process can build.
 
-A pass is a sequence of rounds (copies). In each round the chunks are permuted and taken in groups, the *runs* of a
-group (its chunks, or short runs of their rows) are permuted, and the rows, in that order, are dealt to the lanes in
-equal shares; a lane joins its shares of all rounds end to end, shuffles row positions inside windows of a fixed number
-of rows, and cuts windows into blocks. Step t of a pass takes block t of every lane. Nothing depends on how many workers
-there are, and block (pass, lane, t) needs no other block.
+A pass is a sequence of rounds, one for each copy. In each round the chunks are permuted and taken in groups, the *runs*
+of a group (its chunks, or short runs of their rows) are permuted, and the rows, in that order, are dealt to the lanes
+in equal shares; a lane joins its shares of all rounds end to end, shuffles row positions inside windows of a fixed
+number of rows, and cuts windows into blocks. Step t of a pass takes block t of every lane. Nothing depends on how many
+workers there are, and block (pass, lane, t) needs no other block.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Block(NamedTuple):
 
     Attributes:
         X: scaled, augmented and shifted features, shape (b, d), float32 or float64.
-        y: encoded targets: codes (b,) int64, values (b, c) float64 (of classes too, where rows are mixed), or None.
+        y: encoded targets: codes (b,) int64, values (b, c) float64 (also of classes, if rows are mixed), or None.
         ids: row ids, shape (b,), int64.
         key: the block's name.
-        w: sample weights, shape (b,), float64, or None where every row counts the same.
+        w: sample weights, shape (b,), float64, or None for equal weights.
     """
 
     X: Array
@@ -54,7 +54,7 @@ class Block(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Rows as stored, before they are scaled and augmented; copies are their rounds, and w their sample weights."""
+    """Rows as stored, before scaling and augmentation, with their rounds ``copies`` and sample weights ``w``."""
 
     X: Array
     y: Array | None
@@ -65,14 +65,15 @@ class Raw(NamedTuple):
 
 @dataclass(eq=False)
 class Assembly:
-    """From stored rows to arithmetic: gather, transform, scale, augment, shift, encode.
+    """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
 
     Args:
-        dataset: gives scaling and augmentations.
+        dataset: the dataset with transforms, scaling and augmentations.
         encoding: how targets become numbers; None leaves them out.
-        center: subtracted from every row after augmentation, besides the dataset's origin: shape (d,) or a number.
+        center: subtracted from every row after augmentation, in addition to the dataset's origin: shape (d,) or a
+            number.
         dtype: float32 or float64.
-        backend: where the loops run.
+        backend: backend that runs the loops.
         mean_weight: divisor of sample weights.
     """
 
@@ -88,7 +89,7 @@ class Assembly:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Banks stay behind: a worker reads its own.
+        # Not pickled: a worker reads its own banks.
         return {k: v for k, v in self.__dict__.items() if k not in ("_banks", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,14 +97,14 @@ class Assembly:
         self.__post_init__()
 
     def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
-        """Rows ``index`` of ``raw`` as a block; ``lookup`` counts categories that training did not see."""
+        """Return rows ``index`` of ``raw`` as a block; ``lookup`` counts categories that training did not see."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
         rows, order = self.stored(raw.X, index)
         if data.transforms:
             rows, order = self.transformed(rows[order], ids, where, lookup), np.arange(len(index), dtype=np.int64)
         augmentations = data.augmentations
-        # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
+        # Only noise commutes with the shift to the center; other augmentations need rows as the user scaled them.
         simple = self.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
         away = not simple and bool(np.any(data.origin))
         X = np.empty((len(index), data.n_features), dtype=np.float64 if away else self.dtype)
@@ -140,21 +141,21 @@ class Assembly:
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
     def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
-        """Rows ``index`` of X in the precision that the dataset takes them in: an array, and where in it they are."""
+        """Return an array with rows ``index`` of X in the dataset's precision, and their positions in it."""
         taken = self.dataset.takes_float64
         if wide(X.dtype) == taken or self.dtype == np.float64:
             return X, index
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
+        with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, and finite_rows finds it
             return X[index].astype(np.float64 if taken else np.float32), np.arange(len(index), dtype=np.int64)
 
     def transformed(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
-        """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
+        """Apply the dataset's transforms to stored rows (b, n_stored); returns shape (b, d), float32 or float64."""
         dtype = np.float64 if self.dataset.takes_float64 else self.dtype
         lookup = Lookup(self.dataset.source) if lookup is None else lookup
         return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
     def _bank(self, number: int) -> Bank:
-        """The rows that augmentation ``number`` mixes others with, scaled and encoded at the first request."""
+        """Return the partner rows of augmentation ``number``, scaled and encoded at the first request."""
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
@@ -175,17 +176,18 @@ class Stream:
     """The seekable order of blocks over a dataset.
 
     Args:
-        assembly: the dataset and how its rows become numbers.
-        lanes: how many blocks a step has; a property of the run, never of the cluster.
+        assembly: builds blocks from the dataset's rows.
+        lanes: number of blocks of a step; a property of the run, never of the cluster.
         block_rows: rows of a block; the last block of a lane may have fewer.
-        window_blocks: blocks of a window: rows are shuffled within it, and leave their chunks together.
-        run_rows: longest run of neighbouring rows that stays together until the window; None for whole chunks.
-        mix_chunks: how many chunks' runs are shuffled among each other; None for all. A lane reads that many side by
-            side, and its order takes 8 bytes for each of their rows.
+        window_blocks: blocks of a window: rows are shuffled within a window, and gathered from their chunks together.
+        run_rows: longest run of neighbouring rows that is kept together before windows are shuffled; None for whole
+            chunks.
+        mix_chunks: number of chunks whose runs are shuffled together; None for all. A lane reads that many
+            concurrently, and its order takes 8 bytes for each of their rows.
         seed: seed of the order.
         cache_bytes: bytes of stored chunks kept in memory by each process.
-        replacement: whether rows are drawn with replacement among the chunks that are mixed: a pass then has as many
-            rows, of which some are missing and others come twice.
+        replacement: whether rows are drawn with replacement among the mixed chunks: a pass has the same number of rows,
+            but some are missing and others repeated.
 
     Raises:
         UsageError: a size is below 1.
@@ -209,7 +211,7 @@ class Stream:
         rest = data.last_round
         counts = count_chosen(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
         self._rest = _Round(rest, counts, int(counts.sum()))
-        # Whole chunks gain nothing from being mixed: a group is one chunk.
+        # Mixing whole chunks has no effect, so a group is one chunk.
         self._group_chunks = 1 if self.run_rows is None else self.mix_chunks or max(1, len(bounds) - 1)
         self._reset()
 
@@ -218,14 +220,14 @@ class Stream:
         self.reader.wanted = [set()] * self.lanes
         sizes = np.diff(self.assembly.dataset.source.bounds)
         largest = int(np.sort(sizes)[-self._group_chunks :].sum())
-        # Lanes walk side by side, each in a group of its own, and cross from one group or round to the next.
+        # Lanes advance together, each in its own group, and may span the end of one group or round and the next.
         walked = min(self.lanes, -(-len(sizes) // self._group_chunks)) + 1
         self._orders: _Recent = _Recent(ORDER_ROWS + walked * largest)
         self._lock = threading.Lock()
         self._windows: dict[int, tuple[Key, Raw, IntArray]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Caches stay behind: a worker fills its own.
+        # Not pickled: a worker fills its own caches.
         return {k: v for k, v in self.__dict__.items() if k not in ("reader", "_lock", "_orders", "_windows")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -243,7 +245,7 @@ class Stream:
         return len(self.assembly.dataset)
 
     def lane_rows(self, lane: int) -> int:
-        """Rows that a lane sees in a pass."""
+        """Return the number of rows of a lane in a pass."""
         full, rest = self._share(self._full, lane), self._share(self._rest, lane)
         return self.assembly.dataset.full_rounds * (full[1] - full[0]) + rest[1] - rest[0]
 
@@ -253,7 +255,7 @@ class Stream:
         return max(-(-self.lane_rows(lane) // self.block_rows) for lane in range(self.lanes))
 
     def block(self, key: Key) -> Block:
-        """Build block (pass, lane, step); a lane that has run out gives a block of no rows."""
+        """Build block (pass, lane, step); the block of an exhausted lane has no rows."""
         pass_, lane, step = key
         window, position = divmod(step, self.window_blocks)
         raw, order = self._window(pass_, lane, window)
@@ -282,7 +284,7 @@ class Stream:
         return raw, order
 
     def _gather(self, ids: IntArray, copies: IntArray) -> Raw:
-        """Stored rows by id; neighbours in ``ids`` that share a chunk are copied together."""
+        """Return stored rows by id; neighbours in ``ids`` from the same chunk are copied together."""
         source = self.assembly.dataset.source
         X = np.empty((len(ids), source.n_features), dtype=source.dtype)
         target = source.target
@@ -293,7 +295,7 @@ class Stream:
         for start, stop in pairwise(cuts if len(ids) else []):
             chunk = self.reader.chunk(int(chunks[start]))
             local = ids[start:stop] - chunk.first
-            np.take(chunk.X, local, axis=0, out=X[start:stop], mode="clip")  # other modes would copy twice
+            np.take(chunk.X, local, axis=0, out=X[start:stop], mode="clip")  # mode="raise" would copy twice
             if chunk.y is not None:
                 y.append(chunk.y[local])
             if chunk.w is not None:
@@ -301,7 +303,7 @@ class Stream:
         return Raw(X, np.concatenate(y) if y else None, ids, copies, np.concatenate(w) if w else None)
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
-        """Row ids and rounds at positions [start, stop) of a lane's pass, and the chunks of the last row's group."""
+        """Return row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
         first, last = self._share(self._full, lane)
         length, full_rounds = last - first, self.assembly.dataset.full_rounds
         ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
@@ -322,7 +324,7 @@ class Stream:
         return np.concatenate(ids), np.repeat(rounds, [len(part) for part in ids]), wanted
 
     def _between(self, pass_: int, round_: int, spec: _Round, start: int, stop: int) -> tuple[IntArray, set[int]]:
-        """Row ids at positions [start, stop) of a round, ascending within a group, and the last group's chunks."""
+        """Return row ids at positions [start, stop) of a round, ascending in each group, and the last group."""
         begins, permutation = self._orders.get((pass_, round_), self._order, spec)
         parts: list[IntArray] = []
         for group in range(int(np.searchsorted(begins, start, side="right")) - 1, len(begins) - 1):
@@ -332,21 +334,21 @@ class Stream:
             if begin < end:
                 chunks = permutation[group * self._group_chunks : (group + 1) * self._group_chunks]
                 (ids,) = self._orders.get((pass_, round_, group), self._group, spec, chunks)
-                # The window is shuffled anyway; in order of id, a chunk's rows are neighbours.
+                # Sorted by id, so that a chunk's rows are neighbours; the window is shuffled later.
                 parts.append(np.sort(ids[max(start - begin, 0) : stop - begin]))
         return np.concatenate(parts), set(chunks.tolist())
 
     def _order(self, name: Key, spec: _Round) -> tuple[IntArray, IntArray]:
-        """The positions at which a round's groups of chunks begin, and its permutation of chunks."""
+        """Return the positions at which a round's groups of chunks begin, and its permutation of chunks."""
         permutation = generator("chunks", self.seed, *name).permutation(len(spec.counts))
         ends = np.cumsum(spec.counts[permutation])
         begins = np.concatenate([[0], ends[self._group_chunks - 1 : -1 : self._group_chunks], ends[-1:]])
         return begins, permutation
 
     def _group(self, name: Key, spec: _Round, chunks: IntArray) -> tuple[IntArray]:
-        """Ids of the rows that a round takes of some chunks, run after run, the runs permuted."""
+        """Return the ids of a round's rows in some chunks, run by run, with the runs permuted."""
         bounds = self.assembly.dataset.source.bounds
-        if self.run_rows == 1:  # as below, in a third of the memory
+        if self.run_rows == 1:  # same result as the general case, in a third of the memory
             ids = ranges(bounds[chunks], bounds[chunks + 1])
             ids = ids[generator("runs", self.seed, *name).permutation(len(ids))]
         else:
@@ -363,11 +365,11 @@ class Stream:
 
 
 ORDER_ROWS = 1 << 17
-"""Row ids, or chunks of an order, kept along with the largest groups: many small rounds may lie in one window."""
+"""Row ids, or chunks of an order, cached in addition to the largest groups: a window may span many small rounds."""
 
 
 class _Round(NamedTuple):
-    """The rows of a round: the rules, the number of each chunk, and the number in all."""
+    """The rows of a round: rules, number of rows of each chunk, and total."""
 
     rules: tuple[Chooser, ...]
     counts: IntArray
@@ -375,7 +377,7 @@ class _Round(NamedTuple):
 
 
 class _Recent:
-    """The arrays requested most recently, up to a number of elements."""
+    """A cache of the most recently requested arrays, up to a number of elements."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -390,7 +392,7 @@ class _Recent:
             if found is not None:
                 self._held.move_to_end(name)
                 return found
-        found = make(name, *args)  # two threads may both make it: they get the same
+        found = make(name, *args)  # two threads may both compute it, with equal results
         with self._lock:
             if name not in self._held:
                 self._held[name] = found
@@ -403,15 +405,15 @@ class _Recent:
 
 @dataclass(eq=False)
 class Scan:
-    """All rows once, in stored order, for sweeps of statistics, metrics and predictions.
+    """Blocks of all rows, once and in stored order, for statistics, metrics and predictions.
 
-    Blocks never cross a chunk, and one that the dataset's rules leave empty is not read. A round over copies repeats
+    Blocks never cross a chunk, and a chunk without selected rows is not read. A round over copies repeats
     the blocks with the next copy number.
 
     Args:
-        assembly: the dataset and how its rows become numbers.
+        assembly: builds blocks from the dataset's rows.
         block_rows: most rows of a block.
-        only: ascending row ids to take; None for all.
+        only: ascending ids of the rows to read; None for all.
     """
 
     assembly: Assembly
@@ -435,7 +437,7 @@ class Scan:
         self._reset()
 
     def _reset(self) -> None:
-        # Neighbouring blocks share a chunk, so the last few stay; more would only be memory.
+        # Neighbouring blocks share a chunk, so a few recent chunks are enough.
         self.reader = Reader(self.assembly.dataset, KEPT_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -450,7 +452,7 @@ class Scan:
 
     @property
     def spans(self) -> tuple[IntArray, IntArray]:
-        """First row id of each block of a round, and the one after its last: (blocks,) each."""
+        """Return the first row id of each block of a round, and the last + 1: (blocks,) each."""
         return self._full
 
     def block(self, key: Key) -> Block:
@@ -459,9 +461,9 @@ class Scan:
         return self.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key, where)
 
     def raw(self, key: Key) -> tuple[Raw, str]:
-        """Return the stored rows of block (index,), and their place in words."""
+        """Return the stored rows of block (index,), and a description of their location."""
         data = self.assembly.dataset
-        round_, at = divmod(key[0], len(self._full[0]))  # a last round has rows of the full ones only
+        round_, at = divmod(key[0], len(self._full[0]))  # the last round has a subset of the rows
         in_full = round_ < self._full_rounds
         starts, stops = self._full if in_full else self._rest
         start, stop = int(starts[at]), int(stops[at])

@@ -1,4 +1,4 @@
-"""Sweeps that choose rows: stratified and weighted subsamples; and rows by their ids."""
+"""Stratified and weighted subsamples, drawn in sweeps over the rows; and rows read by id."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from streamkern.storage.layout import joined, positions
 from streamkern.types import Array, IntArray, Rows
 
 FEW = 20
-"""Rows of a class among those held out, expected, below which rows are held out class by class."""
+"""If a class would have fewer held-out rows than this in expectation, rows are held out class by class."""
 
-_WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are released
+_WAITING = 1 << 16  # further candidates kept before those outside the sample are released
 
 
 def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[int, ...]) -> IntArray:
-    """A uniform sample within each class, every class with its share of the rows to within one.
+    """Draw uniformly within each class, keeping every class's share of the rows to within one row.
 
-    Shares are rounded by largest remainders. In each class the rows of smallest hash are taken: the same under any
-    chunking, and a larger share holds a smaller one. Two passes over the targets; memory is O(rows).
+    Shares are rounded by largest remainders. In each class the rows of smallest hash are drawn: the sample does not
+        depend on chunks, and a larger share contains a smaller one. Makes two passes over the targets; memory is
+        O(rows).
 
     Args:
         source: the stored rows, with one label a row.
@@ -57,7 +58,7 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
 
     ids, codes = np.empty(0, np.int64), np.empty(0, np.int64)
     hashes = np.empty(0, np.uint64)
-    bound = np.full(len(labels), np.iinfo(np.uint64).max, dtype=np.uint64)  # of the hashes that may still come in
+    bound = np.full(len(labels), np.iinfo(np.uint64).max, dtype=np.uint64)  # largest hash that may still enter
     waiting, count = [(ids, codes, hashes)], 0
     for chunk in range(len(part.bounds) - 1):
         some, y = part.ids(chunk), part.read(chunk).y
@@ -73,7 +74,7 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
 
 
 def class_counts(source: Source, rules: Sequence[Chooser]) -> dict[Any, int]:
-    """Rows of each label among those that rules choose: one pass over the targets.
+    """Count the selected rows of each label, in one pass over the targets.
 
     Raises:
         DataError: a label is NaN.
@@ -95,7 +96,7 @@ def class_counts(source: Source, rules: Sequence[Chooser]) -> dict[Any, int]:
 
 
 def shares(sizes: IntArray, rows: int) -> IntArray:
-    """``rows`` dealt out in proportion to ``sizes``, shape (k,), rounded by largest remainders; the first win ties."""
+    """Return ``rows`` split in proportion to ``sizes``, shape (k,), by largest remainders; the first wins a tie."""
     exact = [divmod(int(size) * rows, int(sizes.sum())) for size in sizes]
     quota = np.array([whole for whole, _ in exact], dtype=np.int64)
     order = np.argsort([-rest for _, rest in exact], kind="stable")
@@ -106,7 +107,7 @@ def shares(sizes: IntArray, rows: int) -> IntArray:
 def weighted(
     source: Source, rules: Sequence[Chooser], rows: int, weights: str | int | Array, key: tuple[int, ...]
 ) -> IntArray:
-    """A sample without replacement, each next row drawn in proportion to its weight among those left.
+    """Draw without replacement: each next row is drawn in proportion to its weight among the remaining rows.
 
     Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u
     is uniform and a function of the row id. One pass; memory is O(rows).
@@ -115,7 +116,7 @@ def weighted(
         source: the stored rows.
         rules: which rows take part.
         rows: how many to take.
-        weights: w >= 0: name or position of a stored column, or an array with one a stored row.
+        weights: weights w >= 0: the name or position of a stored column, or an array with a weight for each stored row.
         key: integers that name the draw.
 
     Returns:
@@ -178,7 +179,7 @@ def weighted(
 
 
 def rows_of(source: Source, ids: IntArray) -> Rows:
-    """Stored rows by ascending id. Reads each chunk they lie in once, and keeps none."""
+    """Return stored rows by ascending id. Reads each of their chunks once, and caches none."""
     chunks = np.searchsorted(source.bounds, ids, side="right") - 1
     pieces = []
     for number in np.unique(chunks).tolist():
@@ -197,7 +198,7 @@ def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, Int
 def _first(
     waiting: list[tuple[IntArray, IntArray, NDArray[np.uint64]]], quota: IntArray
 ) -> tuple[IntArray, IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
-    """The rows of smallest hash of each class, up to its quota, and the largest hash that a further row may have."""
+    """Return each class's rows of smallest hash, up to its quota, and the hash below which further rows enter."""
     ids, codes, hashes = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
     order = np.lexsort((hashes, codes))
     ids, codes, hashes = ids[order], codes[order], hashes[order]

@@ -1,4 +1,4 @@
-"""Targets as numbers: class codes or centred values."""
+"""Encoding of targets as numbers: class codes or centred values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TARGET_FAR = 16.0
 """Standard deviations from 0 beyond which a target's mean is an offset: float32 predictions would lose 4 bits to it."""
 
 UNLIKE = 16.0
-"""Ratio of the outputs' standard deviations from which on their units are unlike."""
+"""Ratio of the outputs' standard deviations from which their units count as unlike."""
 
-_CLASSES_BYTES = 256 << 20  # of the labels of a saved model
+_CLASSES_BYTES = 256 << 20  # bound for the labels of a saved model
 
 
 class Encoding(Protocol):
@@ -36,7 +36,7 @@ class Encoding(Protocol):
         """``classification`` or ``regression``."""
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Stored targets, shape (n,) or (n, c), to class codes (n,) int64 or centred values (n, c) float64.
+        """Encode stored targets, shape (n,) or (n, c), as class codes (n,) int64 or centred values (n, c) float64.
 
         Raises:
             DataError: a label that training did not see, or a value that is not finite.
@@ -44,19 +44,19 @@ class Encoding(Protocol):
 
 
 class ClassProbabilities(Protocol):
-    """Makes probabilities of outputs."""
+    """Convert outputs to probabilities."""
 
     def most_probable(self, outputs: Array) -> IntArray:
-        """Codes of the classes of largest probability, shape (n,), from outputs (n, K)."""
+        """Return codes of the most probable classes, shape (n,), for outputs (n, K)."""
 
     def scores(self, outputs: Array) -> Array:
-        """Scores of the classes, shape (n, K), in the order of their probabilities, from outputs (n, K)."""
+        """Return class scores, shape (n, K), ordered as the probabilities, for outputs (n, K)."""
 
 
 def distinct(y: Array) -> tuple[list[Any], IntArray]:
-    """Distinct labels, ascending, and the number of each row's among them, shape (n,); objects as texts.
+    """Return the distinct labels, ascending, and each row's index among them, shape (n,); objects become texts.
 
-    NumPy would make an array of texts, with four bytes in every row for each letter of the longest.
+    An array of texts in NumPy would take four bytes in every row for each letter of the longest text.
     """
     if y.dtype != object:
         found, codes = np.unique(y, return_inverse=True)
@@ -72,14 +72,13 @@ def distinct(y: Array) -> tuple[list[Any], IntArray]:
 class Classes:
     """Classification: K independent outputs with targets in {0, 1}.
 
-    The prediction is the class of the largest probability where the model has ``probabilities``, else the one of the
-    largest output.
+    The prediction is the most probable class if the model has ``probabilities``, else the class of the largest output.
 
     Args:
         values: the labels, sorted, shape (K,).
-        cut: of two classes the second is predicted where its output less the first's is greater than this.
-        logits: whether outputs are logits, as of ``Logistic``, and softmax makes them comparable with the targets.
-        probabilities: of classes, from outputs; None for a model without, or one with a chosen threshold.
+        cut: with two classes, the second is predicted if its output minus the first's is greater than this.
+        logits: whether outputs are logits, as from ``Logistic``, to be compared with the targets after a softmax.
+        probabilities: function from outputs to probabilities; None without them, or with a chosen threshold.
     """
 
     values: Array
@@ -89,11 +88,11 @@ class Classes:
     probabilities: ClassProbabilities | None = None
 
     def comparable(self, F: Array) -> Array:
-        """Outputs (n, K) as the targets in {0, 1} are compared with them: F itself, or the softmax of logits."""
+        """Return outputs (n, K) on the scale of the targets in {0, 1}: F itself, or the softmax of logits."""
         return np.asarray(softmax(F, axis=1)) if self.logits else F
 
     def scores(self, F: Array) -> Array:
-        """Outputs (n, K) as scores whose largest decides, unless a threshold does."""
+        """Return scores (n, K), of which the largest decides, unless there is a threshold."""
         return F if self.probabilities is None else self.probabilities.scores(F)
 
     def decided(self, F: Array) -> IntArray:
@@ -122,7 +121,7 @@ class Classes:
             )
         y = y.reshape(len(y))
         if y.dtype == object and self.values.dtype.kind == "U":
-            # Made arrays of text, each row would take four bytes for each letter of the longest label.
+            # As an array of texts, each row would take four bytes for each letter of the longest label.
             codes = np.array([self._numbers.get(label, -1) for label in y.tolist()], dtype=np.int64)
             if not (codes < 0).any():
                 return codes
@@ -143,7 +142,7 @@ class Classes:
                 f"The label {y[i : i + 1].tolist()[0]!r} was not among the classes of the training data.",
                 where=f"{where}, row {int(row_ids[i])}",
                 expected="one of " + labels_in_words(self.values),
-                remedy="correct the label, leave the row out, or train again on data that hold this class",
+                remedy="correct the label, leave the row out, or train again on data with this class",
             )
         return np.asarray(codes, dtype=np.int64)
 
@@ -156,9 +155,9 @@ class Continuous:
     Args:
         mean: shape (c,), float64.
         flat: whether stored targets have shape (n,).
-        precision: dtype that predictions have at least: ``float64`` where float32 cannot distinguish targets.
-        scale: powers of two, shape (c,), that centred targets are divided by, where outputs have unlike units; None
-            where they are taken as they are.
+        precision: minimum dtype of predictions: ``float64`` if float32 cannot distinguish targets.
+        scale: powers of two, shape (c,), by which centred targets are divided if outputs have unlike units; None for no
+            scaling.
     """
 
     mean: Array
@@ -169,18 +168,18 @@ class Continuous:
 
     @classmethod
     def of(cls, mean: Array, spread: Array, flat: bool) -> Continuous:
-        """The encoding of targets.
+        """Return the encoding of targets.
 
         Args:
             mean: shape (c,), float64.
-            spread: their standard deviations, shape (c,).
+            spread: standard deviations, shape (c,).
             flat: whether stored targets have shape (n,).
         """
         precision = "float64" if np.any(far(mean, spread, TARGET_FAR)) else "float32"
         varying = spread[spread > 0]
         scale = None
         if len(varying) and varying.max() > UNLIKE * varying.min():
-            # Powers of two change no digit: each output has the weights, times that, which it would have alone.
+            # Powers of two change no digit: each output's weights are those of a fit to it alone, times the power.
             scale = np.exp2(np.round(np.log2(np.where(spread > 0, spread, 1.0))))
         return cls(mean, flat, precision=precision, scale=scale)
 
@@ -213,15 +212,15 @@ class Continuous:
 
     @property
     def unit(self) -> Array | float:
-        """Factor from encoded to stored units of targets: shape (c,), or 1."""
+        """Factor from encoded to stored units of the targets: shape (c,), or 1."""
         return 1.0 if self.scale is None else self.scale
 
     def dtype(self, working: np.dtype[Any]) -> np.dtype[Any]:
-        """Dtype of predictions of a model that computes in ``working``."""
+        """Return the dtype of predictions of a model that computes in ``working``."""
         return np.result_type(working, np.dtype(self.precision))
 
     def decode(self, outputs: Array) -> Array:
-        """Outputs of a model, shape (n, c), in stored units, with the mean added in float64. Outputs may be changed."""
+        """Return outputs (n, c) in stored units, with the mean added in float64. ``outputs`` may be overwritten."""
         dtype = self.dtype(outputs.dtype)
         if self.scale is not None:
             outputs = outputs.astype(dtype) * self.scale.astype(dtype)
@@ -232,14 +231,14 @@ class Continuous:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Indicators(Continuous):
-    """Several labels a row, each there or not: an output a label with targets in {0, 1}.
+    """Multilabel classification: several labels a row, each an output with targets in {0, 1}.
 
-    A label is predicted where its output is greater than 1/2, or than its cut.
+    A label is predicted if its output is greater than 1/2, or than its cut.
 
     Args:
         mean: zeros, shape (L,): nothing is subtracted.
-        names: of the labels; numbers where the target has no names for them.
-        cuts: thresholds of outputs, one number a label; empty for 1/2.
+        names: names of the labels; numbers if the target has no names.
+        cuts: thresholds of the outputs, one for each label; empty for 1/2.
     """
 
     flat: bool = False
@@ -249,7 +248,7 @@ class Indicators(Continuous):
 
     @classmethod
     def named(cls, outputs: int, name: str) -> Indicators:
-        """The encoding of so many labels of a target with a name: that of its columns, or of an array."""
+        """Return the encoding of ``outputs`` labels; ``name`` joins the columns' names by commas, or names an array."""
         columns = tuple(name.split(","))
         return cls(np.zeros(outputs), names=columns if len(columns) == outputs else tuple(map(str, range(outputs))))
 
@@ -264,7 +263,7 @@ class Indicators(Continuous):
 
 
 def not_finite_target(where: str) -> DataError:
-    """The error for a row whose target is NaN or infinite."""
+    """Return the error for a row whose target is NaN or infinite."""
     return DataError(
         "A target is NaN or infinite.",
         where=where,
@@ -277,7 +276,7 @@ def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
     """Refuse labels that are neither 0 nor 1.
 
     Raises:
-        DataError: one is; names its row and column.
+        DataError: a label is neither; the message names its row and column.
     """
     wrong = (y != 0) & (y != 1)
     if wrong.any():
@@ -291,7 +290,7 @@ def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
 
 
 def as_values(y: Array, outputs: int) -> Array:
-    """Encoded targets as values (n, c), float64: class codes (n,) become indicators, values stay."""
+    """Return encoded targets as values (n, c), float64: class codes (n,) become indicators, values stay."""
     if y.ndim > 1:
         return y
     values = np.zeros((len(y), outputs))
@@ -300,9 +299,9 @@ def as_values(y: Array, outputs: int) -> Array:
 
 
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
-    """The encoding as JSON-serialisable data; None stays None."""
+    """Return the encoding as JSON-serialisable data; None stays None."""
     if isinstance(encoding, Classes):
-        # They are saved with the model's answers. A model that predicts by outputs has another fingerprint.
+        # Probabilities are saved with the model's answers. A model that predicts by outputs has another fingerprint.
         more = {"decides": "probability"} if encoding.probabilities else {}
         more |= {name: value for name in ("cut", "logits") if (value := getattr(encoding, name))}
         values = encoding.values
@@ -311,7 +310,7 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
         cuts = {"cuts": list(encoding.cuts)} if encoding.cuts else {}
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names), **cuts}
     if isinstance(encoding, Continuous):
-        # Only where it is not the rule: the fingerprints of all other models stay as they were.
+        # Only written if not the default, so that the fingerprints of existing models do not change.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
         scale = {} if encoding.scale is None else {"scale": encoding.scale.tolist()}
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision, **scale}
@@ -319,12 +318,12 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
 
 
 def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
-    """Make the encoding that ``encoding_to_json`` described."""
+    """Return the encoding that ``encoding_to_json`` described."""
     if data is None:
         return None
     if data["kind"] == "classification":
         dtype = np.dtype(data["dtype"])
-        # A few letters can state text of any width, which is allocated for every value.
+        # A short dtype string can declare texts of any width, which is allocated for every value.
         if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > _CLASSES_BYTES:
             raise ValueError(f"{len(data['values'])} classes of dtype {dtype.str}")
         values = np.array(data["values"], dtype=dtype)
@@ -350,6 +349,6 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
 
 
 def labels_in_words(values: Array) -> str:
-    """Up to twelve labels in words, and how many there are if there are more."""
+    """Return up to twelve labels for messages, and the number of all if there are more."""
     shown = ", ".join(repr(v) for v in values[:12].tolist())
     return shown if len(values) <= 12 else f"{shown}, ... ({len(values)} classes)"

@@ -1,4 +1,4 @@
-"""Fitted preprocessing: from stored rows to features, row by row. A model keeps it, and prediction applies it."""
+"""Fitted preprocessing from stored rows to features, row by row. A model saves it, and prediction applies it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from streamkern.types import Array, IntArray
 
 
 class Transform(Protocol):
-    """A fitted step of preprocessing: its effect on a row depends on the row alone."""
+    """A fitted preprocessing step, which acts on each row independently."""
 
     @property
     def n_in(self) -> int:
-        """Features of a row that comes in."""
+        """Number of input features."""
 
     @property
     def n_out(self) -> int:
-        """Features of a row that goes out."""
+        """Number of output features."""
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Rows X, shape (b, n_in), float32 or float64, to rows (b, n_out) of the same dtype. X may be changed.
+        """Transform rows X (b, n_in), float32 or float64, to rows (b, n_out) of the same dtype. X may be overwritten.
 
         Args:
             X: rows.
-            ids: their ids, shape (b,), for messages.
-            where: where they lie, for messages.
+            ids: ids of the rows, shape (b,), for messages.
+            where: location of the rows, for messages.
 
         Raises:
-            DataError: a value that the transform was not fitted for.
+            DataError: the transform was not fitted for a value.
         """
 
     def names(self, names: Names) -> Names:
-        """Names of the features that go out, from those of the ones that come in."""
+        """Return names of the output features, from names of the input features."""
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Name and parameters, JSON-serialisable, and arrays by name."""
+        """Return name and parameters, JSON-serialisable, and arrays by name."""
 
 
 class _SameColumns:
-    """Columns that go out are those that come in."""
+    """Base class of transforms whose output columns are the input columns."""
 
     @property
     def n_out(self) -> int:
@@ -61,9 +61,9 @@ class _SameColumns:
 
 
 MOST_COMPONENTS = 1 << 20
-"""Columns of a random matrix, at most: no array of a saved model states them."""
+"""Most columns of a random matrix. The limit is explicit because no array of a saved model implies the size."""
 
-_WIDEST = 1 << 31  # features that a saved transform may have
+_WIDEST = 1 << 31  # most features of a saved transform
 
 
 @serializable
@@ -95,10 +95,10 @@ class Affine(_SameColumns):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """A value for each feature that is missing (NaN); and indicators of missing values, after all features.
+    """Replace missing values (NaN) by a value for each feature; append indicators of missing values.
 
     Args:
-        values: shape (d,), float64; NaN for a feature whose missing values stay.
+        values: shape (d,), float64; NaN for a feature whose missing values are kept.
         indicators: positions of the features that get an indicator: 1 where the value was missing, else 0.
     """
 
@@ -121,7 +121,7 @@ class Fill:
         return np.concatenate([X, missing[:, list(self.indicators)].astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
-        """The same, and ``column is missing`` for an indicator."""
+        """Return the input names, and ``column is missing`` for an indicator."""
         return None if names is None else (*names, *(f"{names[column]} is missing" for column in self.indicators))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -130,10 +130,10 @@ class Fill:
 
 
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
-    """Refuse rows whose text a model takes for numbers.
+    """Refuse rows with text in a column that the model treats as numbers.
 
     Raises:
-        DataError: a feature is text, and none of the transforms makes categories of it.
+        DataError: a feature is text, and no transform encodes it.
     """
     text, names = set(source.text), source.columns
     for transform in transforms:
@@ -152,7 +152,7 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
 @serializable
 @dataclass(frozen=True)
 class UnitRows(_SameColumns):
-    """Rows divided by their Euclidean norm; a row of zeros stays."""
+    """Divide rows by their Euclidean norm; a row of zeros is unchanged."""
 
     n_in: int
 
@@ -168,13 +168,13 @@ class UnitRows(_SameColumns):
 @serializable
 @dataclass(frozen=True)
 class Project:
-    """Rows times a random matrix that is a function of its parameters: nothing is stored of it.
+    """Multiply rows by a random matrix, a function of the parameters, so that no array is saved.
 
     Args:
         n_in: d.
         n_out: k.
-        density: share of entries that are not 0; None for normal entries.
-        seed: which matrix.
+        density: share of nonzero entries; None for normal entries.
+        seed: seed of the matrix.
     """
 
     n_in: int
@@ -183,7 +183,7 @@ class Project:
     seed: int
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        # A product with a sparse matrix comes transposed.
+        # A product with a sparse matrix has Fortran order.
         return np.ascontiguousarray(X @ projection_matrix(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
     def names(self, names: Names) -> Names:
@@ -195,7 +195,7 @@ class Project:
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """Rows times a matrix, such as the square root of a learned metric.
+    """Multiply rows by a matrix, such as the square root of a learned metric.
 
     Args:
         matrix: shape (d, k), float64.
@@ -212,7 +212,7 @@ class LinearMap:
         return int(self.matrix.shape[1])
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Multiply: the bits of a row do not depend on the other rows."""
+        """Multiply; a row's result does not depend on the other rows, to the last bit."""
         if X.dtype not in self._factors:
             self._factors[X.dtype] = default_engine().right_factor(np.ascontiguousarray(self.matrix.T, X.dtype))
         return np.asarray(self._factors[X.dtype].times(X))
@@ -225,7 +225,7 @@ class LinearMap:
         return {"matrix": self.matrix}
 
     def names(self, names: Names) -> Names:
-        """None: a feature that goes out is a sum over those that come in."""
+        """Return None: an output feature is a sum over all input features."""
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -234,7 +234,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Expected:
-    """A stand-in for a transform that is not fitted yet, in a projection of the memory of a fit."""
+    """A placeholder for a transform that is not fitted yet, to estimate the memory of a fit."""
 
     n_in: int
     n_out: int
@@ -243,7 +243,7 @@ class Expected:
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
-        """The same where the width is, else not known."""
+        """Return the input names if the width does not change, else None."""
         return names if self.n_in == self.n_out else None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -252,7 +252,7 @@ class Expected:
 
 @lru_cache(maxsize=2)
 def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, dtype: np.dtype[Any]) -> Any:
-    """The matrix of a ``Project``, shape (n_in, n_out), of mean 0 and variance 1/n_out, so that norms stay on average.
+    """Return the matrix of ``Project``, shape (n_in, n_out), mean 0, variance 1/n_out: it keeps norms on average.
 
     Normal entries, or ±1/√(density n_out) with the probability ``density`` and else 0 (Li, Hastie, Church 2006, "Very
     sparse random projections"), as a sparse matrix.
@@ -268,7 +268,7 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
 def through(
     transforms: Sequence[Transform], X: Array, ids: IntArray, where: str, lookup: Lookup | None = None
 ) -> Array:
-    """Rows through transforms in order; ``lookup`` counts the categories that training did not see."""
+    """Apply transforms to rows in order; ``lookup`` counts the categories that training did not see."""
     for transform in transforms:
         if isinstance(transform, Encode | TargetMeans):
             X = transform.apply(X, ids, where, lookup)
@@ -278,7 +278,7 @@ def through(
 
 
 def final(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """The transforms as they are for rows that are not those of training."""
+    """Return the transforms for rows other than the training rows."""
     return tuple(each.final() if isinstance(each, TargetMeans) else each for each in transforms)
 
 
@@ -294,10 +294,10 @@ def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple[Transform, ...]:
-    """The transforms that ``dump`` described.
+    """Return the transforms that ``dump`` described.
 
     Raises:
-        ModelFormatError: one is unknown.
+        ModelFormatError: a transform is unknown.
         KeyError: an array or a parameter is missing.
     """
     made: list[Transform] = []
@@ -334,8 +334,8 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
 
     Args:
         made: the transform.
-        width: of the rows that come in; 0 if not known.
-        number: of the transform in its chain.
+        width: width of the input rows; 0 if unknown.
+        number: position of the transform in its chain.
     """
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")

@@ -1,4 +1,4 @@
-"""Heavy arithmetic: one protocol of verbs, and its implementations side by side."""
+"""Heavy arithmetic: the protocol of an engine, and its implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Engine", "NumpyEngine", "default_engine", "engine_on"]
 
 @cache
 def default_engine() -> Engine:
-    """The compiled engine of the CPU; the reference in plain NumPy where no compiler (Numba) is installed."""
+    """Return the compiled engine of the CPU, or the NumPy reference if no compiler (Numba) is installed."""
     try:
         from streamkern.engine.host import HostEngine
     except ImportError:
@@ -22,7 +22,7 @@ def default_engine() -> Engine:
 
 
 def engine_on(device: Device | None) -> Engine:
-    """The engine of a device; the default one for None."""
+    """Return the engine of a device; for None the default engine."""
     if device is None:
         return default_engine()
     from streamkern.engine.device import DeviceEngine

@@ -1,7 +1,7 @@
-"""Dense linear algebra by tiles, in threads: the same bits for any number of threads.
+"""Dense linear algebra by tiles in threads, with the same bits for any number of threads.
 
-A threaded LAPACK splits its sums by the number of threads. Here the tiles are fixed and each is one single-threaded
-call, so threads decide only when a tile is done.
+A threaded LAPACK splits its sums by the number of threads. Here the tiles are fixed, and each is one single-threaded
+call, so threads only affect the order of tiles.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.numpy import not_positive
 from streamkern.types import Array
 
-# Of few rows the factors of diagonal tiles, by LAPACK, and calls from Python are much of the work. In float32 alone:
-# what is taken in float64 may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
+# With few rows, LAPACK's factors of diagonal tiles and calls from Python dominate, so tiles are smaller. Only in
+# float32: matrices in float64 may be nearly singular, and dividing by inverses of more tiles rounds more.
 _FEW, _NARROW = 2048, 128
 
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
-    """W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: lower triangular, shape (p, p), in ``dtype``, in the memory of A.
+    """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float64, contiguous and its own; it is used up.
-        dtype: of the result.
+        A: symmetric positive definite, shape (p, p), float64, contiguous and owning its memory; it is overwritten.
+        dtype: dtype of the result.
         parallel: runs tiles.
         tile: rows of a tile.
 
@@ -37,23 +37,23 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     """
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     _invert_lower(A, cuts, _cholesky(A, cuts, parallel), parallel)
-    p, rows = len(A), A.ravel().view(dtype)  # row by row to the front: it never reaches one that is still to be read
+    p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
     for i in range(p):
         row = A[i, : i + 1].astype(dtype)
         rows[i * p : i * p + i + 1] = row
         rows[i * p + i + 1 : (i + 1) * p] = 0
     del rows
-    A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # gives the rest of the memory back
+    A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # release the rest of the memory
     return A.view(dtype)[: p * p].reshape(p, p)
 
 
 def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
-    """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
+    """Return the lower factor L of A = L Lᵀ, in place, with zeros above the diagonal.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float32 or float64, its lower tiles alone are read; overwritten.
+        A: symmetric positive definite, shape (p, p), float32 or float64; only lower tiles are read; overwritten.
         parallel: runs tiles.
-        tile: rows of a tile; by default as ``_FEW`` says.
+        tile: rows of a tile; the default depends on ``_FEW``.
 
     Raises:
         NumericalError: a pivot is not positive.
@@ -87,9 +87,9 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
 
 
 def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> list[Array]:
-    """Lower factor into the lower tiles of A, and the inverses of its diagonal tiles; no upper tile is touched.
+    """Write the lower factor to the lower tiles of A; return the inverses of its diagonal tiles.
 
-    Without the ``last`` of these, below which there is nothing to divide.
+    If not ``last``, the last inverse is left out, since there are no rows below it.
     """
     inverses: list[Array] = []
     for k, K in enumerate(cuts):
@@ -119,7 +119,7 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> 
 
 
 def _invert_lower(A: Array, cuts: list[slice], inverses: list[Array], parallel: Map) -> None:
-    """Inverse of the lower factor, one block column a task: W[:, j] solves L W[:, j] = I[:, j]."""
+    """Invert the lower factor, one block column in each task: W[:, j] solves L W[:, j] = I[:, j]."""
     W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
 
     def column(j: int) -> None:
@@ -157,7 +157,7 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
 
 
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """Copy the lower triangle of A to the upper one, in place: by tiles, as columns are slow to write."""
+    """Copy the lower triangle of A to the upper, in place; by tiles, because writing columns is slow."""
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
 
@@ -199,14 +199,14 @@ def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
 def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
     """Wᵀ W B, reading W from memory once: a tile of its rows is used twice while it is in cache.
 
-    Tiles are dealt to a fixed number of sums, each of which is one task's; columns of B go by slabs, so that the sums
-    take a bounded part of the memory of W.
+    Tiles are assigned to a fixed number of partial sums, one for each task; columns of B are processed in slabs, so
+    that the sums take a bounded share of W's memory.
 
     Args:
         W: shape (q, n).
         B: shape (n, c).
         parallel: runs the sums.
-        lower: whether W is lower triangular: tiles above its diagonal are left out.
+        lower: whether W is lower triangular, so that tiles above its diagonal are skipped.
         tile: rows of a tile.
     """
     tiles = [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)]

@@ -1,4 +1,4 @@
-"""The engine of a device: its verbs (``engine/on_device.py``), and the host's for all else."""
+"""The engine of a device: methods of ``engine/on_device.py``, and the host's methods for everything else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from streamkern.engine.on_device import OnDevice
 
 
 class DeviceEngine(OnDevice, HostEngine):
-    """Rows against centers on a device; matrices of the set-up on the host, but for the factor of K(Z, Z).
+    """Compute rows against centers on a device, and matrices of the set-up on the host, except the factor of K(Z, Z).
 
     Args:
         device: where values are computed.
         parallel: runs tiles of the host in threads of this process.
         imap: runs tiles where blocks are computed.
-        overlaps: ignored: K(Z, Z) lies on the device.
+        overlaps: ignored, because K(Z, Z) is on the device.
     """
 
     def __init__(

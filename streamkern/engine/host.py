@@ -20,7 +20,7 @@ from streamkern.engine.packed import PackedFactor
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.types import Array
 
-_COMPILING = 80 << 20  # of a fit in which every loop is compiled: 75 MiB measured for EigenPro on plain rows
+_COMPILING = 80 << 20  # bytes of a fit that compiles every loop: 75 MiB measured for EigenPro on plain rows
 
 
 class HostEngine(NumpyEngine):
@@ -41,7 +41,7 @@ class HostEngine(NumpyEngine):
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Array) -> Any:
-        """Squared norms of the centers, and the centers packed for products: None where a library multiplies."""
+        """Return squared norms of the centers, and the centers packed for products; None if BLAS multiplies."""
         return self.loops.row_norms(Z), pack(Z)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
@@ -51,11 +51,11 @@ class HostEngine(NumpyEngine):
         return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
 
     def compiling_bytes(self) -> int:
-        """Judged by the largest of the loops, which most fits use."""
+        """Return bytes if the largest loop, which most fits use, is not compiled."""
         return 0 if self.loops.compiled else _COMPILING
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
-        """k(X, Z) by tiles that stay in the caches; radial kernels in one compiled call."""
+        """Return k(X, Z), by tiles that fit the caches; radial kernels in one compiled call."""
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
         kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
         profile = kernel.profile
@@ -80,7 +80,7 @@ class HostEngine(NumpyEngine):
         return K
 
     def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Panels in turn, in one buffer that is kept: fresh pages would cost more than the elementwise pass."""
+        """Yield panels in one reused buffer, because page faults would cost more than the elementwise pass."""
         buffer = _buffer(basis) if begun is None else begun
         try:
             for rows in cuts(len(X), basis.row_tile):
@@ -141,7 +141,7 @@ class HostEngine(NumpyEngine):
         return dense.matmul(U.T, V, self.parallel, tile=64)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
-        """By rows of tiles, each of which is read from memory once for the columns on both of its sides."""
+        """Compute by rows of tiles, each read from memory once for the columns on both sides."""
         out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
         for rows in cuts(len(K), KERNEL_TILE):
             A = K[rows, : rows.stop]
@@ -189,7 +189,7 @@ class HostEngine(NumpyEngine):
         return dense.mirror(A, self.parallel)
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        """Top k eigenpairs by LAPACK, without Python's lock: SciPy's call would stop every other thread."""
+        """Return top k eigenpairs by LAPACK without Python's lock, which SciPy's call would hold."""
         return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
 
 

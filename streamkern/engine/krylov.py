@@ -9,9 +9,9 @@ from streamkern.types import Array
 
 _FROM = 1500
 _SHARE = 8
-_SPACE = 3  # dimension of the Krylov space, in pairs wanted
-_BLOCKS = 30  # of which it is made
-_RESIDUAL = 1e-2  # ‖K e − σ e‖/σ that is near enough
+_SPACE = 3  # dimension of the Krylov space, relative to the requested pairs
+_BLOCKS = 30  # blocks of the space
+_RESIDUAL = 1e-2  # tolerance of ‖K e − σ e‖/σ
 
 
 def is_cheaper(s: int, k: int) -> bool:
@@ -20,20 +20,20 @@ def is_cheaper(s: int, k: int) -> bool:
 
 
 def space(k: int) -> tuple[int, int]:
-    """Columns of a block, and of the whole space, for k pairs."""
+    """Return the columns of a block, and of the whole space, for k pairs."""
     step = max(1, _SPACE * k // _BLOCKS)
     return step, step * _BLOCKS
 
 
 def krylov_eigenpairs(K: Array, k: int, floor: float) -> tuple[Array, Array] | None:
-    """Top k Ritz pairs of K (float64), ascending; None where a residual above the floor is too large."""
+    """Return top k Ritz pairs of K (float64), ascending; None if a residual above the floor is too large."""
     s = len(K)
     step, size = space(k)
     V, KV = (np.empty((s, size), order="F") for _ in range(2))
     block = generator("Krylov space", s, k).standard_normal((s, step))
     for start in range(0, size, step):
         here = slice(start, start + step)
-        for _ in range(2):  # once more after scaling, where little or nothing of the block was new
+        for _ in range(2):  # again after scaling, in case little of the block was new
             block -= V[:, :start] @ (V[:, :start].T @ block)
             if not np.isfinite(block).all():
                 return None

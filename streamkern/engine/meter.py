@@ -1,9 +1,9 @@
-"""The meter: an engine on shapes. It counts operations by kind and the bytes alive, and computes nothing.
+"""The meter: an engine for arrays without values. It counts operations by kind and allocated bytes.
 
-A solver's own ``prepare``, ``begin`` and ``update`` run on it, so that a plan is the run, on shapes. What is said here
-is what one verb takes, with the scratch memory of its implementation in ``host`` (``tests/engine/test_meter.py`` holds
-each to counters and to measured memory). What depends on data is a declared bound: conditions, counts of eigenvalues,
-and the largest eigenvalue, which decides the batch.
+A solver's own ``prepare``, ``begin`` and ``update`` run on it, so a plan needs no cost formulas of solvers. Here are
+the costs of each engine method, with the scratch memory of its implementation in ``host``
+(``tests/engine/test_meter.py`` compares them with counters and measured memory). Quantities that depend on data have
+declared bounds: conditions, counts of eigenvalues, and the largest eigenvalue, which determines the batch.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
 LIKELY_POWER_STEPS = 30
-"""Steps of a power iteration that are counted: it ends when the eigenvalue stands, after 10 to 60."""
+"""Steps counted for a power iteration, which converges after 10 to 60."""
 
-_GROUP = 4  # products of a covariance's tiles held at a time
+_GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def triangle(size: int, tile: int = KERNEL_TILE) -> float:
-    """Values that a symmetric kernel matrix evaluates: rows by tiles, each up to its diagonal."""
+    """Return the number of values evaluated for a symmetric kernel matrix: rows by tiles, each up to its diagonal."""
     return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
 
 
 class MeterEngine:
-    """The verbs on arrays of shapes.
+    """The engine's methods on arrays without values.
 
     Args:
-        meter: counts.
-        real: the engine that a run will have, which states the memory of centers.
-        slots: threads, or blocks that run at a time.
-        overlaps: as of the executor that a run will have.
-        top: the largest eigenvalue of a preconditioned kernel, as a share of its trace: what a step's batch follows.
-        likely: whether decisions go as they are likely to, rather than as takes the most.
+        x
+        real: the engine of the run, which states the memory of centers.
+        slots: threads, or blocks that run concurrently.
+        overlaps: as for the executor of the run.
+        top: the largest eigenvalue of a preconditioned kernel, as a share of its trace, which determines the batch.
+        likely: whether decisions take the likely value instead of the bound.
     """
 
     name = "meter"
@@ -80,7 +80,7 @@ class MeterEngine:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
-        """Evaluate, and count the evaluation's peak as held until the context ends."""
+        """Evaluate, and count the peak of the evaluation as allocated until the context ends."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return
@@ -104,7 +104,7 @@ class MeterEngine:
         return self._new(shape)
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """The bound; or the likely value, where that is counted."""
+        """Return the bound, or the likely value if requested."""
         return likely if self.likely and likely is not None else bound
 
     def count(self, mask: Array) -> int:
@@ -114,7 +114,7 @@ class MeterEngine:
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Array) -> Any:
-        """Norms and packed centers, as the real engine holds them."""
+        """Return norms and packed centers as the real engine does."""
         return self._new((self.real.held_bytes(Z.shape[0], Z.shape[1], Z.dtype),), np.uint8)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
@@ -143,7 +143,7 @@ class MeterEngine:
         return out._view(out.shape, "panel")
 
     def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """One panel that stands for all."""
+        """Yield one panel that represents all."""
         buffer = self._buffer(basis) if begun is None else begun
         try:
             n, tile = len(X), min(len(X), basis.row_tile)
@@ -154,11 +154,11 @@ class MeterEngine:
             basis.buffers.append(buffer)
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """Room for the first panel, whose values ``panels`` counts."""
+        """Allocate the first panel, whose values ``panels`` counts."""
         return self._buffer(basis)
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """φ(X) W; also counts the copy of W that the loops read."""
+        """Return φ(X) W; also count the copy of W that the loops read."""
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes):
             for _, phi in basis.panels(X):
@@ -166,7 +166,7 @@ class MeterEngine:
         return out
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ respond(φ(X) W); also counts the loops' copies of W and of the sum."""
+        """Return φ(X)ᵀ respond(φ(X) W); also count the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
             for rows, phi in basis.panels(X, begun):
@@ -182,7 +182,7 @@ class MeterEngine:
         return self._new((p, c), dtype)
 
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
-        """The product alone: it is added as it is made."""
+        """Count the product alone, since it is added without a temporary array."""
         count_product(self.meter, phi.T, r, 2.0 * phi.size * r.shape[1], r.shape[1], False)
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
@@ -230,7 +230,7 @@ class MeterEngine:
         return K
 
     def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
-        """The last tile, which stands for all, with those that threads have in flight."""
+        """Yield the last tile, which represents all, with the tiles of running threads."""
         d, tile, dtype = expansion.Z.shape[1], min(s, KERNEL_TILE), np.dtype(dtype)
         self.meter.count("values64" if dtype == np.float64 else "values", triangle(s))
         centers = 0 if dtype == expansion.dtype else s * d * dtype.itemsize + self.real.held_bytes(s, d, dtype)
@@ -320,7 +320,7 @@ class MeterEngine:
         return W
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
-        """The lead's panels in 32 bits, all others in 16, and then those of the lead too."""
+        """Count the lead's panels in 32 bits and the others in 16; then the lead's in 16, too."""
         p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
         for rows in panel_rows(p):
             self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
@@ -339,7 +339,7 @@ class MeterEngine:
         return PackedFactor(p, lead, self._new((p,), np.float32), (*numbers, *beyond))
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Wᵀ W B: packed integers are counted with the width that they have once read."""
+        """Return Wᵀ W B; packed integers count with their width in registers."""
         n, c = B.shape
         self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
         with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):
@@ -416,12 +416,12 @@ class MeterEngine:
             return self._new((n, min(n, k))), self._new((min(n, k), k))
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """The declared share of the trace, n."""
+        """Return the declared share of the trace, n."""
         with self.meter.scaled(LIKELY_POWER_STEPS):
             matvec(self._new((n,)))
         return self.top * n
 
-    # ------------------------------------------------------------------------------ common to verbs
+    # ------------------------------------------------------------------------------ common to methods
 
     def _new(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
         return self.meter.array(shape, dtype)
@@ -448,5 +448,5 @@ class _Right:
 
 
 def _unmarked(A: Any) -> Any:
-    """A, not as a panel: by a verb, its product is one of matrices."""
+    """Return A without its mark as a panel, since in these methods its product counts as a product of matrices."""
     return A._view(A.shape, "") if isinstance(A, Shaped) else A

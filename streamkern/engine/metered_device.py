@@ -1,4 +1,4 @@
-"""A device on shapes: the verbs of ``engine/on_device.py`` run on it, and a meter counts the bytes there."""
+"""A device for arrays without values: ``engine/on_device.py`` runs on it, and a meter counts the device's bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamkern.types import Array
 
 
 class _Loops:
-    """Loops over arrays of the device: their results lie there, and they allocate nothing else."""
+    """Loops over arrays of the device, which only allocate their results, on the device."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -33,7 +33,7 @@ class _Loops:
         """In place."""
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """k(A, B) W, whose kernel values are not written."""
+        """Return k(A, B) W without storing kernel values."""
         return self.meter.array((len(A), W.shape[1]), W.dtype)
 
 
@@ -42,7 +42,7 @@ class MeteredDevice:
 
     Args:
         host: the meter of the process.
-        threads: of the process.
+        threads: threads of the process.
     """
 
     name = "meter"
@@ -60,7 +60,7 @@ class MeteredDevice:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Bytes at a time: where threads compute, the peak of one for each turn, less arrays that were sent to stay."""
+        """Count bytes of concurrent threads: the peak of one for each turn, less arrays that stay on the device."""
         if self._inside:
             yield
             return
@@ -83,17 +83,17 @@ class MeteredDevice:
             self.host.parallel = before
 
     def put(self, array: Any, dtype: Any = None) -> Any:
-        """A copy there."""
+        """Return a copy on the device."""
         if isinstance(array, Shaped) and array.meter is self.meter:
             return array
         return self.meter.array(array.shape, array.dtype if dtype is None else dtype)
 
     def take(self, array: Any) -> Any:
-        """A copy here."""
+        """Return a copy on the host."""
         return self.host.array(array.shape, array.dtype)
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """In addition to A: its factor, the inverse, and the columns of the running substitution."""
+        """Count A's factor, the inverse, and the columns of the substitution, in addition to A."""
         p = len(A)
         with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
             return self.meter.array((p, p), dtype)
@@ -106,7 +106,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         meter: counts the work of the host.
         real: the engine of the host.
         slots: threads.
-        top: as of ``MeterEngine``.
+        top: as for ``MeterEngine``.
     """
 
     def __init__(self, meter: Meter, real: Engine, slots: int, top: float) -> None:
@@ -123,7 +123,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
             return super().predict(basis, X, W)
 
     def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """In the weights' precision and, where that is wider, in that of the values: data decide which it is."""
+        """Count in the weights' precision and, if wider, in the values' precision, since the choice depends on data."""
         if W.dtype != basis.dtype:
             self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
         with self.device.at_once():
@@ -138,12 +138,12 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
             return MeterEngine.covariance(self, basis, X, V)
 
     def packed_factor(self, expansion: Any, shift: float, lead: int) -> PackedFactor:
-        """One panel on the device, which stands for all."""
+        """Count one panel on the device, which represents all."""
         self.block(expansion, expansion.Z[:PANEL])
         return self.host.packed_factor(expansion, shift, lead)
 
     def kernel_product(self, expansion: Any, V: Array) -> Array:
-        """One tile on the device, which stands for all."""
+        """Count one tile on the device, which represents all."""
         with self.device.in_threads():
             self.block(expansion, expansion.Z[: expansion.row_tile])
         return self.host.kernel_product(expansion, V)

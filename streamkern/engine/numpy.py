@@ -1,4 +1,4 @@
-"""The reference engine: NumPy and SciPy, a line a verb. It needs no compiler, and other engines are tested by it."""
+"""The reference engine: NumPy and SciPy, without a compiler. Other engines are tested against it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from streamkern.types import Array
 GRADIENT_TILE = (256, 1024)
 """Rows and centers of a tile of slopes, which stays in the caches."""
 
-_GROUP = 4  # products of a covariance's tiles held at a time
+_GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def one_by_one(fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Run tiles one after another, as an engine does that is bound to no executor."""
+    """Run tiles one after another, for an engine without an executor."""
     return [fn(item) for item in items]
 
 
@@ -91,7 +91,7 @@ class NumpyEngine:
             pool.shutdown()
             raise
         except BaseException:
-            pool.shutdown(wait=False)  # on Ctrl-C the thread is not joined: it ends with the executor it uses
+            pool.shutdown(wait=False)  # on Ctrl-C the thread is not joined; it ends with its executor
             raise
         pool.shutdown()
 
@@ -166,7 +166,7 @@ class NumpyEngine:
         return out
 
     def multiplier(self, W: Array) -> Callable[[Array], Array]:
-        """The product of rows with W, which is laid out for it once."""
+        """Return a function that multiplies rows with W, which is packed once."""
         return lambda phi: phi @ W
 
     def panel_product(self, W: Array) -> Callable[[Array], Array]:
@@ -190,7 +190,7 @@ class NumpyEngine:
         x_norms, z_norms = loops.row_norms(X), loops.row_norms(expansion.Z)
         X, out = np.ascontiguousarray(X), np.zeros(X.shape, dtype=dtype)
         most, across = GRADIENT_TILE
-        # In two buffers that stay in the caches: fresh pages would cost more than the elementwise pass.
+        # Two buffers that stay in the caches, because page faults would cost more than the elementwise pass.
         buffers = np.empty((2, min(most, len(X)), min(across, expansion.p)), dtype=dtype)
         for cols in cuts(expansion.p, across):
             Z = expansion.Z[cols]
@@ -214,13 +214,13 @@ class NumpyEngine:
                 else:
                     centers.product(x, S)
                     P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms[cols])
-                    total = P.sum(axis=1) if Q is None else -Q.sum(axis=1)  # None where Q is −P
+                    total = P.sum(axis=1) if Q is None else -Q.sum(axis=1)  # None stands for −P
                     found = times(P) - total[:, None] * x
                 out[rows] += found
         return out
 
     def manhattan(self, Z: Array) -> tuple[Callable[[Array, Array], None], Callable[[Array, Array], Array]]:
-        """L1 distances of rows to centers, into an array; and, of P and rows, ``Backend.signed_sums``."""
+        """Return a function that writes L1 distances of rows to centers, and one for ``Backend.signed_sums``."""
 
         def signed_sums(P: Array, X: Array) -> Array:
             out = np.empty_like(X)
@@ -230,7 +230,7 @@ class NumpyEngine:
         return lambda X, S: self.loops.manhattan(X, Z, S), signed_sums
 
     def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
-        """P V and Q V of a tile S of inner products or L1 distances, which is used up; Q is None where it is −P."""
+        """Return P V and Q V for a tile S of inner products or L1 distances, which is overwritten; Q is None for −P."""
         P, Q = kernel.slopes(S, x_norms, z_norms, self.loops)
         return P * V, V * (0.0 if Q is None else Q)
 
@@ -296,7 +296,7 @@ class NumpyEngine:
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
         """K W: tiles below the diagonal count twice."""
-        lower = np.tril(K)  # without the numbers above the diagonal, which may be unset
+        lower = np.tril(K)  # without the entries above the diagonal, which may be uninitialised
         return np.asarray(lower @ W + np.tril(lower, -1).T @ W)
 
     def times_lower(self, B: Array, W: Array) -> Array:
@@ -325,7 +325,7 @@ class NumpyEngine:
         return self.inverse_factor(A, expansion.dtype)
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
-        """L⁻¹ of A = L Lᵀ in ``dtype``; A is used up."""
+        """Return L⁻¹ of A = L Lᵀ in ``dtype``; A is overwritten."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
 
@@ -393,7 +393,7 @@ class NumpyEngine:
         return self.whole_eigenpairs(K, k) if found is None else found
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        """Top k eigenpairs from a reduction of the whole matrix; none where it is not finite."""
+        """Return top k eigenpairs from a reduction of the whole matrix; none if it is not finite."""
         if not np.isfinite(K).all():
             return np.empty(0), np.empty((len(K), 0))
         return self.eigh(K, top=k)
@@ -420,7 +420,7 @@ class NumpyEngine:
 
 
 def not_positive() -> NumericalError:
-    """The error of a matrix that has no Cholesky factor."""
+    """Return the error for a matrix without a Cholesky factor."""
     return NumericalError(
         "The kernel matrix of the centers is not positive definite to working precision.",
         where="K(Z, Z)",
@@ -430,7 +430,7 @@ def not_positive() -> NumericalError:
 
 
 class _Plain:
-    """The right factor of products A Bᵀ, as it is."""
+    """The right factor of products A Bᵀ, not packed."""
 
     def __init__(self, B: Array) -> None:
         self.B = B

@@ -1,9 +1,8 @@
-"""The verbs of a device: kernel values, their products and the factor of an exact projection are computed there.
+"""The methods that run on a device: kernel values, their products, and the factor of an exact projection.
 
-Results of arrays on the host are on the host. Every line is of the array API, so that any device's namespace will do,
-and none knows which it is. Arrays with p or d numbers a row are on the device; arrays with a number an output
-(residuals, gradients, weights) come back to the host, where solvers, sums and checkpoints are the same as without a
-device.
+Results for arrays on the host are on the host. The code uses only the array API, so it runs with the namespace of any
+device. Arrays with p or d numbers a row are on the device; arrays with a number for each output (residuals, gradients,
+weights) are copied to the host, where solvers, sums and checkpoints are the same as without a device.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from streamkern.engine.numpy import NumpyEngine
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
-_SQUARE = 1024  # of a matrix whose diagonal is set
+_SQUARE = 1024  # rows of a diagonal block that is set at once
 
 
 class _There:
-    """An expansion's arrays on the device: centers, norms and the last state, sent when they are first needed."""
+    """An expansion's arrays on the device (centers, norms, last state), copied when first needed."""
 
     def __init__(self, Z: Any) -> None:
         self.Z = Z
@@ -34,7 +33,7 @@ class _There:
 
 
 class _Placed:
-    """A host matrix with a copy of it on the device, made when it is first needed."""
+    """A host matrix with a copy on the device, made when first needed."""
 
     def __init__(self, W: Any) -> None:
         self.W = W
@@ -42,11 +41,11 @@ class _Placed:
 
 
 class OnDevice:
-    """The verbs that a device computes: rows against centers, and the products with K(Z, Z) of an exact projection.
+    """Methods computed on a device: rows against centers, and products with K(Z, Z) for an exact projection.
 
     Attributes:
         device: where values are computed.
-        host: the verbs of the host.
+        host: the engine of the host.
     """
 
     device: Device
@@ -55,7 +54,7 @@ class OnDevice:
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Any) -> Any:
-        """Centers, of the host or of the device, which go there when they are first needed, and stay."""
+        """Return centers, of the host or device; they are copied to the device when first needed, and stay."""
         return _There(Z)
 
     def hold_head(self, resident: Any, Z: Any) -> Any:
@@ -74,7 +73,7 @@ class OnDevice:
             yield rows, basis.block(X[rows, :])
 
     def begin(self, basis: Evaluated, X: Any) -> Any:
-        """None: beginning a panel would take a turn from a thread that has the state."""
+        """Return None, because beginning a panel would delay a thread that already has the state."""
         return None
 
     def predict(self, basis: Any, X: Any, W: Array) -> Array:
@@ -86,7 +85,7 @@ class OnDevice:
         return out
 
     def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ respond(φ(X) W): F comes back to the host and r goes there, where the product is summed."""
+        """Return φ(X)ᵀ respond(φ(X) W): F is copied to the host, r to the device, which sums the product."""
         if W.dtype != basis.dtype:
             return NumpyEngine.pull(cast(Any, self), basis, X, W, respond, outputs, begun)
         device, total = self.device, None
@@ -95,7 +94,7 @@ class OnDevice:
             for part in _panels(basis, X.shape[0]):
                 tile = rows[part, :]
                 if _narrow(basis) and max(W.shape[1], outputs) <= NARROW_OUTPUTS:
-                    # Twice evaluated and never written, which is less where a value costs little.
+                    # Evaluating values twice without writing them is faster if a value is cheap.
                     r = device.put(respond(device.take(self._product(basis, tile, weights)), part))
                     g = device.loops.narrow(self._centers(basis)[0], tile, r, *basis.kernel.profile)
                 else:
@@ -105,7 +104,7 @@ class OnDevice:
             return self.host.zeros((basis.p, outputs), basis.dtype) if total is None else device.take(total)
 
     def gradients(self, expansion: Centered, X: Any, W: Array, signs: Array | None = None) -> Array:
-        """∇ Σ_l s_l f_l at each row, on the host; computed on the device for the kernels whose loops are there."""
+        """Return ∇ Σ_l s_l f_l at each row, on the host; computed on the device for kernels with device loops."""
         if expansion.kernel.profile is None:
             here = expansion.at(np.asarray(expansion.Z), self.host)
             return self.host.gradients(here, self.device.take(self.device.put(X)), W, signs)
@@ -143,7 +142,7 @@ class OnDevice:
         return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s, dtype)
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """Inverse factor of K(Z, Z) + shift I, which is made and factored on the device; see ``Engine.kernel_factor``.
+        """Evaluate and factor K(Z, Z) + shift I on the device; see ``Engine.kernel_factor``.
 
         Raises:
             NumericalError: K(Z, Z) + shift I is not positive definite.
@@ -159,7 +158,7 @@ class OnDevice:
             return device.take(device.inverse_factor(A, expansion.dtype))
 
     def place(self, W: Any) -> Any:
-        """W with a copy on the device, made by the first product."""
+        """Return W with a copy on the device, made by the first product."""
         return _Placed(W)
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
@@ -172,7 +171,7 @@ class OnDevice:
             return self.device.take(W.there.T @ (W.there @ right))
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Wᵀ W B with the integers on the device, a panel of which is float32 at a time."""
+        """Return Wᵀ W B with integers on the device, of which one panel at a time is converted to float32."""
         if not isinstance(W, _Placed):
             return self.host.packed_product(W, B)
         device, factor = self.device, W.W
@@ -209,7 +208,7 @@ class OnDevice:
             return centers
 
     def _values(self, expansion: Centered, X: Any) -> Any:
-        """k(X, Z) of rows of the device, on the device: one matrix product and one pass over it."""
+        """Return k(X, Z) on the device, for rows on the device: one matrix product and one elementwise pass."""
         Z, norms = self._centers(expansion)
         if expansion.kernel.norm == 1:
             S = self.device.loops.empty((X.shape[0], expansion.p), expansion.dtype)
@@ -225,7 +224,7 @@ class OnDevice:
         return self._values(expansion, X) @ W
 
     def _shared(self, expansion: Centered, W: Array) -> Any:
-        """A state on the device: the lanes of a step are given one and the same, which is frozen."""
+        """Return a state on the device, copied once, since all lanes of a step share the same frozen array."""
         held = expansion.resident.state
         if held[0] is not W:
             held = (W, self.device.put(W, expansion.dtype))
@@ -234,14 +233,14 @@ class OnDevice:
 
 
 def _as_type(array: Any, dtype: Any) -> Any:
-    """An array of the device in another dtype: by its method, or by the function of the array API."""
+    """Return a device array in another dtype, by its method or by the array API's function."""
     if hasattr(array, "astype"):
         return array.astype(dtype)
     return array.__array_namespace__().astype(array, dtype)
 
 
 def _narrow(expansion: Centered) -> bool:
-    """Return True if rows are so narrow that values are summed up as they are made."""
+    """Return True if rows are so narrow that values are summed without being stored."""
     radial = expansion.kernel.profile is not None
     return radial and expansion.Z.shape[1] <= NARROW and expansion.dtype == np.float32
 

@@ -1,7 +1,7 @@
 """Operations by kind, counted by the meter and priced by a calibration.
 
-Operations of different kinds run at different rates: a product with a few columns waits for memory where a product of
-two large matrices does not. So they are counted separately.
+Operations of different kinds run at different rates: a product with a few columns is limited by memory, a product of
+two large matrices is not. So they are counted separately.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations by kind; additions and multiplications count one each. They add, and scale by a number.
+    """Operations by kind; additions and multiplications count one each. Counts can be added and scaled.
 
     Attributes:
         values: values of the basis in the arithmetic's dtype, on all threads.
@@ -21,10 +21,10 @@ class Operations:
         gemm64: the same in float64, with Cholesky factors and their inverses by tiles.
         thin: operations of Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
         thin64: operations of products of a matrix in memory with c columns, in float64.
-        vector64: operations of products of a matrix with one vector, as a power iteration takes them.
+        vector64: operations of products of a matrix with one vector, as in a power iteration.
         serial64: operations of matrix products in float64 on one thread.
         eigen: operations of symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.
-        numbers: numbers that elementwise arithmetic on the host goes over.
+        numbers: numbers processed by elementwise arithmetic on the host.
     """
 
     values: float = 0.0
@@ -41,7 +41,7 @@ class Operations:
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """The numbers of all kinds, in order: ``dataclasses.astuple`` copies each deeply."""
+        """Return the counts of all kinds, in order; ``dataclasses.astuple`` would copy each deeply."""
         return tuple(vars(self).values())
 
     def __add__(self, other: Operations) -> Operations:
@@ -53,15 +53,15 @@ class Operations:
     __rmul__ = __mul__
 
     def priced(self, prices: Operations) -> float:
-        """Σ operations times the price of their kind: seconds, where prices are seconds an operation."""
+        """Return Σ operations times the price of their kind: seconds, if prices are seconds for an operation."""
         return float(sum(a * b for a, b in zip(self.counts, prices.counts, strict=True)))
 
     def flops(self, entry: float) -> float:
-        """Floating-point operations in all, ``entry`` of them for a value of the basis."""
+        """Return the total of floating-point operations, with ``entry`` operations for a value of the basis."""
         prices = {field.name: 1.0 for field in fields(self)} | {"values": entry, "values64": entry}
         return self.priced(Operations(**prices))
 
 
 def eigh(size: int) -> float:
-    """Operations of a symmetric eigen-decomposition, as far as its reduction to a tridiagonal matrix."""
+    """Return operations of a symmetric eigen-decomposition: its reduction to a tridiagonal matrix."""
     return 4.0 / 3.0 * float(size) ** 3

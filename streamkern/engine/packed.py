@@ -1,11 +1,11 @@
-"""Inverse factors of kernel matrices in 16 bits: whole ones, and ones that keep the columns of a lead only.
+"""Inverse factors of kernel matrices in 16 bits, complete or with the columns of a lead only.
 
 Row by row W_ij = scale_i × number_ij with integers of 16 bits, so that WᵀW B = Qᵀ (scale² (Q B)) for the integers Q.
 Rounding W leaves WᵀW positive.
 
-Of a factor with a lead of fewer centers than there are, rows beyond the lead have the columns of the lead and those of
-their own panel: WᵀW is then the inverse of the PITC approximation of the kernel matrix (Quiñonero-Candela & Rasmussen
-2005, section 6), in which panels beyond the lead are independent given the lead.
+In a factor with a lead of fewer than p centers, rows beyond the lead have only the columns of the lead and of their own
+panel: WᵀW is then the inverse of the PITC approximation of the kernel matrix (Quiñonero-Candela & Rasmussen 2005,
+section 6), in which panels beyond the lead are independent given the lead.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from streamkern.types import Array
 PANEL = 512
 """Rows of a panel."""
 
-_LANES = 16  # of the compiled product: columns of a panel come in whole vectors
+_LANES = 16  # numbers of a vector in the compiled product; columns are padded to a multiple
 _LARGEST = 32767.0
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class PackedFactor:
-    """W lower triangular, by panels of rows; or some of these, ``part``.
+    """W lower triangular, in panels of rows; or some of the panels, see ``part``.
 
     Args:
-        p: numbers of a vector that it is multiplied with: its rows, or those of the lead and the part's own beyond it.
-        lead: rows whose panels have every column up to their own; later ones have those of the lead, and their own.
-        scales: of each row, float32: shape (p,) of a whole factor.
-        numbers: of each panel [a, b): shape (b − a, min(a, lead) + b − a), with columns of zeros up to whole vectors.
-        start: its first row.
+        p: length of a vector to multiply with: the number of rows, or for a part the lead and the part's rows beyond
+            it.
+        lead: rows with all columns up to their panel's; later rows have the columns of the lead, and of their panel.
+        scales: scale of each row, float32: shape (p,) for a complete factor.
+        numbers: integers of each panel [a, b): shape (b − a, min(a, lead) + b − a), padded with zeros to whole vectors.
+        start: number of the first row.
     """
 
     p: int
@@ -47,11 +48,11 @@ class PackedFactor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of scales and integers."""
         return int(self.scales.nbytes + sum(panel.nbytes for panel in self.numbers))
 
     def panels(self) -> Iterator[tuple[slice, int, Array, Array]]:
-        """Of each panel its place in a vector, how many columns are the lead's, its integers, and their scales."""
+        """Yield each panel's position in a vector, its number of lead columns, its integers, and their scales."""
         skipped, a = max(0, self.start - self.lead), self.start
         for panel in self.numbers:
             b = a + len(panel)
@@ -60,9 +61,9 @@ class PackedFactor:
             a = b
 
     def part(self, rows: slice) -> PackedFactor:
-        """Whole panels of a whole factor, which share its memory.
+        """Return some panels of a complete factor, sharing its memory.
 
-        Their WᵀW is taken of vectors that have the lead's rows first, then those of ``rows`` that are beyond it.
+        Its WᵀW multiplies vectors with the lead's rows first, then the part of ``rows`` beyond the lead.
         """
         first, last = rows.start // PANEL, -(-rows.stop // PANEL)
         beyond = max(0, rows.stop - max(rows.start, self.lead))
@@ -85,19 +86,19 @@ def quantised(W: Array) -> tuple[Array, Array]:
 
 
 def padded(n: int) -> int:
-    """Columns in whole vectors."""
+    """Return n rounded up to whole vectors."""
     return -(-n // _LANES) * _LANES
 
 
 def factor_bytes(p: int, lead: int) -> int:
-    """Bytes of the set-up of a factor at its peak: the lead in 32 bits, and all other rows in 16."""
+    """Return peak bytes of the set-up of a factor: the lead in 32 bits, and all other rows in 16."""
     lead = min(p, lead)
     inside: int = sum((rows.stop - rows.start) * rows.stop * 4 for rows in panel_rows(lead))
     return inside + (p - lead) * (lead + PANEL) * 2
 
 
 def fitting_lead(p: int, memory: int | None) -> int:
-    """The largest lead whose factor can be set up in so many bytes: whole panels, or p."""
+    """Return the largest lead whose factor can be set up in ``memory`` bytes: whole panels, or p."""
     if memory is None or factor_bytes(p, p) <= memory:
         return p
     low, high = 0, p // PANEL
@@ -108,7 +109,7 @@ def fitting_lead(p: int, memory: int | None) -> int:
 
 
 def panel_product(rows: slice, lead: int, numbers: Array, scales: Array, B: Any, sums: Any) -> None:
-    """Add WᵀW B of a panel's rows, as ``panels`` has them, to ``sums``, in NumPy: both (p, c), in floating point."""
+    """Add WᵀW B of a panel, an item of ``panels``, to ``sums``, in NumPy; both are (p, c), floating point."""
     A, own = numbers.astype(B.dtype), rows.stop - rows.start
     both = A[:, :lead], A[:, lead : lead + own]
     T = both[0] @ B[:lead] + both[1] @ B[rows]

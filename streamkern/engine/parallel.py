@@ -1,4 +1,4 @@
-"""Threads of one call: fixed parts of its rows, and BLAS with one thread while they run."""
+"""Threads for one call: fixed parts of its rows, with BLAS limited to one thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from threadpoolctl import ThreadpoolController
 from streamkern.errors import UsageError
 
 VALUE = 30
-"""Multiply-adds that the function of a distance costs."""
+"""Cost of a radial function, in multiply-adds."""
 
-_PART = 1 << 24  # multiply-adds of a part, about, where that is more than its fewest rows
-_LEAST, _MOST = 128, 256  # rows of a part: fewer would read the centers from memory more often
+_PART = 1 << 24  # approximate multiply-adds of a part, if that is more than the minimum of rows
+_LEAST, _MOST = 128, 256  # rows of a part; fewer would read the centers from memory more often
 
 
 def default_threads() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     process = psutil.Process()
     affinity = getattr(process, "cpu_affinity", None)
     return len(affinity()) if affinity else psutil.cpu_count() or 1
@@ -30,7 +30,7 @@ def thread_count(threads: int | None) -> int:
     """Return ``threads``, or the cores of the process for None.
 
     Raises:
-        UsageError: it is not a whole number, at least 1.
+        UsageError: ``threads`` is not a whole number, at least 1.
     """
     if threads is None:
         return default_threads()
@@ -39,14 +39,13 @@ def thread_count(threads: int | None) -> int:
     return int(threads)
 
 
-_found: tuple[int, ThreadpoolController] | None = None  # the libraries of that many modules
+_found: tuple[int, ThreadpoolController] | None = None  # (number of modules, BLAS libraries) of the last search
 
 
 def one_blas_thread() -> Any:
-    """Give BLAS one thread, until ``restore_original_limits()`` of the returned object is called.
+    """Limit BLAS to one thread, until ``restore_original_limits()`` of the returned object is called.
 
-    Its libraries are looked for again where modules have been imported since: that takes milliseconds, as a small
-    prediction does.
+    The search for BLAS libraries is only repeated after new imports, because it takes as long as a small prediction.
     """
     global _found
     found, modules = _found, len(sys.modules)
@@ -56,19 +55,19 @@ def one_blas_thread() -> Any:
 
 
 def row_parts(n: int, p: int, d: int) -> list[slice]:
-    """Cut n rows of d features for k(X, Z) with p centers. Shapes alone decide the cut, so threads change no bits."""
+    """Cut n rows of d features for k(X, Z) with p centers. Parts depend on shapes alone, so threads change no bits."""
     rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + VALUE)) // 16 * 16))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 
 def run_parts(task: Callable[[slice], Any], parts: list[slice], threads: int | None) -> None:
-    """Call ``task`` with each part, in as many threads; None for the cores of the process.
+    """Call ``task`` with each part in ``threads`` threads; None for the cores of the process.
 
     Raises:
         UsageError: see ``thread_count``.
     """
     threads = min(thread_count(threads), len(parts))
-    if len(parts) < 2:  # too little for a thread: BLAS may do as it likes
+    if len(parts) < 2:  # too little work for threads; BLAS may use its own
         for part in parts:
             task(part)
         return

@@ -1,7 +1,7 @@
-"""Arrays of a shape and a dtype and no numbers: NumPy code runs on them, and a meter counts its work and memory.
+"""Arrays with shape and dtype but no values: NumPy code runs on them, and a meter counts its work and memory.
 
-A view shares the memory of its array, and memory is free again once nothing refers to it: so the bytes alive at any
-moment are those that the same code would hold with numbers.
+A view shares the memory of its array, and memory is released with its last reference, so the allocated bytes equal
+those of the same code with values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from streamkern.engine.operations import Operations, eigh
 
 
 class Meter:
-    """Counts operations by kind, and bytes alive.
+    """Count operations by kind, and allocated bytes.
 
     Attributes:
         counts: operations by kind.
-        alive: bytes held now.
-        peak: most bytes held at a time since ``restart``.
-        scale: repetitions of the operations that are counted now.
-        parallel: whether it happens in threads, a block each.
+        alive: bytes allocated now.
+        peak: most bytes allocated since ``restart``.
+        scale: current factor for counted operations.
+        parallel: whether operations run in threads, one block in each.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Meter:
         self.counts[kind] += self.scale * number
 
     def hold(self, size: int) -> None:
-        """Note bytes that are allocated; less than 0, that are freed."""
+        """Record allocated bytes; negative for released bytes."""
         self.alive += size
         self.peak = max(self.peak, self.alive)
 
@@ -56,7 +56,7 @@ class Meter:
 
     @contextmanager
     def scratch(self, size: int) -> Iterator[None]:
-        """Bytes held meanwhile."""
+        """Count bytes as allocated within the context."""
         self.hold(size)
         try:
             yield
@@ -64,7 +64,7 @@ class Meter:
             self.hold(-size)
 
     def taken(self) -> tuple[Operations, float]:
-        """Operations, and rows assembled, since the last call."""
+        """Return operations, and rows assembled, since the last call."""
         rows = self.counts.pop("rows", 0.0)
         found, self.counts = Operations(**self.counts), defaultdict(float)
         return found, rows
@@ -76,7 +76,7 @@ class Meter:
 
 
 class _Memory:
-    """Bytes of an array, which its views share."""
+    """Memory of an array, shared by its views."""
 
     __slots__ = ("meter", "size")
 
@@ -93,14 +93,14 @@ class _Memory:
 
 
 class Shaped(NDArrayOperatorsMixin):
-    """An array without numbers. A request for its values, or its truth, is an error.
+    """An array without values. Using its values or truth is an error.
 
     Args:
         meter: counts operations on it.
         shape: its shape.
         dtype: its dtype.
-        memory: the memory it lies in.
-        kind: ``panel`` for values of a basis, products with which are counted separately.
+        memory: memory of the array.
+        kind: ``panel`` for values of a basis, whose products are counted separately.
     """
 
     __slots__ = ("dtype", "kind", "memory", "meter", "shape")
@@ -137,14 +137,14 @@ class Shaped(NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __float__(self) -> float:
-        """A nominal number: quantities that matter to a plan are declared where they arise (``Engine.decide``)."""
+        """Return a nominal number; quantities that affect a plan are declared through ``Engine.decide``."""
         return 1.0
 
     def __bool__(self) -> bool:
         raise TypeError("an array of shapes only has no truth: decide by Engine.decide, with a bound")
 
     def __array__(self, *args: Any, **named: Any) -> Any:
-        raise TypeError("an array of shapes only has no numbers: make it by an engine's verb")
+        raise TypeError("an array of shapes only has no numbers: create it by an engine's method")
 
     def __repr__(self) -> str:
         return f"Shaped({self.shape}, {self.dtype})"
@@ -175,7 +175,7 @@ class Shaped(NDArrayOperatorsMixin):
         return self._new(self.shape)
 
     def astype(self, dtype: Any, order: str = "K", copy: bool = True) -> Any:
-        """A new array of another dtype; itself where that is the same and need not be copied."""
+        """Return a new array in another dtype; the array itself if no copy is needed."""
         if not copy and np.dtype(dtype) == self.dtype:
             return self
         self.meter.count("numbers", self.size)
@@ -187,7 +187,7 @@ class Shaped(NDArrayOperatorsMixin):
         return self._view(np.broadcast_to(np.False_, self.shape).reshape(wanted).shape)
 
     def tolist(self) -> list[Any]:
-        """No numbers."""
+        """Return an empty list."""
         return []
 
     def _reduced(self, axis: Any = None, dtype: Any = None, keepdims: bool = False, **_: Any) -> Any:
@@ -202,7 +202,7 @@ class Shaped(NDArrayOperatorsMixin):
     mean = min = max = sum
 
     def all(self, axis: Any = None) -> Any:
-        """A reduction to truths."""
+        """Return a boolean reduction."""
         return self._reduced(axis, bool)
 
     any = all
@@ -228,14 +228,14 @@ class Shaped(NDArrayOperatorsMixin):
 
 
 def _operand(value: Any) -> Any:
-    """The operand of NumPy's promotion: a dtype, or the type of a Python number, which is weak."""
+    """Return the operand for NumPy's type promotion: a dtype, or the weak type of a Python number."""
     if type(value) in (bool, int, float):
         return type(value)
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
 def _plain_key(key: Any) -> tuple[Any, bool]:
-    """An index without shapes, and whether indexing by it copies. A mask takes everything."""
+    """Return an index without arrays of shapes, and whether indexing copies. A mask selects everything."""
     keys, copies = key if isinstance(key, tuple) else (key,), False
     found: list[Any] = []
     for each in keys:
@@ -250,7 +250,7 @@ def _plain_key(key: Any) -> tuple[Any, bool]:
 
 
 def matmul(meter: Meter, A: Any, B: Any) -> Any:
-    """A B as plain NumPy takes it."""
+    """Return A B with the costs of plain NumPy."""
     left, right = (X.shape for X in (A, B))
     shape = (*left[:-1], *right[1:]) if len(right) > 1 else left[:-1]
     columns = right[1] if len(right) > 1 else 1
@@ -261,7 +261,7 @@ def matmul(meter: Meter, A: Any, B: Any) -> Any:
 
 
 def count_product(meter: Meter, A: Any, B: Any, operations: float, columns: int, parallel: bool) -> None:
-    """Count the operations of a product by its shape and dtype, and by the place where it is computed."""
+    """Count the operations of a product by shape, dtype, and where it is computed."""
     if "panel" in (getattr(A, "kind", ""), getattr(B, "kind", "")):
         kind = "panel"
     elif columns == 1 and not parallel:

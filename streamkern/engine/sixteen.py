@@ -1,8 +1,8 @@
-"""Packed inverse factors by tiles, in threads: the same bits for any number of threads.
+"""Packed inverse factors by tiles in threads, with the same bits for any number of threads.
 
-By bordering: with W of the rows before, V = K_i Wᵀ is the panel's part of the Cholesky factor, its own tile is
-L = chol(K_ii + shift I − V Vᵀ), and its rows of W are [−L⁻¹ V W, L⁻¹]. So nothing but W and a panel is in memory, and
-the panels beyond the lead are done in the same way.
+The method is bordering: given W of the earlier rows, V = K_i Wᵀ is the panel's part of the Cholesky factor, its
+diagonal tile is L = chol(K_ii + shift I − V Vᵀ), and its rows of W are [−L⁻¹ V W, L⁻¹]. So only W and a panel are in
+memory. Panels beyond the lead are computed in the same way.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
 _TILE = 32
-"""Rows of a packed panel that are used twice while they are in cache."""
+"""Rows of a packed panel that are used twice while in cache."""
 
 
 def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> PackedFactor:
-    """The inverse factor of K(Z, Z) + shift I in 16 bits; see ``Engine.packed_factor``.
+    """Return the inverse factor of K(Z, Z) + shift I in 16 bits; see ``Engine.packed_factor``.
 
     Args:
-        engine: evaluates kernel values and runs tiles.
+        engine: engine for kernel values and tiles.
         expansion: kernel and centers.
         shift: added to the diagonal.
         lead: p, or a number of whole panels.
@@ -37,8 +37,8 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
         NumericalError: a pivot is not positive.
     """
     p, parallel = expansion.p, engine.parallel
-    # The lead in float32: in 16 bits, S would carry its rounding and lose its sign. One array, as panels that grow
-    # would leave holes in the heap.
+    # The lead is float32, because with rounding to 16 bits S could become indefinite. It is one array, because growing
+    # panels would fragment the heap.
     inside = panel_rows(lead)
     store = np.empty(sum((rows.stop - rows.start) * rows.stop for rows in inside) + PANEL * PANEL, np.float32)
     W, end = list[Array](), 0
@@ -75,18 +75,18 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
 
 
 def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
-    """Integers of each panel of W, and scales, in the memory of ``store``, of which W are views and are used up."""
+    """Return integers of each panel of W, and scales, overwriting ``store``, of which W are views."""
     integers, end, scales = store.view(np.int16), 0, list[Array]()
     shapes = []
     for panel in W:
         numbers, scale = quantised(panel)
-        integers[end : end + numbers.size] = numbers.ravel()  # never beyond the panel that it was made of
+        integers[end : end + numbers.size] = numbers.ravel()  # never reaches a panel still to be read
         end += numbers.size
         shapes.append(numbers.shape)
         scales.append(scale)
     del integers
     W.clear()
-    store.resize(-(-end // 2), refcheck=False)  # gives the rest of the memory back
+    store.resize(-(-end // 2), refcheck=False)  # release the rest of the memory
     found, first = list[Array](), 0
     for shape in shapes:
         found.append(store.view(np.int16)[first : first + shape[0] * shape[1]].reshape(shape))
@@ -107,7 +107,7 @@ def _inverse_lower(S: Array) -> Array:
 
 
 def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
-    """V = left Wᵀ for the lead's panels W, each of the columns up to its own."""
+    """Write V = left Wᵀ for the lead's panels W, each with the columns up to its own."""
     columns = [slice(a, min(a + PANEL, left.shape[1])) for a in range(0, left.shape[1], PANEL)]
     rights = parallel(lambda part: Factor(left[:, part]), columns)
 
@@ -121,7 +121,7 @@ def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
 
 
 def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Map) -> None:
-    """−own V W into the panel's first columns."""
+    """Write −own V W to the panel's first columns."""
     columns = [slice(a, min(a + PANEL, V.shape[1])) for a in range(0, V.shape[1], PANEL)]
     negative = -own
 
@@ -137,7 +137,8 @@ def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Ma
 def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
     """Wᵀ W B, reading W from memory once; see ``Engine.packed_product``.
 
-    Tiles of rows are dealt to a fixed number of sums, each of which is one task's; columns of B go by slabs.
+    Tiles of rows are assigned to a fixed number of partial sums, one for each task; columns of B are processed in
+    slabs.
     """
     tiles = [
         (scales[part], rows.start, lead, numbers[part])

@@ -1,4 +1,4 @@
-"""Packed lower triangles of symmetric matrices: the tiles on the diagonal and below it, column of tiles by column."""
+"""Packed lower triangles of symmetric matrices: tiles on and below the diagonal, by columns of tiles."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from streamkern.types import Array
 
 
 def cuts(n: int, size: int = TILE) -> list[slice]:
-    """Slices of ``size`` that cover range(n)."""
+    """Return slices of ``size`` that cover range(n)."""
     return [slice(a, min(a + size, n)) for a in range(0, n, size)]
 
 
 def packed_size(p: int) -> int:
-    """Return how many numbers the packed lower triangle of a symmetric p x p matrix has: about half."""
+    """Return the length of the packed lower triangle of a symmetric p x p matrix: about p²/2."""
     whole, rest = divmod(p, TILE)
     return TILE * (whole * p - TILE * whole * (whole - 1) // 2) + rest * rest
 
 
 def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
-    """Columns of each tile, and the numbers in them from the tile's first row on: views of a packed triangle."""
+    """Yield the columns of each tile, and a view of their numbers from the tile's first row on."""
     end = 0
     for cols in cuts(p):
         begin, end = end, end + (p - cols.start) * (cols.stop - cols.start)
@@ -28,7 +28,7 @@ def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
 
 
 def unpacked(packed: Array, p: int, engine: Engine) -> Array:
-    """The matrix of a packed triangle, shape (p, p): tiles on its diagonal and below; those above are not in memory."""
+    """Return the matrix of a packed triangle, shape (p, p); tiles above the diagonal are not allocated."""
     A = engine.zeros((p, p), packed.dtype)
     for cols, panel in packed_panels(packed, p):
         A[cols.start :, cols] = panel

@@ -1,9 +1,10 @@
 """Kernels, and the evaluation of k(X, Z) by tiles.
 
 A kernel turns inner products into values: k(x, z) = φ(⟨x, z⟩, ‖x‖², ‖z‖²). So one matrix product and one elementwise
-pass make a tile, and a tile is the only thing held: ``Expansion`` evaluates f(x) = Σ_j α_j k(x, z_j) within a budget.
+pass make a tile, and only a tile is in memory: ``Expansion`` evaluates f(x) = Σ_j α_j k(x, z_j) within a budget.
 
-Sums, products and positive multiples of kernels are kernels. They stand here because operators on ``Kernel`` make them.
+Sums, products and positive multiples of kernels are kernels. They are in this module because the operators of
+``Kernel`` return them.
 """
 
 from __future__ import annotations
@@ -26,39 +27,39 @@ from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, Parameters
 
 STRIP = 32
-"""Rows of a tile that a sum, a product or a power of kernels copies."""
+"""Rows of a tile that a sum or product of kernels copies at once."""
 
 
 class Kernel(Parameters, ABC):
     """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine them."""
 
-    __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves ``np.float64(2) * kernel`` to the kernel
+    __array_ufunc__: ClassVar[None] = None  # so that ``np.float64(2) * kernel`` calls ``Kernel.__rmul__``
 
     @property
     def translation_invariant(self) -> bool:
-        """True if k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
+        """True if k(x + a, z + a) = k(x, z), so that rows may be centred, as float32 distances require."""
         return False
 
     @property
     def norm(self) -> int:
-        """The norm that values depend on: 2 for inner products and so distances in the L2 norm, 1 for L1 distances."""
+        """1 if the kernel depends on L1 distances; 2 if it depends on inner products or L2 distances."""
         return 2
 
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place; L1 distances where the norm is 1.
+        """Turn inner products S = X Zᵀ, shape (b, p), or L1 distances if ``norm`` is 1, into k(X, Z) in place.
 
         Args:
             S: inner products, float32 or float64; may be a row-strided view.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
-            backend: where the elementwise arithmetic runs.
+            backend: backend of the elementwise arithmetic.
         """
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """P and Q of ∇_x k(x, z) = P z + Q x; or of P sign(x − z) where the norm is 1: see ``kernels.derivatives``.
+        """Return P and Q of ∇_x k(x, z) = P z + Q x, or of P sign(x − z) if the norm is 1; see ``kernels.derivatives``.
 
-        By default they are differences of ``apply`` in float64.
+        By default they are finite differences of ``apply`` in float64.
 
         Args:
             S: as for ``apply``; it is not changed.
@@ -67,18 +68,18 @@ class Kernel(Parameters, ABC):
             backend: as for ``apply``.
 
         Returns:
-            P, shape (b, p), and Q, the same or None where it is 0.
+            P, shape (b, p), and Q, of the same shape, or None for 0.
         """
         return numerical_slopes(self.apply, S, x_norms, z_norms, backend)
 
     @property
     def profile(self) -> tuple[str, Mapping[str, float]] | None:
-        """Kind and parameters of a radial kernel that the loops of a backend know; None for all others."""
+        """Kind and parameters of a radial kernel with a compiled loop; None for other kernels."""
         return None
 
     @abstractmethod
     def diag(self, X: Array) -> Array:
-        """k(x, x) of every row of X: shape (n,)."""
+        """Return k(x, x) of every row of X: shape (n,)."""
 
     def __call__(self, X: Array, Z: Array | None = None, *, threads: int | None = None) -> Array:
         """Return the kernel matrix k(X, Z), shape (n, p), in X's floating dtype.
@@ -107,7 +108,7 @@ class Kernel(Parameters, ABC):
         return K
 
     def matvec(self, X: Array, Z: Array, W: Array, *, threads: int | None = None) -> Array:
-        """Return k(X, Z) W without holding k(X, Z): shape (n, c), or (n,) for W of shape (p,).
+        """Return k(X, Z) W, shape (n, c) or (n,) for W of shape (p,), without storing k(X, Z).
 
         Args:
             X: rows, shape (n, d).
@@ -135,7 +136,7 @@ class Kernel(Parameters, ABC):
         return out.reshape((len(X), *weights.shape[1:]))
 
     def _centred(self, Z: Array) -> tuple[Array, Array]:
-        """The center to subtract from rows, and the centers less it: their mean where the kernel allows it, else 0."""
+        """Return the centers' mean, or 0 if the kernel forbids centring, and the centers less this point."""
         if not (self.translation_invariant and len(Z)):
             return np.zeros((), Z.dtype), Z
         shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
@@ -143,18 +144,18 @@ class Kernel(Parameters, ABC):
 
     @property
     def needs_median(self) -> bool:
-        """True if a length scale is the median distance of two rows, which is not known yet."""
+        """True if a length scale is the median distance of two rows and not yet known."""
         return False
 
     def at_median(self, distance: float) -> Kernel:
-        """The kernel with the median distance of two rows, in the units of the rows, wherever it depends on it."""
+        """Return the kernel with every ``"median"`` replaced by this distance, in the units of the rows."""
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name, as scikit-learn's tools ask for them.
+        """Return the parameters by name, for scikit-learn's tools.
 
         Args:
-            deep: whether to add those of kernels inside, as ``kernel__bandwidth`` or ``parts__0__bandwidth``.
+            deep: whether to add parameters of nested kernels, as ``kernel__bandwidth`` or ``parts__0__bandwidth``.
         """
         found: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
         for name, value in list(found.items()) if deep else ():
@@ -166,7 +167,7 @@ class Kernel(Parameters, ABC):
         return found
 
     def set_params(self, **given: Any) -> Self:
-        """Return the kernel with other parameters, named as ``get_params`` names them. A kernel itself never changes.
+        """Return a new kernel with other parameters, named as in ``get_params``.
 
         Raises:
             UsageError: a name is unknown, or a value is not allowed.
@@ -241,7 +242,7 @@ class _Combined(Kernel):
 
 @dataclass(frozen=True)
 class Sum(_Combined):
-    """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
+    """k(x, z) = Σ_i k_i(x, z), the result of ``k1 + k2``. Evaluation copies a strip of a tile, as for ``Product``.
 
     Args:
         parts: the kernels to add, at least one.
@@ -266,7 +267,7 @@ class Sum(_Combined):
 
 @dataclass(frozen=True)
 class Product(_Combined):
-    """k(x, z) = Π_i k_i(x, z), as ``k1 * k2`` makes it; positive definite by Schur's theorem.
+    """k(x, z) = Π_i k_i(x, z), the result of ``k1 * k2``; positive definite by Schur's theorem.
 
     Args:
         parts: the kernels multiplied, at least one.
@@ -295,7 +296,7 @@ class Product(_Combined):
 
 @dataclass(frozen=True)
 class Scaled(Kernel):
-    """k(x, z) = c k_0(x, z), as ``c * k0`` makes it.
+    """k(x, z) = c k_0(x, z), the result of ``c * k0``.
 
     Args:
         kernel: k_0.
@@ -346,7 +347,7 @@ class Scaled(Kernel):
 class Basis(ABC):
     """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
 
-    Kernel values at centers are such functions (``Expansion``), and so are feature maps.
+    Both kernel values at centers (``Expansion``) and feature maps are such functions.
     """
 
     tile_bytes: int = TILE_BYTES
@@ -364,7 +365,7 @@ class Basis(ABC):
 
     @abstractmethod
     def block(self, X: Array, out: Array | None = None) -> Array:
-        """φ(X), shape (b, M), written to ``out`` where given."""
+        """Return φ(X), shape (b, M), written to ``out`` if given."""
 
     @property
     def row_tile(self) -> int:
@@ -373,11 +374,11 @@ class Basis(ABC):
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes that one thread holds while it evaluates."""
+        """Bytes of one thread during evaluation."""
         return self.row_tile * self.width * self.dtype.itemsize
 
     def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Panels φ(X[rows]) in turn, each valid until the next: (rows, panel).
+        """Yield panels φ(X[rows]) as (rows, panel); each is valid until the next.
 
         Args:
             X: rows.
@@ -386,7 +387,7 @@ class Basis(ABC):
         return self.engine.panels(self, X, begun)
 
     def begin(self, X: Array) -> Any:
-        """Evaluate the first panel of X now: a token for ``panels`` or ``pull`` of this very X."""
+        """Evaluate the first panel of X now; return a token to pass to ``panels`` or ``pull`` with the same X."""
         return self.engine.begin(self, X)
 
     def predict(self, X: Array, W: Array) -> Array:
@@ -394,12 +395,12 @@ class Basis(ABC):
         return self.engine.predict(self, X, W)
 
     def pull(self, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs): one evaluation of φ gives both (ADR 12).
+        """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
 
         Args:
             X: rows.
             W: weights, shape (M, c).
-            respond: turns outputs F of a tile of rows, which it may overwrite, into r of shape (tile, outputs).
+            respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
             outputs: columns of r.
             begun: the first panel, as ``begin`` returned it for X.
         """
@@ -407,7 +408,7 @@ class Basis(ABC):
 
     @cached_property
     def buffers(self) -> list[Array]:
-        """Room for panels, kept from one use to the next."""
+        """Reusable memory for panels."""
         return []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -421,7 +422,7 @@ class Expansion(Basis):
     Args:
         kernel: the kernel.
         Z: centers, shape (p, d), float32 or float64, already centred if the kernel allows it.
-        engine: evaluates.
+        engine: engine that evaluates.
         tile_bytes: largest panel held by one thread, in bytes.
     """
 
@@ -451,7 +452,7 @@ class Expansion(Basis):
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        head = object.__new__(type(self))  # a copy would pack all centers again
+        head = object.__new__(type(self))  # not a copy, which would pack all centers again
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
         head.resident = self.engine.hold_head(self.resident, head.Z)
@@ -469,16 +470,16 @@ class Expansion(Basis):
 
 
 def tiles(n: int, size: int) -> Iterator[slice]:
-    """Slices of ``size`` that cover range(n)."""
+    """Yield slices of ``size`` that cover range(n)."""
     for start in range(0, n, size):
         yield slice(start, min(n, start + size))
 
 
 def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
-    """Make a field of a frozen dataclass a Python float, which JSON can hold, and check it.
+    """Convert a field of a frozen dataclass to a Python float, for JSON, and check it.
 
     Raises:
-        UsageError: it is not a finite number at or above 0, or above 0 where ``positive``.
+        UsageError: the value is not a finite number >= 0, or > 0 if ``positive``.
     """
     value = getattr(owner, name)
     real = isinstance(value, SupportsFloat) and not isinstance(value, bool | np.ndarray)
@@ -496,10 +497,10 @@ def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
 
 
 def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> None:
-    """Make a field of a frozen dataclass a Python int and check its range.
+    """Convert a field of a frozen dataclass to a Python int and check its range.
 
     Raises:
-        UsageError: it is not a whole number of [low, high].
+        UsageError: the value is not a whole number in [low, high].
     """
     value = getattr(owner, name)
     try:

@@ -16,13 +16,13 @@ from streamkern.engine.base import NEAR
 from streamkern.types import Array
 
 Slopes = tuple[Array, Array | None]
-"""P, and Q or None where it is 0: shape (b, p) each."""
+"""P and Q, shape (b, p) each; Q is None for 0."""
 
-_STEP = 1e-5  # of a difference, relative: rounding and truncation are both about 1e-10 in float64
+_STEP = 1e-5  # relative step of a difference: rounding and truncation errors are both about 1e-10 in float64
 
 
 def squared_distances(S: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array]:
-    """‖x − z‖² of inner products S, 1 where rows are ``NEAR``; and 1.0 where they are not, 0.0 where they are."""
+    """Return ‖x − z‖² from inner products S, or 1 for rows within ``NEAR``; and factors, 0 for such rows, else 1."""
     xp = _namespace(S)
     squared = x_norms[:, None] + z_norms[None, :] - 2.0 * S
     apart = squared > NEAR**2
@@ -32,7 +32,7 @@ def squared_distances(S: Array, x_norms: Array, z_norms: Array) -> tuple[Array, 
 
 
 def slopes_of_profile(S: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]) -> Slopes:
-    """P and Q of a radial kernel of ``RADIAL_KINDS``; S holds inner products, or L1 distances where ``norm`` is 1."""
+    """Return P and Q of a kernel of ``RADIAL_KINDS``; S has inner products, or L1 distances if ``norm`` is 1."""
     xp, sigma = _namespace(S), params["bandwidth"]
     if params.get("norm", 2) == 1:
         apart = S > NEAR
@@ -61,10 +61,10 @@ def slopes_of_profile(S: Array, x_norms: Array, z_norms: Array, kind: str, param
 
 
 def angular_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> Slopes:
-    """P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(cos θ), see ``Backend.angular``.
+    """Return P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(cos θ), see ``Backend.angular``.
 
-    κ_0' = 1/(π sin θ), κ_1' = κ_0 and κ_2' = 4/3 κ_1. Where k is homogeneous of degree h in x, Euler's theorem has
-    ⟨∇_x k, x⟩ = h k, which gives Q. At an angle of 0, where κ_0 has no derivative, it is taken at 1e-5.
+    κ_0' = 1/(π sin θ), κ_1' = κ_0 and κ_2' = 4/3 κ_1. If k is homogeneous of degree h in x, Euler's theorem ⟨∇_x k, x⟩
+    = h k gives Q. At an angle of 0, where κ_0 has no derivative, the derivative at 1e-5 is used.
     """
     s, a, b = (np.asarray(v, np.float64) for v in (S, x_norms, z_norms))
     sizes = np.sqrt(a)[:, None] * np.sqrt(b)
@@ -93,7 +93,7 @@ def angular_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: i
 
 
 def profile_slopes(profile: Callable[[Array], Array], S: Array, x_norms: Array, z_norms: Array) -> Slopes:
-    """P and Q of a user's function g of squared distances, by differences in float64: a user gives no derivative."""
+    """Return P and Q of a user's function g of squared distances, by finite differences in float64."""
     squared, apart = squared_distances(*(np.asarray(v, np.float64) for v in (S, x_norms, z_norms)))
     step = _STEP * squared
     Q = (profile(squared + step) - profile(squared - step)) / step * apart
@@ -102,14 +102,14 @@ def profile_slopes(profile: Callable[[Array], Array], S: Array, x_norms: Array, 
 
 
 def dot_slopes(profile: Callable[[Array], Array], S: Array) -> Slopes:
-    """P of a user's function g of inner products, by differences in float64."""
+    """Return P of a user's function g of inner products, by finite differences in float64."""
     s = np.asarray(S, np.float64)
     step = _STEP * np.maximum(1.0, np.abs(s))
     return ((profile(s + step) - profile(s - step)) / (2 * step)).astype(S.dtype), None
 
 
 def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-    """P and Q of any kernel of inner products and norms, by differences of ``Kernel.apply`` in float64."""
+    """Return P and Q of any kernel of inner products and norms, by finite differences of ``apply`` in float64."""
     s, a, b = (np.asarray(v, np.float64) for v in (S, x_norms, z_norms))
 
     def value(inner: Array, norms: Array) -> Array:
@@ -125,12 +125,12 @@ def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, backe
 
 
 def add_slopes(left: Array | None, right: Array | None) -> Array | None:
-    """The sum of two slopes, of which None is 0."""
+    """Return the sum of two slopes; None stands for 0."""
     if left is None or right is None:
         return right if left is None else left
     return left + right
 
 
 def _namespace(A: Any) -> Any:
-    """The functions of A's library; NumPy's, which CuPy answers to, where it does not say."""
+    """Return the array namespace of A; NumPy if A has none, since NumPy's functions also accept CuPy's arrays."""
     return A.__array_namespace__() if hasattr(A, "__array_namespace__") else np

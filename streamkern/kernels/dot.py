@@ -1,4 +1,4 @@
-"""Kernels of the inner product ⟨x, z⟩ and the two norms. None is translation invariant but a centred one."""
+"""Kernels of the inner product ⟨x, z⟩ and the two norms. Only centred ones are translation invariant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Linear(Kernel):
             raise UsageError(f"centred is {self.centred!r}.", where="Linear(centred=...)", expected="True or False")
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters; without ``centred`` where it is False, so that fingerprints stay the same."""
+        """Return name and parameters; ``centred`` is left out if False, to keep earlier fingerprints."""
         return {name: value for name, value in super().to_json().items() if name != "centred" or value}
 
     @property
@@ -85,7 +85,7 @@ class Polynomial(Kernel):
             strip += S.dtype.type(self.offset)
             if self.degree == 1:
                 continue
-            # Square and multiply, from the second highest bit of the degree: a float's pow is ten times slower.
+            # Square and multiply, from the second highest bit of the degree, because pow of floats is ten times slower.
             base = strip.copy()
             for bit in f"{self.degree:b}"[1:]:
                 strip *= strip
@@ -130,7 +130,7 @@ class ArcCosine(Kernel):
         return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
-        """k(x, x): m(x)². A row of zeros is at a right angle to everything, itself too."""
+        """Return k(x, x) = m(x)². A row of zeros counts as orthogonal to all rows, including itself."""
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
@@ -171,7 +171,8 @@ class NTK(Kernel):
 class DotProfile(Kernel):
     """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
 
-    A power series g with nonnegative coefficients is (Schoenberg 1942). Saved and loaded like ``RadialProfile``.
+    A power series g with nonnegative coefficients is positive definite (Schoenberg 1942). Saved and loaded like
+    ``RadialProfile``.
 
     Args:
         function: g, from inner products to values, of any shape and either floating dtype, element by element.
@@ -195,7 +196,7 @@ class DotProfile(Kernel):
         return _rounded(profile_values(self, _squared_norms(X)), X)
 
     def to_json(self) -> dict[str, Any]:
-        """The function's module and name.
+        """Return the function's module and name.
 
         Raises:
             UsageError: the function cannot be imported by another process.

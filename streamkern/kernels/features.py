@@ -1,8 +1,7 @@
-"""Feature maps: f(x) = ⟨w, φ(x)⟩ for a φ written down beforehand.
+"""Feature maps: f(x) = ⟨w, φ(x)⟩ with an explicit φ.
 
-A map is a frozen value. ``basis`` makes the M functions of rows of a width, in a dtype: what solvers evaluate, by
-panels, as they do kernel values at centers. Random weights are a function of (seed, feature, d): regenerated, never
-saved.
+A map is a frozen dataclass. Its ``basis`` has the M functions for rows of a width, in a dtype. Solvers evaluate them by
+panels, like kernel values at centers. Random weights are a function of (seed, feature, d): regenerated, never saved.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from streamkern.rng import row_hash
 from streamkern.types import Array, Parameters
 
 FACTOR_JITTER = 4.0
-"""Units of rounding of tr K(Z, Z): with less on the diagonal, a rounded matrix need not have a Cholesky factor."""
+"""Jitter in units of rounding of tr K(Z, Z): with less, a rounded matrix may have no Cholesky factor."""
 
-_DIRECTIONS, _SCALES, _PHASES = range(3)  # uses of random numbers
-_FEATURES = 0x66656174757265  # name of the draw, beside others of the same seed
+_DIRECTIONS, _SCALES, _PHASES = range(3)  # purposes of random numbers
+_FEATURES = 0x66656174757265  # name of the draw among draws with the same seed
 _SUBSTITUTED = 512  # columns of a triangular product at a time
 
 
 class FeatureMap(Protocol):
-    """φ: rows to M numbers. Implementations are frozen dataclasses."""
+    """A function φ from rows to M numbers. Implementations are frozen dataclasses."""
 
     @property
     def needs_centers(self) -> bool:
@@ -40,23 +39,23 @@ class FeatureMap(Protocol):
 
     @property
     def translation_invariant(self) -> bool:
-        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ: then rows may be centred."""
+        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
 
     def width(self, d: int, p: int = 0) -> int:
-        """Number M of features of rows of width d, given p centers."""
+        """Return the number M of features for rows of width d and p centers."""
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Bytes that the basis holds for as long as it lives."""
+        """Return bytes of the basis during its lifetime."""
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """The functions φ_1 .. φ_M of a row x of width d.
+        """Return the functions φ_1 .. φ_M of a row x of width d.
 
         Args:
             d: width of the rows.
-            dtype: float32 or float64, of the values and of the arithmetic.
-            Z: centers, shape (p, d), as they are: not centred. None where the map needs none.
-            center: subtracted from rows before the basis sees them: a number or shape (d,). The basis, given
-                x − center, returns φ(x).
+            dtype: dtype of values and arithmetic, float32 or float64.
+            Z: centers, shape (p, d), not centred. None if the map needs none.
+            center: a number or shape (d,), already subtracted from the rows that are passed to the basis: given x −
+                center, it returns φ(x).
 
         Raises:
             UsageError: centers are missing or of another width, or rows may not be centred.
@@ -64,7 +63,7 @@ class FeatureMap(Protocol):
         """
 
     def to_json(self) -> dict[str, Any]:
-        """The map as JSON-serialisable data, read back by ``feature_map_from_json``."""
+        """Return the map as JSON-serialisable data for ``feature_map_from_json``."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class _Map(Parameters):
 
 @dataclass(frozen=True)
 class Identity(_Map):
-    """φ(x) = x: linear models on the columns themselves."""
+    """φ(x) = x, for linear models."""
 
     @property
     def translation_invariant(self) -> bool:
@@ -101,16 +100,17 @@ class RandomFourier(_Map):
 
     As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
     for the Gaussian, multivariate t of 1, 3 and 5 degrees of freedom for Laplace and Matérn 3/2 and 5/2; b is uniform
-    on a turn. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
+    on one turn. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
 
-    Memory: ω, M × d numbers. Feature j is the same whatever M is, so fewer features are the first of more.
+    Memory: ω, M × d numbers. Feature j does not depend on M, so a smaller map has the first features of a larger one.
 
     Args:
         kernel: Gaussian, Laplace or Matern.
         M: number of features, 1 or above.
         seed: which draw.
         orthogonal: ω of a block of d features are orthogonal (Yu et al. 2016, "Orthogonal random features"), each with
-            the same distribution as before: the same mean and a smaller variance, most of all in many dimensions.
+            the same distribution as otherwise: the estimate has the same mean and a smaller variance, most of all in
+            many dimensions.
 
     Raises:
         UsageError: a parameter is out of range, or the kernel has no spectral measure here.
@@ -145,7 +145,7 @@ class RandomFourier(_Map):
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = self.frequencies(d)
-        omega *= 0.5 / np.pi  # in turns, of which float32 drops whole ones without an error
+        omega *= 0.5 / np.pi  # in turns, so that float32 can drop whole turns without an error
         phases = _uniforms(self.seed, self.M) + omega @ _spread(center, d)
         dtype = np.dtype(dtype)
         return _Waves(omega.astype(dtype), (phases - np.rint(phases)).astype(dtype))
@@ -160,10 +160,10 @@ class RandomFourier(_Map):
         assert isinstance(kernel, Radial)
         omega /= kernel.sigma
         if not isinstance(kernel, Gaussian):
-            # A t variable is a normal one over √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
+            # A t variable is a normal variable divided by √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
             freedom = round(2 * kernel.nu) if isinstance(kernel, Matern) else 1
             chi2 = np.square(_normals(self.seed, _SCALES, self.M, freedom)).sum(axis=1)
-            # One draw of Laplace in a million is faster than 1e6/σ: it stops there, where floats can still follow.
+            # One draw of Laplace in a million is above 1e6/σ: cut it there, where floats still resolve it.
             omega *= np.sqrt(freedom / np.maximum(chi2, 1e-12))[:, None]
         return omega
 
@@ -175,7 +175,7 @@ class RandomFourier(_Map):
 class ReLUFeatures(_Map):
     """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
 
-    Memory: ω, M × d numbers. Feature j is the same whatever M is, up to the factor.
+    Memory: ω, M × d numbers. Feature j does not depend on M, up to the factor.
 
     Args:
         M: number of features, 1 or above.
@@ -194,7 +194,7 @@ class ReLUFeatures(_Map):
 
     @property
     def translation_invariant(self) -> bool:
-        """False: rows may not be centred, as the angle is at the origin."""
+        """False: rows may not be centred, because angles are measured at the origin."""
         return False
 
     def width(self, d: int, p: int = 0) -> int:
@@ -205,7 +205,7 @@ class ReLUFeatures(_Map):
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = _normals(self.seed, _DIRECTIONS, self.M, d)
-        omega *= np.sqrt(2.0 / self.M)  # max(0, ·) takes positive factors out
+        omega *= np.sqrt(2.0 / self.M)  # positive factors commute with max(0, ·)
         return _Units(omega.astype(dtype), (omega @ _spread(center, d)).astype(dtype))
 
 
@@ -225,7 +225,7 @@ class _AtCenters:
 
     @property
     def translation_invariant(self) -> bool:
-        """True if the kernel is translation invariant: then rows may be centred."""
+        """True if the kernel is translation invariant, so that rows may be centred."""
         return self.kernel.translation_invariant
 
     def width(self, d: int, p: int = 0) -> int:
@@ -233,11 +233,11 @@ class _AtCenters:
         return p
 
     def to_json(self) -> dict[str, Any]:
-        """The map, and the kernel nested."""
+        """Return the map with the nested kernel."""
         return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
 
     def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:
-        """Z − center in float64."""
+        """Return Z − center in float64."""
         if Z is None or Z.ndim != 2 or Z.shape[1] != d or not len(Z):
             raise UsageError(
                 f"{type(self).__name__} of rows of width {d} needs centers.",
@@ -269,10 +269,10 @@ class KernelFeatures(_AtCenters):
 class Nystrom(_AtCenters):
     """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z): ⟨φ(x), φ(z)⟩ is k projected onto the span of k(·, z_j).
 
-    So it is k(x, z) itself wherever x or z is a center (Williams & Seeger 2001). Any kernel. A diagonal of a few units
+    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). Works for any kernel. A diagonal of a few units
     of rounding of tr K(Z, Z) is added, in the arithmetic's dtype.
 
-    Memory: the centers and L⁻¹, p × p numbers; while it is made, a second matrix of p × p float64.
+    Memory: the centers and L⁻¹, p × p numbers; during construction, a second matrix of p × p float64.
 
     Args:
         kernel: the kernel.
@@ -306,7 +306,7 @@ _MAPS: dict[str, Any] = {
 
 
 def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
-    """The map that ``FeatureMap.to_json`` described. Imports and executes nothing.
+    """Return the map that ``FeatureMap.to_json`` described, without importing or executing anything.
 
     Raises:
         ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
@@ -323,7 +323,7 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
 
 @dataclass(eq=False)
 class _Columns(Basis):
-    """x itself, from x − center."""
+    """Return x, given x − center."""
 
     center: Array
     engine: Engine = field(default_factory=default_engine)
@@ -369,7 +369,7 @@ class _Projected(Basis):
 
     @abstractmethod
     def _finish(self, S: Array, offsets: Array) -> None:
-        """Inner products to values, in place."""
+        """Turn inner products into values in place."""
 
 
 class _Waves(_Projected):
@@ -383,7 +383,7 @@ class _Units(_Projected):
     """max(0, ⟨ω_j, x⟩ + c_j)."""
 
     def _finish(self, S: Array, offsets: Array) -> None:
-        if offsets.any():  # zero unless rows are centred
+        if offsets.any():  # c is 0 unless rows are centred
             S += offsets
         np.maximum(S, 0, out=S)
 
@@ -411,8 +411,8 @@ class _Orthonormal(Basis):
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = self.expansion.block(X, out)
-        # A triangular product in place, from the last columns, which no other ones need, to the first: half the work of
-        # a square one. BLAS has it, but SciPy's door to it keeps other threads out while it runs.
+        # A triangular product in place, from the last columns, which no others need, to the first: half the work of a
+        # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
         for rows in tiles(len(X), ROW_TILE):
             for cols in reversed(list(tiles(self.width, _SUBSTITUTED))):
                 out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
@@ -427,21 +427,21 @@ def _key(seed: int, purpose: int) -> int:
 
 
 def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
-    """Standard normals of features, shape (M, d), float64 of float32 precision."""
+    """Return standard normals of features, shape (M, d), as float64 with float32 precision."""
     normals = np.zeros((M, d), dtype=np.float32)
     default_engine().loops.add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
     return normals.astype(np.float64)
 
 
 def _uniforms(seed: int, M: int) -> Array:
-    """Uniform on [0, 1), shape (M,)."""
+    """Return uniform numbers on [0, 1), shape (M,)."""
     return np.asarray((row_hash(np.arange(M), _key(seed, _PHASES)) >> np.uint64(11)) * 2.0**-53)
 
 
 def _orthogonalised(rows: Array) -> Array:
-    """Gram and Schmidt's directions of rows (r, d), r <= d, at the rows' own lengths.
+    """Orthogonalise rows (r, d), r <= d, by Gram and Schmidt, keeping each row's length.
 
-    Directions of normal rows are independent of their lengths, so each row is normal still.
+    Directions of normal rows are independent of their lengths, so each row is still normal.
     """
     Q, R = np.linalg.qr(rows.T)
     lengths = np.linalg.norm(rows, axis=1)

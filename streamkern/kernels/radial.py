@@ -25,11 +25,11 @@ class Radial(Kernel):
 
     Args:
         bandwidth: σ > 0; or ``"median"``, for the median distance of two training rows after preprocessing, which
-            training finds out from 1,000 of them. The model then holds the number.
+            training measures on 1,000 of them. The trained model has the number.
 
     Raises:
         UsageError: the bandwidth is neither a positive finite number nor ``"median"``; or the kernel is evaluated
-            before training has found the number.
+            before training has measured the median.
     """
 
     bandwidth: float | Literal["median"] = 1.0
@@ -50,7 +50,7 @@ class Radial(Kernel):
             raise UsageError(
                 f"The bandwidth is {given!r}.",
                 where=f"{type(self).__name__}(bandwidth=...)",
-                expected="a number whose square float64 can hold: 1e-100 to 1e100",
+                expected="a number whose square float64 can represent: 1e-100 to 1e100",
                 remedy="scale the rows, or standardise them",
             )
 
@@ -63,10 +63,10 @@ class Radial(Kernel):
 
     @property
     def sigma(self) -> float:
-        """σ as a number.
+        """Return σ as a number.
 
         Raises:
-            UsageError: it is the median distance of rows that have not been looked at.
+            UsageError: the bandwidth is ``"median"`` and not yet measured.
         """
         if isinstance(self.bandwidth, str):
             raise UsageError(
@@ -115,7 +115,7 @@ class _Normed(Radial):
         return f"{type(self).__name__}({given})"
 
     def to_json(self) -> dict[str, Any]:
-        """The parameters; the norm only where it is 1, so that fingerprints of kernels of the L2 norm stay the same."""
+        """Return the parameters; ``norm`` only if 1, to keep the fingerprints of earlier releases."""
         found = super().to_json()
         return {name: value for name, value in found.items() if (name, value) != ("norm", 2)}
 
@@ -168,7 +168,7 @@ class Matern(Radial):
         nu: 1.5 or 2.5.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number, or ν is another.
+        UsageError: the bandwidth is not a positive finite number, or ν is neither 1.5 nor 2.5.
     """
 
     nu: float = 1.5
@@ -195,7 +195,7 @@ class ExponentialPower(_Normed):
 
     Args:
         bandwidth: σ > 0, or ``"median"``.
-        exponent: γ, above 0 and at most the norm: beyond it the function is not positive definite.
+        exponent: γ > 0, at most the norm, since otherwise the function is not positive definite.
         norm: 2, or 1 for the distance Σ_k |x_k − z_k|, see ``Laplace``.
 
     Raises:
@@ -267,7 +267,7 @@ def check_profile(kernel: Any) -> None:
     """Check that a user's profile can be called.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the function is not callable.
     """
     if not callable(kernel.function):
         raise UsageError(f"The function is {kernel.function!r}.", where=type(kernel).__name__, expected="a function")
@@ -277,7 +277,7 @@ def profile_values(kernel: Any, values: Array) -> Array:
     """Call a user's profile.
 
     Raises:
-        UsageError: it raised an exception, or returned something else than numbers of this shape.
+        UsageError: it raised an exception, or did not return numbers of this shape.
     """
     try:
         made = np.asarray(kernel.function(values))
@@ -292,16 +292,16 @@ def profile_values(kernel: Any, values: Array) -> Array:
         raise UsageError(
             f"The function of {type(kernel).__name__} returned {made.dtype} of shape {made.shape}.",
             where=getattr(kernel.function, "__qualname__", type(kernel).__name__),
-            expected=f"numbers of shape {values.shape}, as it was given",
+            expected=f"numbers of shape {values.shape}, as the input",
         )
     return made
 
 
 def name_of(function: Any) -> str:
-    """``module:qualified.name`` of a function that stands at the top level of a module.
+    """Return ``module:qualified.name`` of a function defined at the top level of a module.
 
     Raises:
-        UsageError: it is a lambda, stands inside another function, or has no name.
+        UsageError: the function is a lambda, is defined inside another function, or has no name.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
     if module is None or "<" in name:

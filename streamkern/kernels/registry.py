@@ -1,4 +1,4 @@
-"""Kernels by name: those that a saved model may hold, and that a user may type."""
+"""Kernels by name, for saved models and for users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KERNELS: dict[str, type[Kernel]] = {
         *(Sum, Product, Scaled),
     )
 }
-_MOST_PARTS = 1000  # kernels that a saved kernel may be combined of: each is evaluated for every row
+_MOST_PARTS = 1000  # most parts of a saved kernel, since each is evaluated for every row
 _USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
 
 RADIAL: dict[str, Kernel] = {
@@ -29,7 +29,7 @@ RADIAL: dict[str, Kernel] = {
     "matern32": Matern("median", 1.5),
     "matern52": Matern("median", 2.5),
 }
-"""Kernels of the distance by name, with the median distance of two rows as bandwidth."""
+"""Radial kernels by name, with the median distance of two rows as bandwidth."""
 
 NAMED: dict[str, Kernel] = RADIAL | {
     "laplacian": Laplace("median"),
@@ -39,18 +39,18 @@ NAMED: dict[str, Kernel] = RADIAL | {
     "arccosine": ArcCosine(),
     "ntk": NTK(),
 }
-"""Kernels that a text may stand for; ``laplacian`` and ``rbf`` are scikit-learn's names."""
+"""Kernels that can be given by name; ``laplacian`` and ``rbf`` are scikit-learn's names."""
 
 
 def named_kernel(given: Any, where: str) -> Kernel | None:
-    """Return the kernel that a parameter means: a kernel, the name of one; or None, which ``"auto"`` means too.
+    """Return the kernel of a parameter, which may be a kernel or its name; None for None and ``"auto"``.
 
     Args:
         given: the parameter.
         where: name of the parameter in an error.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the parameter is none of these.
     """
     if isinstance(given, str) and given.lower() == "auto":
         return None
@@ -68,10 +68,10 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
 
 
 def kernel_from_json(data: dict[str, Any]) -> Kernel:
-    """The kernel that ``Kernel.to_json`` described. Imports and executes nothing.
+    """Return the kernel that ``Kernel.to_json`` described, without importing or executing anything.
 
     Raises:
-        ModelFormatError: the name or its parameters are unknown, or it is a user's function.
+        ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
     """
     if (parts := _parts(data)) > _MOST_PARTS:
         raise ModelFormatError(
@@ -86,14 +86,14 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
             f"The kernel is the user's function {data.get('function')!r}, which loading does not import.",
             where="kernel",
             expected="the kernel itself",
-            remedy="give the kernel where the model is loaded",
+            remedy="give the kernel: load_model(path, kernel=...)",
         )
     made: Kernel = built("kernel", _KERNELS, name, {k: _nested(value) for k, value in data.items() if k != "name"})
     return made
 
 
 def built(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[str, Any]) -> Any:
-    """Return an object that a saved model describes, by the name of its class and the arguments of its constructor.
+    """Return an object from a saved model, given the name of its class and its constructor's arguments.
 
     Raises:
         ModelFormatError: the name or the parameters are unknown.
@@ -117,7 +117,7 @@ def built(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[str, 
 
 
 def _parts(value: Any) -> int:
-    """Number of kernels in a description."""
+    """Return the number of kernels in a description."""
     if isinstance(value, dict):
         return 1 + sum(map(_parts, value.values()))
     return sum(map(_parts, value)) if isinstance(value, list) else 0

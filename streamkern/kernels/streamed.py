@@ -1,4 +1,4 @@
-"""A kernel against centers that stay where they are stored."""
+"""A kernel with centers that are read from disk in each evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamkern.kernels.base import Basis, Expansion, Kernel
 from streamkern.types import Array
 
 TILE_ROWS = 512
-"""Centers that are read at a time, wherever they are stored: sums over tiles are then the same from every place."""
+"""Centers of a tile, equal for all kinds of storage, so that sums over tiles have the same bits."""
 
 
 @runtime_checkable
@@ -30,22 +30,22 @@ class StoredCenters(Protocol):
 
     @property
     def mean_row(self) -> Array:
-        """Their mean, shape (d,), float64."""
+        """Mean of the centers, shape (d,), float64."""
 
     def __len__(self) -> int:
         """Number of centers."""
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Pairs of a slice and its centers, ``TILE_ROWS`` at a time, in order."""
+        """Yield pairs of a slice and its centers, ``TILE_ROWS`` at a time, in order."""
 
 
 def mean_row(Z: Array | StoredCenters) -> Array:
-    """Mean of centers, in memory or not, shape (d,), float64."""
+    """Return the mean of centers, in memory or stored, shape (d,), float64."""
     return np.asarray(Z.mean(axis=0, dtype=np.float64)) if isinstance(Z, np.ndarray) else Z.mean_row
 
 
 def in_tiles(blocks: Iterable[Array]) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows cut and joined to tiles of ``TILE_ROWS``, and which rows each holds."""
+    """Cut and join blocks of rows to tiles of ``TILE_ROWS``; yield pairs of a slice and its rows."""
     held: list[Array] = []
     count = first = 0
     for block in blocks:
@@ -62,13 +62,13 @@ def in_tiles(blocks: Iterable[Array]) -> Iterator[tuple[slice, Array]]:
 
 @dataclass(eq=False)
 class StreamedExpansion(Basis):
-    """f(x) = Σ_j α_j k(x, z_j) over centers that are read tile by tile: as ``Expansion``, in the memory of a tile.
+    """f(x) = Σ_j α_j k(x, z_j) as ``Expansion``, but with centers read tile by tile, in the memory of a tile.
 
     Args:
         kernel: the kernel.
         Z: centers, shape (p, d).
-        center: subtracted from them, shape (d,).
-        engine: evaluates.
+        center: subtracted from the centers, shape (d,).
+        engine: engine that evaluates.
     """
 
     kernel: Kernel
@@ -95,7 +95,7 @@ class StreamedExpansion(Basis):
         return K
 
     def predict(self, X: Array, W: Array) -> Array:
-        """f(X) = k(X, Z) W, shape (b, c): the centers are read once for all of X."""
+        """Return f(X) = k(X, Z) W, shape (b, c), reading the centers once for all of X."""
         out = np.zeros((len(X), W.shape[1]), dtype=self.dtype)
         for rows, expansion in self._tiles():
             out += expansion.predict(X, W[rows])

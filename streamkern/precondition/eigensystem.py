@@ -29,18 +29,18 @@ class Eigensystem:
 
 
 def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float = 0.0) -> Eigensystem:
-    """Top q eigenpairs of K (s, s) and the eigenvalue after them; fewer where the rest are below the floor.
+    """Return the top q eigenpairs of K (s, s) and the next eigenvalue; fewer if the rest are below the floor.
 
-    Where q is far below s they are those of K on a block Krylov space (Golub & Underwood 1977) of three times their
+    If q is far below s, they are Ritz pairs on a block Krylov space (Golub & Underwood 1977) of three times their
     number, with residuals of at most a hundredth of each eigenvalue; if that fails, the whole matrix is decomposed. On
     any space V the approximate inverse V (Vᵀ K V)⁻¹ Vᵀ is at most K⁻¹, so a preconditioned kernel stays positive.
 
     Args:
-        K: symmetric positive semi-definite, shape (s, s). In float32 it takes half the time, and eigenpairs below
-            1e-7 s of the largest are lost.
-        q: how many, below s.
-        engine: decomposes; the default one if None.
-        floor: share of σ_1 below which the arithmetic that uses the eigenpairs resolves nothing.
+        K: symmetric positive semi-definite, shape (s, s). In float32 it takes half the time, but eigenpairs below 1e-7
+            s of the largest are lost.
+        q: number of eigenpairs, below s.
+        engine: engine of the decomposition; the default engine if None.
+        floor: share of σ_1 below which eigenvalues are rounding errors in the arithmetic that uses them.
 
     Raises:
         UsageError: q is not in [1, s).
@@ -51,7 +51,7 @@ def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float
         raise UsageError(f"{q} eigenpairs of a matrix of size {s} were requested.", where="q", expected=f"1 to {s - 1}")
     K = K if K.dtype == np.float32 else K.astype(np.float64, copy=False)
     values, vectors = engine.top_eigenpairs(K, q + 1, floor)
-    if len(values) <= q:  # not all were found
+    if len(values) <= q:  # LAPACK did not find all
         raise NumericalError(
             "The kernel matrix is not finite: distances of rows overflow.",
             where="eigensystem",
@@ -69,6 +69,6 @@ def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float
             expected="a positive definite kernel",
             remedy="check the kernel's parameters against the data",
         )
-    # Beyond the rank that the arithmetic resolves there is nothing to precondition.
+    # Beyond the numerical rank there is nothing to precondition.
     kept = vectors[:, :rank].astype(np.float64, order="C")
     return Eigensystem(values[:rank].copy(), kept, max(float(values[rank]), least))

@@ -3,7 +3,7 @@
 With C = ΦᵀΦ/n over all rows, one sweep gives C V for a block V of k columns. Musco & Musco 2015 ("Randomized block
 Krylov methods", Algorithm 2; Algorithm 2 of Gonen, Orabona & Shalev-Shwartz 2016) take the best rank-k approximation
 within the span of V, C V, ..., C^{q−1} V for a random V. About log M/√ε blocks give every eigenvalue to ε λ_{k+1},
-whatever the gaps.
+for any gaps between eigenvalues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noi
 
 @dataclass(eq=False)
 class CovarianceProduct:
-    """Contributes φ(X)ᵀ W φ(X) V, summed in float64, and the rows, with sample weights W.
+    """Sum φ(X)ᵀ W φ(X) V in float64, with sample weights W, and the number of rows.
 
     Args:
         basis: the functions φ.
@@ -37,7 +37,7 @@ class CovarianceProduct:
     basis: Basis
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block for V = ``state``, shape (M, k)."""
+        """Return the sums over a block for V = ``state``, shape (M, k)."""
         product = self.basis.engine.zeros(state.shape)
         for rows, phi in self.basis.panels(block.X):
             F = phi @ state
@@ -54,8 +54,8 @@ class Spectrum:
     Attributes:
         values: σ_1² >= ... >= σ_k², shape (k,), float64.
         vectors: u_1 .. u_k, shape (M, k), float64.
-        residuals: ‖C u_i − σ_i² u_i‖, shape (k,): an eigenvalue of C is no further from σ_i².
-        sweeps: times that the rows were gone over.
+        residuals: ‖C u_i − σ_i² u_i‖, shape (k,), bounds of the distance from σ_i² to an eigenvalue of C.
+        sweeps: number of sweeps over the rows.
     """
 
     values: Array
@@ -73,18 +73,18 @@ def block_lanczos(
     epsilon: float = 0.5,
     seed: int = 0,
 ) -> Spectrum:
-    """Top k eigenpairs of C = ΦᵀΦ/n by whole-data sweeps, at most ⌈log M/√ε⌉ of them.
+    """Return the top k eigenpairs of C = ΦᵀΦ/n, in at most ⌈log M/√ε⌉ sweeps over all rows.
 
-    It stops earlier once every residual is below ε σ_k². Products with Φ are taken in the basis's dtype; sums, and the
-    linear algebra of the Krylov space, which holds 2 M k numbers a sweep, in float64.
+    It stops earlier once every residual is below ε σ_k². Products with Φ are computed in the basis's dtype; sums and
+    the linear algebra of the Krylov space, which takes 2 M k numbers for each sweep, in float64.
 
     Args:
-        sweep: sums a contribution over all rows.
+        sweep: function that sums a contribution over all rows.
         basis: φ, of width M.
-        k: how many; fewer come back where M, or the rank of the data, is below.
-        engine: takes products of the Krylov space.
+        k: number of eigenpairs; fewer are returned if M, or the rank of the data, is smaller.
+        engine: engine for products in the Krylov space.
         epsilon: ε in (0, 1).
-        seed: of the first block.
+        seed: seed of the first block.
 
     Raises:
         UsageError: k is below 1, or ε outside (0, 1).
@@ -103,7 +103,7 @@ def block_lanczos(
     sweeps = 0
     while sweeps < limit:
         sweeps += 1
-        # The sweep multiplies with the rounded block, so the space must be spanned by the rounded block.
+        # The sweep multiplies with the rounded block, so the rounded block must span the space.
         rounded = block.astype(basis.dtype)
         product, n = sweep(contribution, rounded)
         product /= n
@@ -129,28 +129,28 @@ def block_lanczos(
 
 
 def largest_sweeps(M: int, epsilon: float = 0.5) -> int:
-    """Sweeps that ``block_lanczos`` takes at most: ⌈log M/√ε⌉, and 2 at least."""
+    """Return the largest number of sweeps of ``block_lanczos``: ⌈log M/√ε⌉, at least 2."""
     return max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
 
 
 def _ritz(Q: Array, W: Array, k: int, engine: Engine) -> tuple[Array, Array]:
-    """Top k solutions of Qᵀ C Q y = θ Qᵀ Q y, W = C Q, in falling order: rounded blocks are not quite orthonormal."""
+    """Solve Qᵀ C Q y = θ Qᵀ Q y for the top k, descending, with W = C Q; rounded blocks are not quite orthonormal."""
     S = Q.T @ W
     values, Y = engine.eigh(0.5 * (S + S.T), Q.T @ Q, top=k)
     return values[::-1], Y[:, ::-1]
 
 
 def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
-    """Orthonormal columns that span B beyond the span of Q; none where nothing is left but rounding."""
+    """Return orthonormal columns that span B beyond the span of Q; none if only rounding errors remain."""
     scale = np.linalg.norm(B, axis=0)
     rest = B / np.where(scale > 0, scale, 1.0)
-    for _ in range(2):  # once would leave the error of cancellation
+    for _ in range(2):  # twice, because once leaves the error of cancellation
         rest = rest - Q @ (Q.T @ rest)
     basis, R = engine.pivoted_qr(rest)
     strong = np.abs(np.diag(R)) > 1e3 * np.finfo(np.float64).eps
     room = len(Q) - Q.shape[1]
     new = basis[:, : min(engine.count(strong), room)]
-    # Pivoted columns of a nearly dependent block lean on Q again.
+    # Pivoted columns of a nearly dependent block are not orthogonal to Q any more.
     return np.linalg.qr(new - Q @ (Q.T @ new))[0]
 
 
@@ -175,19 +175,19 @@ class LowRank:
         return min(self.rest, float(np.min(self.scales))) if len(self.scales) else self.rest
 
     def inverse(self, g: Array) -> Array:
-        """P⁻¹ g, shape (M, c)."""
+        """Return P⁻¹ g, shape (M, c)."""
         U = self.vectors
         found: Array = g / self.rest - U @ ((1.0 / self.rest - 1.0 / self.scales)[:, None] * (U.T @ g))
         return found
 
     def inverse_root(self, phi: Array) -> Array:
-        """Rows P^{−1/2} φ of rows φ, shape (b, M)."""
+        """Return rows P^{−1/2} φ for rows φ, shape (b, M)."""
         gain = 1.0 / np.sqrt(self.rest) - 1.0 / np.sqrt(self.scales)
         rows: Array = phi / np.sqrt(self.rest) - ((phi @ self.vectors) * gain) @ self.vectors.T
         return rows
 
     def norms(self, phi: Array) -> Array:
-        """‖P^{−1/2} φ‖² of rows φ, shape (b,), float64."""
+        """Return ‖P^{−1/2} φ‖² for rows φ, shape (b,), float64."""
         total = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) / self.rest
         inside = np.square(phi @ self.vectors.astype(phi.dtype), dtype=np.float64)
         norms: Array = total - inside @ (1.0 / self.rest - 1.0 / self.scales)
@@ -195,7 +195,7 @@ class LowRank:
 
 
 def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:
-    """Eq. 8 of Gonen et al. 2016: P^{−1/2} = Σ u_i u_iᵀ/√(σ_i² + λ) + (I − Σ u_i u_iᵀ)/√(σ_k² + λ).
+    """Return P with P^{−1/2} = Σ u_i u_iᵀ/√(σ_i² + λ) + (I − Σ u_i u_iᵀ)/√(σ_k² + λ) (Gonen et al. 2016, eq. 8).
 
     Args:
         spectrum: σ_i² and u_i.
@@ -206,17 +206,17 @@ def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:
 
 
 def identity(M: int) -> LowRank:
-    """P = I of size M."""
+    """Return P = I of size M."""
     return LowRank(np.empty((M, 0)), np.empty(0), 1.0)
 
 
 def speedup_ratio(eigenvalues: Array, k: int, ridge: float = 0.0) -> float:
-    """Average condition number without the exact sketched preconditioner over that with it (Gonen et al. 2016, eq. 3).
+    """Return the ratio of average condition numbers without and with the exact sketched preconditioner.
 
-    Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)): the paper's ratio is that of a ridge λ = 0.
+    Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)): the paper's ratio (Gonen et al. 2016, eq. 3) has the ridge λ = 0.
 
     Args:
-        eigenvalues: all of C, in any order, shape (d,).
+        eigenvalues: all eigenvalues of C, in any order, shape (d,).
         k: rank of the preconditioner, in [1, d].
         ridge: λ >= 0.
 

@@ -1,4 +1,4 @@
-"""The Nyström preconditioner of EigenPro, and the batch and step it allows.
+"""The Nyström preconditioner of EigenPro, and the choice of batch and step.
 
 P_s = I − Σ_i (1 − σ_{q+1}/σ_i) ψ_i ⊗ ψ_i over the top q eigenfunctions of a subsample X_s (Abedsoltan et al. 2023,
 eq. 29). On K(·, X_m) r it acts as K(·, X_m) r − K(·, X_s) Q_s K(X_s, X_m) r, with
@@ -23,7 +23,7 @@ from streamkern.types import Array
 S = TypeVar("S")
 
 SUBSAMPLE = 2000
-"""Rows of the subsample, by default: the eigensystem of s rows costs s³."""
+"""Default number of rows s of the subsample; its eigensystem costs s³."""
 
 HALVINGS = 3
 """Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
@@ -43,12 +43,12 @@ class NystromPreconditioner:
 
     @property
     def damping(self) -> Array:
-        """(1 − σ_{q+1}/σ_i)/σ_i: the diagonal of Q_s in the eigenbasis, shape (q,)."""
+        """Diagonal of Q_s in the eigenbasis, (1 − σ_{q+1}/σ_i)/σ_i: shape (q,)."""
         values = self.eigensystem.values
         return (1.0 - self.eigensystem.tail / values) / values
 
     def truncated(self, q: int) -> NystromPreconditioner:
-        """Return the preconditioner of the first q eigenpairs; itself if it has no more."""
+        """Return the preconditioner of the first q eigenpairs; the same object if it has no more."""
         values = self.eigensystem.values
         if q >= len(values):
             return self
@@ -57,7 +57,7 @@ class NystromPreconditioner:
         )
 
     def correction(self, g: Array) -> Array:
-        """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
+        """Return Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
         E = self.eigensystem.vectors
         found: Array = E @ (self.damping[:, None] * (E.T @ g))
         return found
@@ -66,13 +66,13 @@ class NystromPreconditioner:
 @serializable
 @dataclass(frozen=True)
 class StepSize:
-    """The steps that the preconditioned kernel allows, measured on rows that the eigensystem has not seen.
+    """Step sizes for the preconditioned kernel, measured on rows outside the subsample.
 
     Attributes:
         beta: mean of the preconditioned kernel's diagonal k_P(x, x).
         top: λ, the top eigenvalue of the preconditioned kernel's matrix over n rows, divided by n.
         peak: largest k_P(x, x).
-        halvings: times that the step was halved since, because training diverged with it.
+        halvings: number of times the step was halved because training diverged.
     """
 
     beta: float
@@ -82,19 +82,19 @@ class StepSize:
 
     @property
     def critical_batch(self) -> float:
-        """m* = β/λ: up to it the step grows about linearly with the batch."""
+        """m* = β/λ, the batch up to which the step grows about linearly with the batch."""
         return self.beta / self.top
 
     def step(self, m: int) -> float:
-        """η = m/(β + (m − 1) λ), for the mean gradient of a batch of m rows; at most m/max k_P(x, x).
+        """Return η = m/(β + (m − 1) λ), for the mean gradient of a batch of m rows; at most m/max k_P(x, x).
 
-        A step changes the residual of a row x of the batch by η/m k_P(x, x) times itself: beyond the second bound rows
-        that are far from all others overshoot, and beyond twice of it they diverge.
+        A step changes the residual of a row x of the batch by η/m k_P(x, x) times the residual: above the second bound,
+        rows far from all others overshoot, and above twice the bound they diverge.
         """
         return m / max(self.beta + (m - 1) * self.top, self.peak) / (1 << self.halvings)
 
     def report(self, batch: int, step: float | None) -> dict[str, Any]:
-        """Fields of a report, for batches of so many rows and the requested step, if any."""
+        """Return fields of a report, for this batch and the user's step, if any."""
         found = {
             "beta": self.beta, "lambda": self.top, "peak": self.peak, "critical_batch": self.critical_batch,
             "batch": batch, "step": step or self.step(batch),
@@ -103,11 +103,11 @@ class StepSize:
 
 
 def slower(prepared: S, step: float | None) -> S | None:
-    """A solver's prepared value with half the step in ``size``; None where a step was given, or it was halved before.
+    """Return a solver's prepared value with half the step; None for a user's step, or after too many halvings.
 
     Args:
         prepared: a dataclass with a ``size``.
-        step: the requested one, if any.
+        step: the user's step, if any.
     """
     given: Any = prepared
     size: StepSize = given.size
@@ -118,12 +118,12 @@ def slower(prepared: S, step: float | None) -> S | None:
 
 
 def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:
-    """β and λ of a preconditioned kernel over n held-out rows.
+    """Return β and λ of a preconditioned kernel over n held-out rows.
 
     Args:
         diagonal: k_P(x_i, x_i), shape (n,).
         matvec: v -> K_P v, shape (n,) to (n,).
-        engine: runs the power method; the default one if None.
+        engine: engine of the power method; the default engine if None.
 
     Raises:
         NumericalError: the preconditioned kernel is not positive.
@@ -139,12 +139,12 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | 
             expected="both positive",
             remedy="lower q, or compute in float64",
         )
-    # Finitely many power steps approach the top from below.
+    # The power method approaches the largest eigenvalue from below.
     return StepSize(size.beta, min(1.05 * size.top, size.beta), size.peak)
 
 
 def step_of_features(phi: Array, engine: Engine) -> StepSize:
-    """β and λ of the kernel φ(x)ᵀ φ(x') over the rows of ``phi``, shape (n, M), float64."""
+    """Return β and λ of the kernel φ(x)ᵀ φ(x') over the rows of ``phi``, shape (n, M), float64."""
 
     def matvec(v: Array) -> Array:
         return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]

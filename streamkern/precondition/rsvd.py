@@ -4,8 +4,8 @@ With the top q eigenpairs (λ_i, e_i) of the covariance H_M = ΦᵀΦ/M of M row
 
     P = I − Σ_i (1 − τ λ_{q+1}/λ_i) e_i e_iᵀ
 
-Eigenvalues are those of the covariance, a mean over rows: they estimate the ones of all n rows as they are. Table 1
-scales singular values of Φ_M by √(n/M) to the same end.
+Eigenvalues of the covariance, a mean over rows, estimate those of all n rows without scaling. Table 1 scales singular
+values of Φ_M by √(n/M) for the same purpose.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 OVERSAMPLING = 20
-"""Random vectors beyond the q + 1 eigenpairs that are wanted."""
+"""Random vectors in addition to the q + 1 requested eigenpairs."""
 
 PRODUCTS = 3
-"""Products with H: two sharpen the range (Halko, Martinsson & Tropp 2011, section 4.5), one makes the Ritz values."""
+"""Products with H: two improve the range (Halko, Martinsson & Tropp 2011, section 4.5), one gives Ritz values."""
 
 
 def randomized_eigensystem(
@@ -37,19 +37,19 @@ def randomized_eigensystem(
     seed: int = 0,
     floor: float = 0.0,
 ) -> Eigensystem:
-    """Top q eigenpairs of a matrix H that is known by its products only, and the eigenvalue after them.
+    """Return the top q eigenpairs of a matrix H, given by its products, and the next eigenvalue.
 
     Subspace iteration from normal random vectors (Halko, Martinsson & Tropp 2011, algorithm 4.4), then Rayleigh and
-    Ritz: exact where q + 21 vectors span everything, else Ritz values are at most the eigenvalues. Holds 3 arrays of
-    (size, q + 21) float64. Fewer pairs come back where the rest are below the floor.
+    Ritz: exact if q + 21 vectors span the space, else Ritz values are at most the eigenvalues. Takes 3 arrays of (size,
+    q + 21) float64. Returns fewer pairs if the rest are below the floor.
 
     Args:
         product: V -> H V, shape (size, k) to (size, k), float64, for H symmetric positive semi-definite.
-        size: of H.
-        q: how many, below ``size``.
-        engine: of the decomposition; the default one if None.
-        seed: of the random vectors.
-        floor: share of λ_1 below which the arithmetic of H resolves nothing.
+        size: size of H.
+        q: number of eigenpairs, below ``size``.
+        engine: engine of the decomposition; the default engine if None.
+        seed: seed of the random vectors.
+        floor: share of λ_1 below which eigenvalues are rounding errors in the arithmetic of H.
 
     Raises:
         UsageError: q is not in [1, size).
@@ -93,8 +93,7 @@ class RandomizedSVD:
 
     Args:
         eigensystem: top q eigenpairs of the covariance of M features, vectors of shape (M, q).
-        tau: damping τ in (0, 1]: top directions become slower than others, against what approximate eigenvectors spill
-            into those.
+        tau: damping τ in (0, 1]: makes top directions slower than others, to compensate for errors of the eigenvectors.
     """
 
     eigensystem: Eigensystem
@@ -102,27 +101,27 @@ class RandomizedSVD:
 
     @property
     def damping(self) -> Array:
-        """1 − τ λ_{q+1}/λ_i: the share of each top direction that P removes, shape (q,)."""
+        """Share of each top direction that P removes, 1 − τ λ_{q+1}/λ_i: shape (q,)."""
         return 1.0 - self.tau * self.eigensystem.tail / self.eigensystem.values
 
     def apply(self, g: Array) -> Array:
-        """P g, shape (M, c), in g's dtype."""
+        """Return P g, shape (M, c), in g's dtype."""
         E = self.eigensystem.vectors
         moved: Array = g - E @ (self.damping[:, None] * (E.T @ g))
         return moved.astype(g.dtype, copy=False)
 
 
 def theorem_1(tail: float, kappa: float, m: int, size: int, delta: float = 0.1) -> float:
-    """Bound on ‖P H_m‖ over a batch of m rows, with probability 1 − δ (Ma & Belkin 2017, Theorem 1, eq. 18).
+    """Return a bound on ‖P H_m‖ for a batch of m rows, with probability 1 − δ (Ma & Belkin 2017, Theorem 1, eq. 18).
 
         λ_{q+1} + 2 (λ_{q+1} + κ)/(3m) ln(2d/δ) + √(2 λ_{q+1} κ/m ln(2d/δ))
 
-    A step of at most its inverse contracts in every such batch. The step of ``StepSize`` needs a contraction in mean
-    square only: its inverse is λ + (β − λ)/m, with no logarithm and with the mean β of k_P(x, x) for its bound κ.
+    A step of at most its inverse contracts in every such batch. The step of ``StepSize`` only contracts in mean square:
+        its inverse is λ + (β − λ)/m, without the logarithm, and with the mean β of k_P(x, x) in place of the bound κ.
 
     Args:
-        tail: λ_{q+1}: the largest eigenvalue of P H.
-        kappa: κ, an upper bound on φ(x)ᵀ P φ(x), to whose features the proof is applied.
+        tail: λ_{q+1}, the largest eigenvalue of P H.
+        kappa: κ, an upper bound on φ(x)ᵀ P φ(x).
         m: rows of the batch.
         size: number d of features.
         delta: δ in (0, 1).

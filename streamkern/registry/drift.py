@@ -1,12 +1,12 @@
-"""Drift: how far rows have moved away from those a model was trained on, column by column.
+"""Drift: the change of rows since a model's training, column by column.
 
-A ``DataProfile`` holds, for each column, how many training rows lie between the deciles of a sample of them, below its
-lowest and above its highest value, and where a value is missing. Two counts over the same bins are compared by the
-population stability index Σ (p − q) ln(p/q), and by the largest difference of the two distribution functions, which is
-the Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 means no change, and one above 0.25
-a change of population.
+A ``DataProfile`` counts, for each column, the training rows between the deciles of a sample, below its lowest and above
+its highest value, and with a missing value. Two counts over the same bins are compared by the population stability
+index Σ (p − q) ln(p/q), and by the largest difference of the two distribution functions, which is the
+Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 means no change, and one above 0.25 a
+change of population.
 
-Of a model in leaves, rows are counted by leaf as well, and the targets within each.
+For a partitioned model, rows are also counted by leaf, and targets within each leaf.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ NAMES = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", 
 """Names that a gate may use."""
 
 LEAST_LEAF = 200
-"""Rows of a leaf, then and now, from which on its targets are compared: of fewer, chance alone shifts them."""
+"""Minimum rows of a leaf, before and after, to compare its targets: with fewer, the index is dominated by chance."""
 
 SAMPLE_ROWS = 4096
-"""Rows, at most, that the edges of the bins are taken from."""
+"""Most rows of the sample for the edges of the bins."""
 
 SAMPLE_BYTES = 32 << 20
 """Bytes of that sample, at most."""
 
 _DECILES = np.linspace(0, 1, 11)
 _EDGES = len(_DECILES)
-_BINS = _EDGES + 2  # below and above all edges, and missing
-_FLOOR = 1e-4  # share of an empty bin: its logarithm is finite, and a stray row does not count as a change
+_BINS = _EDGES + 2  # further bins: below and above all edges, and missing
+_FLOOR = 1e-4  # share of an empty bin, so that logarithms are finite and a single row is not a change
 
 
 def edges_of(values: Array) -> Array:
-    """Edges of the bins of each column: its deciles, the lowest just below the lowest value.
+    """Return the edges of each column's bins: its deciles, the lowest just below the lowest value.
 
     Args:
         values: a sample, shape (k, d); NaN is missing.
@@ -59,13 +59,13 @@ def edges_of(values: Array) -> Array:
         usual = sample[np.isfinite(sample)]
         if len(usual):
             edges[column] = np.quantile(usual, _DECILES, method="inverted_cdf")
-            with np.errstate(over="ignore"):  # below the least float64 there is -inf
+            with np.errstate(over="ignore"):  # the next value below the least float64 is -inf
                 edges[column, 0] = np.nextafter(edges[column, 0], -np.inf)
     return edges
 
 
 def count(values: Array, edges: Array) -> IntArray:
-    """Number of values of each column in each bin.
+    """Count the values of each column in each bin.
 
     Args:
         values: shape (n, d).
@@ -87,19 +87,19 @@ def count(values: Array, edges: Array) -> IntArray:
 
 
 def psi(before: Array, after: Array) -> Array:
-    """Population stability index of counts over the same bins, along the last axis: ≥ 0, and 0 for equal shares."""
+    """Return the population stability index of two counts, along the last axis: ≥ 0, and 0 for equal shares."""
     p, q = (np.maximum(_shares(counts), _FLOOR) for counts in (before, after))
     return np.asarray(np.sum((p - q) * np.log(p / q), axis=-1))
 
 
 def ks(before: Array, after: Array) -> Array:
-    """Largest difference of two distribution functions at the bins' edges, along the last axis: in [0, 1]."""
+    """Return the largest difference of two distribution functions at the edges, along the last axis: in [0, 1]."""
     difference = np.cumsum(_shares(before), axis=-1) - np.cumsum(_shares(after), axis=-1)
     return np.asarray(np.max(np.abs(difference), axis=-1))
 
 
 def label_psi(before: Mapping[str, int], after: Mapping[str, int]) -> float:
-    """Population stability index of two counts of labels."""
+    """Return the population stability index of two counts of labels."""
     labels = sorted({*before, *after})
     if not labels:
         return 0.0
@@ -113,11 +113,11 @@ def _shares(counts: Array) -> Array:
 
 @dataclass(eq=False)
 class Tally:
-    """Contributes rows, counts of every column of stored rows, and labels, or counts of targets.
+    """Count rows, values of every stored column by bin, and labels, or targets by bin.
 
     Args:
-        edges: of the features, shape (d, 11).
-        target_edges: of the targets for regression, shape (c, 11); None counts labels.
+        edges: edges of the features' bins, shape (d, 11).
+        target_edges: edges of the targets' bins for regression, shape (c, 11); None counts labels.
     """
 
     edges: Array
@@ -142,18 +142,18 @@ def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[st
 
 @dataclass(eq=False)
 class RoutedScan(RawScan):
-    """The blocks of a scan as stored, with the leaf of each row."""
+    """The stored blocks of a scan, with the leaf of each row."""
 
     tree: CutTree
 
     def block(self, key: tuple[int, ...]) -> Any:
-        """Stored targets of block (index,), and leaves of its rows, shape (n,)."""
+        """Return stored targets of block (index,), and leaves of its rows, shape (n,)."""
         return self.scan.raw(key)[0].y, self.tree.routes(self.scan.block(key).X, 0.0)[0][:, 0]
 
 
 @dataclass(eq=False)
 class LeafTally:
-    """Contributes the rows of each leaf, and counts of their targets, or labels by (leaf, label)."""
+    """Count the rows of each leaf, and their targets by bin, or labels by (leaf, label)."""
 
     leaves: int
     target_edges: Array | None
@@ -170,7 +170,7 @@ class LeafTally:
 
 
 def by_leaf(tally: tuple[Any, ...]) -> dict[str, Any]:
-    """The fields of a ``DataProfile`` that the sums of ``LeafTally`` come to."""
+    """Return the fields of a ``DataProfile`` from the sums of ``LeafTally``."""
     counts, targets, labels = tally
     found: tuple[dict[str, int], ...] = tuple({} for _ in counts)
     for (leaf, label), rows in sorted(labels.items()):
@@ -183,9 +183,9 @@ class DataProfile:
     """Distributions of the training rows.
 
     Attributes:
-        n: rows.
+        n: number of rows.
         edges: of the features' bins, shape (d, 11).
-        counts: rows in each, shape (d, 13).
+        counts: rows in each bin, shape (d, 13).
         target_edges: of the targets' bins, shape (c, 11); c = 0 for classes.
         target_counts: shape (c, 13).
         labels: rows of each class.
@@ -193,7 +193,7 @@ class DataProfile:
         score_counts: shape (1, 13).
         columns: names of the features.
         leaf_counts: rows of each leaf of the model, shape (L,); L = 0 for one model.
-        leaf_target_counts: of their targets, shape (L, c, 13).
+        leaf_target_counts: targets of each leaf by bin, shape (L, c, 13).
         leaf_labels: rows of each class, by leaf.
     """
 
@@ -211,7 +211,7 @@ class DataProfile:
     leaf_labels: tuple[dict[str, int], ...] = ()
 
     def dump(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays by name, and the rest as JSON."""
+        """Return arrays by name, and the rest as JSON."""
         names = ["edges", "counts", "target_edges", "target_counts", "score_edges", "score_counts"]
         facts = {"n": self.n, "labels": dict(self.labels), "columns": list(self.columns)}
         if len(self.leaf_counts):
@@ -221,7 +221,7 @@ class DataProfile:
 
     @classmethod
     def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
-        """Make the profile that ``dump`` described."""
+        """Return the profile that ``dump`` described."""
         leaves = tuple(facts.get("leaf_labels", ()))
         return cls(
             **arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]), leaf_labels=leaves
@@ -234,9 +234,10 @@ class LeafDrift:
 
     Attributes:
         before: share of the training rows in each leaf, shape (L,).
-        after: that of the new rows.
-        psi: population stability index of the two.
-        target_psi: of the classes in each leaf, or the largest of its targets; 0 with fewer than ``LEAST_LEAF`` rows.
+        after: share of the new rows in each leaf, shape (L,).
+        psi: population stability index of these shares.
+        target_psi: index of the classes in each leaf, or the largest of its targets; 0 with fewer than ``LEAST_LEAF``
+            rows.
     """
 
     before: Array
@@ -246,13 +247,13 @@ class LeafDrift:
 
     @property
     def order(self) -> list[int]:
-        """Leaves, those first that add most to the index, or whose targets have shifted more than that."""
+        """Leaves, sorted by their contribution to the index or their targets' index, whichever is larger."""
         p, q = np.maximum(self.before, _FLOOR), np.maximum(self.after, _FLOOR)
         order: IntArray = np.argsort(-np.maximum((q - p) * np.log(q / p), self.target_psi), kind="stable")
         return [int(leaf) for leaf in order]
 
     def summary(self) -> list[dict[str, Any]]:
-        """The ten leaves that moved most, as JSON."""
+        """Return the ten leaves that changed most, as JSON."""
         return [
             {
                 "leaf": leaf, "before": float(self.before[leaf]), "after": float(self.after[leaf]),
@@ -262,7 +263,7 @@ class LeafDrift:
         ]  # fmt: skip
 
     def warnings(self, threshold: float) -> list[str]:
-        """The shifts that are large, in words."""
+        """Return sentences on shifts above the threshold."""
         said = []
         if self.psi > threshold:
             leaf = int(np.argmax(np.abs(self.after - self.before)))
@@ -278,10 +279,10 @@ class LeafDrift:
 
 
 def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
-    """The drift between the leaves of a profile.
+    """Return the drift between the leaves of a profile.
 
     Args:
-        before: of the training rows, with leaves.
+        before: profile of the training rows, with leaves.
         tally: the sums of ``LeafTally`` over the rows, in the profile's bins.
     """
     now = by_leaf(tally)
@@ -301,11 +302,11 @@ class Drift:
 
     Attributes:
         columns: names of the features.
-        psi: population stability index of each, shape (d,).
-        ks: Kolmogorov-Smirnov distance of each at the bins' edges, shape (d,).
-        target_psi: of the classes, or the largest of the targets.
-        score_psi: of the model's outputs on test rows, or None.
-        leaves: of a champion in leaves, or None.
+        psi: population stability index of each column, shape (d,).
+        ks: Kolmogorov-Smirnov distance of each column at the bins' edges, shape (d,).
+        target_psi: index of the classes, or the largest of the targets.
+        score_psi: index of the model's outputs on test rows, or None.
+        leaves: drift by leaf for a partitioned champion, or None.
     """
 
     columns: tuple[str, ...]
@@ -316,7 +317,7 @@ class Drift:
     leaves: LeafDrift | None = None
 
     def metrics(self) -> dict[str, float | None]:
-        """Numbers of the drift by the names that a gate uses."""
+        """Return the drift's metrics under the names for gates."""
         return {
             "drift.max_psi": float(self.psi.max(initial=0.0)),
             "drift.mean_psi": float(self.psi.mean()) if len(self.psi) else 0.0,
@@ -328,7 +329,7 @@ class Drift:
         }
 
     def warnings(self, threshold: float = SHIFTED) -> list[str]:
-        """The shifts that are large, the worst first, in words."""
+        """Return sentences on shifts above the threshold, the worst first."""
         order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > threshold]
         said = [
             f"column {self.columns[i]} has shifted: PSI {self.psi[i]:.3g}, KS distance {self.ks[i]:.2g}"
@@ -344,10 +345,10 @@ class Drift:
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
-    """The drift of rows from a profile.
+    """Return the drift of rows from a profile.
 
     Args:
-        before: of the training rows.
+        before: profile of the training rows.
         tally: the sums of ``Tally`` over the rows, in the profile's bins.
         scores: the same model's outputs on test rows, shape (k,), or None.
     """

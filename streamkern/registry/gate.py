@@ -1,10 +1,10 @@
-"""The gate of a retraining: a condition on the challenger's scores and the champion's.
+"""The gate of a retraining: a condition on the scores of challenger and champion.
 
 A condition is written as in Python: metrics, numbers, ``+ - * /``, one comparison (``< <= > >= == !=``) at a time,
 ``and``, ``or``, ``not`` and parentheses. ``accuracy`` is a metric of the challenger; ``champion.accuracy`` is the
-champion's, and ``champion`` alone is the champion's value of the one metric that it is compared with.
+champion's, and ``champion`` alone is the champion's value of the metric it is compared with.
 
-Python's parser makes the tree. Only the nodes named here are read from it; nothing is compiled or evaluated by Python.
+Python's parser makes the tree. Only the node types listed here are accepted, and Python evaluates nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 from streamkern.errors import UsageError
 
 CLASSIFICATION = "accuracy >= champion - 0.002 and n_test >= 100"
-"""The gate of a classifier where none is given."""
+"""Default gate of a classifier."""
 
 REGRESSION = "mse <= champion * 1.01 and n_test >= 100"
-"""The gate of a regressor where none is given."""
+"""Default gate of a regressor."""
 
 LONGEST = 1000
-"""Characters of an expression, at most."""
+"""Most characters of an expression."""
 
 DEEPEST = 40
-"""Parentheses and signs within one another, at most."""
+"""Deepest nesting of parentheses and signs."""
 
 CHAMPION = "champion"
 
-_MANY = 40  # names of metrics that an error lists
+_MANY = 40  # most names of metrics in an error
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
@@ -50,8 +50,8 @@ class Verdict(NamedTuple):
     """The verdict of a gate and its reasons.
 
     Attributes:
-        passed: whether the challenger may take the champion's place.
-        reasons: every comparison with its numbers, and how it came out.
+        passed: whether the challenger may replace the champion.
+        reasons: every comparison with its numbers and its result.
     """
 
     passed: bool
@@ -68,13 +68,13 @@ Value = float | bool | None
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition that a challenger has to meet.
+    """A condition for the promotion of a challenger.
 
     Args:
         expression: in the language above.
 
     Raises:
-        UsageError: it is not a sentence of that language; the message shows the position.
+        UsageError: the expression is not valid; the message shows the position.
     """
 
     expression: str
@@ -88,7 +88,7 @@ class Gate:
             )
         object.__setattr__(self, "_names", {})
         self._require_order()
-        # Python takes neither a newline nor a space in front; every word stays at its position.
+        # Python accepts neither newlines nor leading spaces; replacing them keeps the positions for errors.
         text = re.sub(r"\s", " ", self.expression)
         text = f"({text[1:]})" if text.startswith(" ") else text
         try:
@@ -100,17 +100,17 @@ class Gate:
         self._check(tree, True)
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
-        """Decide if the challenger passes.
+        """Decide whether the challenger passes.
 
-        Without a champion a comparison with it says neither yes nor no, and the rest of the expression decides; an
-        expression that is left undecided passes. A number that is not finite never passes.
+        Without a champion, comparisons with it are unknown, and the rest of the expression decides; an expression with
+        an unknown result passes. A number that is not finite never passes.
 
         Args:
-            challenger: its metrics by name; None for those that need a champion where there is none.
-            champion: the champion's, or None without a champion.
+            challenger: the challenger's metrics by name; None for metrics that need a champion, without one.
+            champion: the champion's metrics, or None without a champion.
 
         Raises:
-            UsageError: the expression names a metric that there is not.
+            UsageError: the expression names an unknown metric.
         """
         values = dict(challenger)
         for at, name in self._names.items():
@@ -130,7 +130,7 @@ class Gate:
         return Verdict(passed, tuple(reasons))
 
     def _require_order(self) -> None:
-        """Values and operators take turns: the errors of a mistyped expression, in our words; and notes its names."""
+        """Check that values and operators alternate, for clearer errors than Python's; and collect names."""
         at, end, depth, value = 0, len(self.expression.rstrip()), 0, True
         while at < end:
             found = _TOKEN.match(self.expression, at)
@@ -157,7 +157,7 @@ class Gate:
             raise self._wrong(end, "A parenthesis is not closed.", ")")
 
     def _check(self, node: ast.expr, truth: bool, signs: int = 0) -> None:
-        """Raise UsageError for syntax outside the language, for numbers in place of conditions, and the reverse."""
+        """Raise UsageError for other syntax, for numbers in place of conditions, and the reverse."""
         if signs > DEEPEST:
             raise self._wrong(node.col_offset, "It is nested too deep.", f"at most {DEEPEST} levels")
         match node:
@@ -188,7 +188,7 @@ class Gate:
         )
         if truth == is_truth:
             return
-        # Before parentheses around it, which the tree does not have.
+        # Include parentheses, which are not in the tree.
         at = len(self.expression[: node.col_offset].rstrip(" ("))
         at += len(self.expression[at:]) - len(self.expression[at:].lstrip())
         if is_truth:
@@ -199,7 +199,7 @@ class Gate:
         raise self._wrong(at, f"{self._text(node)} is a number.", "a comparison, such as accuracy >= champion")
 
     def _bind(self, comparison: ast.Compare) -> None:
-        """Note the metric that ``champion`` alone stands for in a comparison."""
+        """Record the metric that ``champion`` alone means in a comparison."""
         within = self._within(comparison)
         metrics = {self._names[at] for at in within if self._names[at].partition(".")[0] != CHAMPION}
         for at in within:
@@ -212,7 +212,7 @@ class Gate:
     def _value(self, node: ast.expr, values: Mapping[str, float | None], reasons: list[str]) -> Value:
         match node:
             case ast.BoolOp(op=op, values=parts):
-                # Kleene's logic; every part is looked at, so that the reasons name every comparison.
+                # Kleene's logic; every part is evaluated, so that the reasons have every comparison.
                 found, settles = [self._value(part, values, reasons) for part in parts], isinstance(op, ast.Or)
                 return settles if settles in found else None if None in found else not settles
             case ast.UnaryOp(op=op, operand=part):
@@ -253,11 +253,11 @@ class Gate:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names of metrics; of those by class or output, where there are many, none."""
+    """Return names of metrics for errors; without those by class or output if there are many."""
     ordered = sorted(names)
     return ", ".join(ordered if len(ordered) <= _MANY else [name for name in ordered if "." not in name])
 
 
 def default_gate(task: str) -> Gate:
-    """The gate of a ``classification`` or ``regression`` where none is given."""
+    """Return the default gate for ``classification`` or ``regression``."""
     return Gate(REGRESSION if task == "regression" else CLASSIFICATION)

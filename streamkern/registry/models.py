@@ -1,13 +1,13 @@
-"""A registry of models: numbered versions that never change, and one small file that says which is the champion.
+"""A registry of models: numbered versions that never change, and one small file that names the champion.
 
     REGISTRY/
       champion.json             {"format": 1, "champion": 7, "before": [6, 3], "decided": 9}, replaced as a whole
       versions/000007/          model.zarr, profile.zarr, report.html, record.json; appears and goes as a whole
       decisions.jsonl           one line a decision (decisions/, one object a decision, in a store over a network)
-      run/                      run directory of the training (runs/NAME, where the registry is not local)
+      run/                      run directory of the training (runs/NAME, if the registry is not local)
       .lock
 
-Writers hold the lock; readers need none.
+Writers take the lock; readers need no lock.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from streamkern.storage.writer import write_json
 T = TypeVar("T")
 
 FORMAT = 1
-"""Of champion.json and record.json."""
+"""Format of champion.json and record.json."""
 
 REMEMBERED = 20
-"""Earlier champions that a rollback can go back to, at most."""
+"""Most earlier champions that are kept for rollbacks."""
 
-_TRIES = 20  # of a reader, while champions come and go under its hands
+_TRIES = 20  # attempts of a reader while champions are replaced
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Standing:
 
     Attributes:
         champion: version number, or None.
-        before: earlier champions, the last first.
-        decided: highest version whose decision has been carried out.
+        before: earlier champions, the latest first.
+        decided: highest version with a completed decision.
     """
 
     champion: int | None = None
@@ -63,17 +63,17 @@ class Standing:
 class Registry:
     """Models by version number, in a local directory or an object store.
 
-    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them is
-    refused, provided that the store has conditional writes, as S3 does; otherwise let one machine write.
+    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them gets
+    an error, provided that the store has conditional writes, as S3 does; otherwise only one machine may write.
 
     Args:
         place: the directory, or an fsspec URL.
-        create: make it where it is missing.
+        create: create the registry if it is missing.
         storage_options: for fsspec.
 
     Raises:
         UsageError: there is no registry at this place, and ``create`` is False.
-        StorageError: it cannot be made, or reached.
+        StorageError: the registry cannot be created, or reached.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Registry:
 
     @property
     def versions(self) -> list[int]:
-        """Numbers of all versions, ascending."""
+        """Return the numbers of all versions, ascending."""
         return self._store.numbers()
 
     @property
@@ -105,7 +105,7 @@ class Registry:
 
     @property
     def standing(self) -> Standing:
-        """Champion and earlier champions.
+        """Return champion and earlier champions.
 
         Raises:
             ModelFormatError: champion.json is damaged, or of a later format.
@@ -116,7 +116,7 @@ class Registry:
         """Return the local directory of a version; of the champion by default.
 
         Args:
-            version: its number, as a number or as text such as ``7`` or ``000007``.
+            version: the version's number, an integer or text such as ``7`` or ``000007``.
 
         Raises:
             UsageError: the version is not a number or does not exist, there is no champion, or the registry is not
@@ -132,7 +132,7 @@ class Registry:
         return self._store.folder(self.number(version), "")
 
     def at(self, number: int, name: str) -> str:
-        """Location of a file of a version: a path, or a URL with its secrets hidden."""
+        """Return the location of a version's file: a path, or a URL with secrets hidden."""
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
@@ -173,7 +173,7 @@ class Registry:
 
         Raises:
             UsageError: see ``path``.
-            ModelFormatError: it is damaged, or of a later format.
+            ModelFormatError: the record is damaged, or has a later format.
         """
 
         def read(number: int) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """Load the model of a version, the champion by default, complete even if others promote or prune meanwhile.
+        """Load the model of a version, by default the champion's, even if others promote or prune meanwhile.
 
         Raises:
             UsageError: see ``path``.
@@ -203,7 +203,7 @@ class Registry:
         def read(folder: Path) -> KernelMachine:
             model = load_model(folder)
             if model.on_disk is not None:
-                user.append(model.on_disk)  # centers, or leaves, stay on the disk
+                user.append(model.on_disk)  # centers, or leaves, may still be read from disk
             return model
 
         return self.read(version, "model.zarr", read, user)
@@ -212,10 +212,10 @@ class Registry:
         """Return the result of ``read`` for a part of a version; repeat it if the champion was replaced meanwhile.
 
         Args:
-            version: its number; the champion's by default.
+            version: the version's number; the champion's by default.
             part: the name of a directory, such as ``profile.zarr``.
             read: called with the directory, or a temporary copy.
-            user: contains, after ``read``, an object that keeps the copy for its lifetime.
+            user: list to which ``read`` adds an object; a temporary copy is kept as long as this object lives.
         """
 
         def at(number: int) -> T:
@@ -233,7 +233,7 @@ class Registry:
             try:
                 return read(self.number(version if standing is None else standing.champion))
             except (StreamkernError, OSError) as error:
-                # A version that is there and cannot be read is damaged; one that went was no longer the champion.
+                # A version that exists but cannot be read is damaged; a removed version is no longer the champion.
                 if standing is None or standing == self.standing:
                     if isinstance(error, FileNotFoundError):
                         raise self._unreadable(str(error.filename or error), "it is not there") from error
@@ -249,37 +249,37 @@ class Registry:
 
     @contextmanager
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
-        """Lock the registry, and repair what a killed process left half done.
+        """Lock the registry, and repair unfinished work of killed processes.
 
         The operating system releases the lock when the process ends. If the registry is
         not local, the lock is on the run directory and excludes processes of this machine.
 
         Args:
-            run_dir: where training runs, if it does.
+            run_dir: the run directory of training, if any.
 
         Raises:
-            BusyError: another process holds it.
+            BusyError: another process has the lock.
         """
         with self._store.lock(run_dir):
             self._recover()
             yield
 
     def run_dir(self, name: str) -> Path:
-        """Run directory for the training of a pipeline of this name."""
+        """Return the run directory for training a pipeline of this name."""
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
-        """Add a new version. The caller holds the lock.
+        """Add a new version. The caller has the lock.
 
         Args:
-            fill: writes ``model.zarr`` and its further files into a given directory.
+            fill: function that writes ``model.zarr`` and further files into a directory.
             record: JSON-serialisable facts.
 
         Returns:
             Its number.
 
         Raises:
-            StorageError: it could not be written; nothing has changed.
+            StorageError: the version could not be written; nothing has changed.
         """
         standing = self.standing
         staging: Path | None = None
@@ -306,18 +306,18 @@ class Registry:
         return number
 
     def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
-        """Make a version the champion, by one rename or one put. The caller holds the lock.
+        """Make a version the champion, by one rename or one put. The caller has the lock.
 
         Args:
             version: its number.
-            instead_of: the champion that it was compared with.
+            instead_of: the champion with which the version was compared.
 
         Returns:
             Its number.
 
         Raises:
             UsageError: there is no such version.
-            ModelFormatError: its model is damaged: the champion stays.
+            ModelFormatError: the version's model is damaged; the champion is unchanged.
             BusyError: another machine has replaced the champion meanwhile.
         """
         number = self.number(version)
@@ -338,13 +338,13 @@ class Registry:
         return number
 
     def rollback(self) -> int:
-        """Promote the previous champion again. The caller holds the lock.
+        """Promote the previous champion again. The caller has the lock.
 
         Returns:
             Its number.
 
         Raises:
-            UsageError: no earlier champion is left.
+            UsageError: there is no earlier champion.
         """
         content, tag = self._champion_file()
         standing = self._parsed(content)
@@ -362,10 +362,10 @@ class Registry:
         return left[0]
 
     def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
-        """Delete all versions but the last ones, the champion, and the champion before it. The caller holds the lock.
+        """Delete all versions but the last ones, the champion, and the champion before it. The caller has the lock.
 
         Args:
-            keep: how many of the last versions stay.
+            keep: number of last versions to keep.
 
         Returns:
             The versions deleted.
@@ -383,7 +383,7 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log; if the log is not writable, the decision stands."""
+        """Append a decision to the log; a log that cannot be written does not undo the decision."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
@@ -403,7 +403,7 @@ class Registry:
             if number <= standing.decided:
                 continue
             decision = self.record(number).get("decision", {})
-            # Written, decided, and killed before the champion's file was replaced.
+            # The process was killed after the decision, before it replaced the champion's file.
             if decision.get("promote") and decision.get("champion") == standing.champion:
                 self.promote(number)
                 self.log(
@@ -412,9 +412,9 @@ class Registry:
                 standing = self.standing
 
     def _standing_to_replace(self) -> tuple[Standing, str | None]:
-        """The standing, and the tag of its file.
+        """Return the standing and the tag of its file.
 
-        A promotion repairs a damaged file; nothing is promoted automatically.
+        A promotion replaces a damaged file; nothing is promoted automatically.
         """
         content, tag = self._champion_file()
         try:
@@ -427,7 +427,7 @@ class Registry:
         self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
 
     def _champion_file(self) -> tuple[bytes | None, str | None]:
-        """Return its content and tag; None if it is absent."""
+        """Return content and tag of champion.json; None if absent."""
         try:
             return self._bytes(CHAMPION)
         except FileNotFoundError:
@@ -437,7 +437,7 @@ class Registry:
         if content is None:
             return Standing()
         facts = self._json(CHAMPION, content)
-        seal = facts.pop("sha256", None)  # the first release wrote none
+        seal = facts.pop("sha256", None)  # the first release wrote no checksum
         numbers = (facts.get("champion"), facts.get("decided"), *_listed(facts.get("before")))
         whole = seal is None or seal == digest(facts)
         if not whole or not all(type(number) is int and 0 < number < 10**9 for number in numbers):
@@ -492,15 +492,15 @@ class Registry:
 
 
 def open_model(where: str | os.PathLike[str]) -> KernelMachine:
-    """A saved model, or the champion of a registry.
+    """Open a saved model, or the champion of a registry.
 
     Args:
         where: a ``model.zarr``, or a registry: a local directory, or an fsspec URL.
 
     Raises:
-        StorageError: there is neither.
+        StorageError: there is neither a model nor a registry.
         UsageError: the registry has no champion.
-        ModelFormatError: it is not a model, or not as it was written.
+        ModelFormatError: the directory is not a model, or was changed after it was written.
     """
     if is_remote(os.fspath(where)) or (Path(where) / "versions").is_dir():
         return Registry(where).load()

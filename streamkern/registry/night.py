@@ -1,4 +1,4 @@
-"""A night whose new rows alone are read: they are added to the champion's sums and to its profile."""
+"""Retraining that only reads new rows, and adds them to the champion's sums and profile."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.updates.rows import update_model
 
 PROFILE, UPDATED = "Profile", "updated.zarr"
-"""Kind of a version's profile; and where the model of such a night is, before it is a version."""
+"""Artifact kind of a version's profile; and path of the new model before it becomes a version."""
 
 
 @dataclass(frozen=True, eq=False)
 class Night:
-    """A night's data before training.
+    """The data of one retraining.
 
     Attributes:
-        reuse: the new rows, and how many are not read.
-        before: how the champion's training rows are distributed.
-        tally: the same of this night's, over the same bins.
+        reuse: the new rows, and the number of rows that are not read.
+        before: distributions of the champion's training rows.
+        tally: counts of the present training rows in the same bins.
     """
 
     reuse: Reuse
@@ -49,7 +49,7 @@ class Night:
         forget: Dataset | None,
         settings: dict[str, Any],
     ) -> dict[str, Any]:
-        """Save the champion with the new rows; return the fields of a ``run``'s result."""
+        """Add the new rows to the champion and save it; return the fields of a ``run``'s result."""
         started = time.perf_counter()
         added, given = self.reuse.added, {name: settings[name] for name in ("memory", "threads", "scheduler")}
         validation = None if validation is None else stored(validation)
@@ -67,7 +67,7 @@ class Night:
         }
 
     def profile(self, paired: Paired) -> tuple[drift.DataProfile, drift.Drift]:
-        """Distributions of this night's training rows, in the champion's bins; and their shift."""
+        """Return distributions of the present training rows, in the champion's bins, and their drift."""
         n, counts, targets, labels = self.tally
         edges = drift.edges_of(paired.challenger_scores[:, None])
         made = replace(
@@ -85,7 +85,7 @@ def added_night(
     forget: Dataset | None,
     threads: int | None,
 ) -> tuple[Night | None, str | None]:
-    """Return the decision of a night that updates the champion's sums; or why every row is read again."""
+    """Return an update of the champion's sums; or None and the reason why every row must be read again."""
     number = models.champion
     reuse = reusable(pipeline, sums, champion, models.record(number), forget)
     if isinstance(reuse, str):

@@ -1,4 +1,4 @@
-"""Champion and challenger on the same rows, and whether the difference may be chance."""
+"""Comparison of champion and challenger on the same rows, with a significance test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibr
 from streamkern.types import Array
 
 SCORES = 8192
-"""Rows, at most, whose outputs are kept for the distribution of scores."""
+"""Most rows whose outputs are kept for the distribution of scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +29,12 @@ class Paired:
     """A comparison of two models on the same rows.
 
     Attributes:
-        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
-            own, see ``flat``. A metric that the rows do not define, or one of the models alone has, is NaN.
-        champion: the same of the champion; None without a champion.
+        challenger: metrics: ``n_test``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of`` under the names of
+            ``flat``. A metric is NaN if it is undefined for the rows, or only one of the models has it.
+        champion: the champion's metrics; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
-        champion_scores: the same of the champion.
+        champion_scores: the champion's outputs on the same sample.
     """
 
     challenger: dict[str, float]
@@ -45,7 +45,7 @@ class Paired:
 
 
 def stored(dataset: Dataset) -> Dataset:
-    """The rows of a dataset as they are stored: a model scales them itself."""
+    """Return a dataset's rows without scaling, because models scale stored rows themselves."""
     return replace(dataset.plain(), transforms=(), factor=1.0, shift=0.0)
 
 
@@ -54,17 +54,17 @@ def compare_models(
 ) -> Paired:
     """Score both models on every row of ``test``, block by block; memory does not grow with the rows.
 
-    A label that a model never saw counts as a mistake of it. Classes are compared by McNemar's exact test (1947) on the
+    A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
     rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
 
     Args:
         challenger: the new model.
-        champion: the one in use, or None.
-        test: rows with targets; their scaling is left out, since models scale stored rows themselves.
+        champion: the model in use, or None.
+        test: rows with targets; the dataset's scaling is ignored, since models scale stored rows themselves.
         executor: where blocks run.
 
     Raises:
-        DataError: rows that a model cannot predict.
+        DataError: a model cannot predict the rows.
     """
     rows = stored(test)
     models = [challenger] if champion is None else [challenger, champion]
@@ -102,14 +102,14 @@ def compare_models(
 
 
 class _Outputs:
-    """Outputs in pieces of any size: models cut the rows into blocks as suits them."""
+    """Outputs of a model in pieces of any size, since the two models have different blocks."""
 
     def __init__(self, pieces: Iterator[Array]) -> None:
         self.pieces = pieces
         self.left: Array | None = None
 
     def take(self, n: int) -> Array:
-        """The next n rows of outputs."""
+        """Return the next n rows of outputs."""
         held: list[Array] = [] if self.left is None else [self.left]
         while sum(map(len, held)) < n:
             held.append(next(self.pieces))
@@ -127,7 +127,7 @@ class _Tally:
         self.more: Measured | None = None
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
-        """Mask of the rows that are right, and their squared error, a mean over the outputs."""
+        """Return a mask of rows predicted correctly, and squared errors, averaged over the outputs."""
         encoding, F = self.model.encoding, F.astype(np.float64)
         F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):
@@ -164,7 +164,7 @@ class _Tally:
         return right, squared.mean(axis=1)
 
     def metrics(self, n: int) -> dict[str, float]:
-        """As ``streamkern.solvers.score.score`` returns them."""
+        """Return metrics as ``streamkern.solvers.score.score`` does."""
         assert self.more is not None
         found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
         others = metrics_of(self.model.encoding, self.more)
@@ -179,7 +179,7 @@ class _Tally:
 
 
 def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:
-    """Exact: under no difference, rows that only one gets right are a coin's throws."""
+    """Return McNemar's exact test: without a difference, either model is equally likely to be the one that is right."""
     total = only_first + only_second
     p = min(1.0, 2.0 * float(bdtr(min(only_first, only_second), total, 0.5))) if total else 1.0
     return {"name": "McNemar", "p_value": p, "only_challenger_right": only_first, "only_champion_right": only_second}

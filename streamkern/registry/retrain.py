@@ -1,4 +1,4 @@
-"""Nightly retraining: train where there is new data, compare, and promote a model that passes the gate."""
+"""Nightly retraining: train if there are new data, compare, and promote a model that passes the gate."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from streamkern.types import Array
 from streamkern.user_code import described
 
 GROWN = 1.5
-"""Times the rows that the centers were chosen among: with more, they are chosen again, and training begins at 0."""
+"""Growth of the rows since the centers were drawn, above which centers are drawn again and training starts at 0."""
 
-_DRAW = 11  # distinguishes this draw from others of the data set
+_DRAW = 11  # name of the draw
 
 
 class RetrainResult(dict[str, Any]):
-    """The decision of a retraining, by its keys, and the main entries as attributes."""
+    """The decision of a retraining: a dict, with the main entries as attributes."""
 
     @property
     def status(self) -> str:
@@ -62,12 +62,12 @@ class RetrainResult(dict[str, Any]):
 
     @property
     def champion(self) -> int | None:
-        """The version in use from now on, or None."""
+        """The version now in use, or None."""
         return cast("int | None", self["champion"])
 
     @property
     def version(self) -> int | None:
-        """The version of the model that was trained, or None where nothing was."""
+        """The version of the trained model, or None if nothing was trained."""
         return cast("int | None", self["version"])
 
     @property
@@ -99,42 +99,43 @@ def retrain(
     report: Callable[[Path], Path] | None = None,
     verbose: int = 0,
 ) -> RetrainResult:
-    """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
+    """Train a challenger if data, pipeline or gate have changed, and promote it if it passes the gate.
 
     If the champion keeps its sums (``solver=Direct(keep_sums=True)``), unchanged stored rows are not
     read again: new rows are added to its sums, with its kernel, centers and preprocessing.
 
-    After a kill at any moment, the next call resumes: training continues from its checkpoint, and a promotion that was
-    decided is completed. The champion is always the old or the new one.
+    If the process is killed at any moment, the next call resumes: training continues from its checkpoint, and a decided
+        promotion is completed. The champion is always the old or the new one.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
         registry: directory of the models, created if missing; or an fsspec URL (``s3://bucket/models``), with training
             in ``runs/NAME``.
-        gate: the condition, as ``streamkern.registry.gate`` reads it; by default not worse than the champion by more
-            than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
+        gate: the condition, in the language of ``streamkern.registry.gate``; by default not worse than the champion by
+            more than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
         cold: start at 0 with new centers, even if a warm start from the champion is possible.
-        keep: versions to keep, besides the champion and the one before it.
-        forget: rows of the champion that are no longer training rows, with their original targets: those of a removed
-            file, or the whole file before rows were deleted from it. They are subtracted from the champion's sums and
-            removed from its centers; without ``forget`` every row is read again.
+        keep: last versions to keep, in addition to the champion and the one before it.
+        forget: rows of the champion that are no longer training rows, with their original targets: a removed file, or
+            the whole file before rows were deleted from it. They are subtracted from the champion's sums and removed
+            from its centers; without ``forget`` all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
         scheduler: as for ``run``; test rows are scored on threads of this process.
         device: as for ``run``.
         checkpoint_seconds: as for ``run``.
-        listeners: called with every event of the training.
-        report: writes the page of a run directory and returns its path, as the command line does; the version keeps the
-            page. A failure is a warning.
+        listeners: functions called with every event of the training.
+        report: function that writes the report of a run directory and returns its path, as the command line does; the
+            page is stored with the version. A failure is a warning.
         verbose: as for ``run``.
 
     Returns:
-        The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version in use from
-        now on; ``version`` the challenger's; with the scores of both, the paired test, drift, warnings and reasons;
-        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` are those of the champion's sums.
+        The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
+            ``version`` the challenger's; further keys have the scores of both, the paired test, drift, warnings and
+            reasons;
+        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of rows in the champion's sums.
 
     Raises:
-        BusyError: another process holds the registry.
+        BusyError: another process has locked the registry.
         UsageError: the gate cannot be read or names no metric, or the pipeline has no test rows.
         StreamkernError: training failed, as ``run``; the champion is unchanged.
     """
@@ -170,7 +171,7 @@ def retrain(
 
 
 def _require_loadable(pipeline: Pipeline) -> None:
-    """Raises UsageError, before training, where the trained model could not be loaded from the registry."""
+    """Raise UsageError, before training, if the trained model could not be loaded from the registry."""
     for name, part, read in (
         ("kernel", pipeline.kernel, kernel_from_json),
         ("feature map", pipeline.features, feature_map_from_json),
@@ -203,7 +204,7 @@ def _decide(
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
     if last is not None and last["key"] == key and pipeline.unknown_code() is None:
-        reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
+        reasons = [f"data, pipeline and gate are the same as for version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
@@ -247,10 +248,10 @@ def _decide(
         verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
     warnings = [] if moved is None else moved.warnings()
     page: Path | None = None
-    if report is not None and night is None:  # a report is one of a run
+    if report is not None and night is None:  # only a run has a report
         try:
             page = report(folder)
-        except Exception as error:  # a failed report must not fail the night
+        except Exception as error:  # a failed report must not fail the retraining
             warnings = [*warnings, f"the report could not be written: {error}"]
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
@@ -313,7 +314,7 @@ def _decide(
 def _why_cold(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
 ) -> str | None:
-    """Why training begins without the champion, or None."""
+    """Return why training starts without the champion, or None."""
     if champion is None or cold:
         return "requested" if cold else "there is no champion yet"
     if last is not None and last["status"] == "rejected":
@@ -332,7 +333,7 @@ def _trained(
     listeners: tuple[Listener, ...],
     settings: dict[str, Any],
 ) -> tuple[dict[str, Any], str | None]:
-    """The result of a run, from the champion if that can be; and why it was not."""
+    """Return the result of a run, with a warm start from the champion if possible; else also why not."""
     begun = pipeline
     if why_cold is None:
         assert champion is not None
@@ -346,7 +347,7 @@ def _trained(
 def _paired(
     challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
 ) -> tuple[Paired, str | None]:
-    """Both on the test rows; or the challenger alone, and why the champion cannot be scored there."""
+    """Score both on the test rows; or the challenger alone, with the reason why the champion cannot be scored."""
     if champion is None:
         return compare_models(challenger, None, test, executor), None
     if champion.encoding.kind != challenger.encoding.kind or (
@@ -358,18 +359,18 @@ def _paired(
     try:
         return compare_models(challenger, champion, test, executor), None
     except (DataError, UsageError) as error:
-        alone = compare_models(challenger, None, test, executor)  # an error here is the rows'
+        alone = compare_models(challenger, None, test, executor)  # raises if the rows themselves are at fault
         return alone, f"the champion cannot be scored on these rows: {error.what}"
 
 
 def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
-    """Distributions of a pipeline's training rows and of a model's scores: a draw for the bins, and one sweep.
+    """Return distributions of training rows and of a model's scores, from a sample for the bins and one sweep.
 
     Args:
-        pipeline: its training rows are taken as stored.
-        executor: where they are read.
+        pipeline: the pipeline; its training rows are used without scaling.
+        executor: where the rows are read.
         scores: shape (k,).
-        model: the trained one; of one in leaves these are counted as well.
+        model: the trained model; rows of a partitioned model are also counted by leaf.
     """
     rows = stored(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
@@ -400,7 +401,7 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMa
 
 
 def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None, executor: Executor) -> Parts:
-    """Rows and targets by leaf: a sweep."""
+    """Count rows and targets by leaf, in one sweep."""
     scan, _ = model.blocks(rows)
     tally = drift.LeafTally(model.tree.leaves, target_edges)
     return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
@@ -419,7 +420,7 @@ def _drift(
     executor: Executor,
     paired: Paired,
 ) -> drift.Drift | None:
-    """Shift of the training rows from the champion's; None where there is nothing to compare."""
+    """Return the drift of the training rows from the champion's; None if there is nothing to compare."""
     if champion is None:
         return None
     before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
@@ -435,7 +436,7 @@ def _drift(
 
 
 def _worst(moved: drift.Drift) -> dict[str, Any]:
-    """The drift in short: the indices, and the ten columns that moved most."""
+    """Return a summary of the drift: the indices, and the ten columns that changed most."""
     order = np.argsort(-moved.psi, kind="stable")[:10]
     columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
     leaves = {} if moved.leaves is None else {"leaves": moved.leaves.summary()}
@@ -443,7 +444,7 @@ def _worst(moved: drift.Drift) -> dict[str, Any]:
 
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
-    """Digest of all that a decision depends on, the champion aside."""
+    """Return a digest of everything that a decision depends on, except the champion."""
     return digest(
         version("streamkern"),
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
@@ -466,7 +467,7 @@ def _champion(models: Registry) -> int | None:
 
 
 def listing(models: Registry) -> str:
-    """The versions of a registry, a line each, for a terminal."""
+    """Return a line for each version of a registry, for a terminal."""
     champion = models.champion
     lines = []
     for number in models.versions:
@@ -482,7 +483,7 @@ def listing(models: Registry) -> str:
 
 
 def _defined(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Metrics as JSON has them: None for those that the rows do not define."""
+    """Return metrics for JSON, with None for undefined ones."""
     return {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()}
 
 

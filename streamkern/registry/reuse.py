@@ -1,7 +1,7 @@
-"""Rows that the sums of a champion include, and rows of a night that are new, by the pieces that rows are stored in.
+"""Detection of rows already in a champion's sums and of new rows, by the pieces in which rows are stored.
 
 A piece is a file of parquet, a table of several, or the stored chunks of some rows of a zarr array in a local store.
-Its digest is one of metadata: name, size, time. A last piece that has grown is compared by content, row for row.
+Digests are of metadata: name, size, time. If the last piece has grown, its earlier rows are compared by content.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from streamkern.storage.base import Source, content, digest
 from streamkern.user_code import described
 
 TAIL_BYTES = 64 << 20
-"""Bytes of a last piece, at most, whose content is compared."""
+"""Most bytes of a last piece that are compared by content."""
 
-_DIGITS = 16  # of a digest: pieces are many
+_DIGITS = 16  # characters of a stored digest, since there are many pieces
 
 
 class Reuse(NamedTuple):
-    """The sums that a night reuses of the champion.
+    """The reuse of a champion's sums.
 
     Attributes:
-        added: the rows that are new, or None.
-        reused: rows that are not read.
+        added: the new rows, or None.
+        reused: number of rows that are not read.
     """
 
     added: Dataset | None
@@ -42,7 +42,7 @@ class Reuse(NamedTuple):
 
 
 def ledger(pipeline: Pipeline) -> dict[str, Any]:
-    """The training rows and settings of a pipeline, kept with a version whose model keeps its sums."""
+    """Return a record of a pipeline's training rows and settings, stored with a version that keeps sums."""
     train, source = pipeline.train, pipeline.train.source
     pieces, start = list[list[Any]](), 0
     for name, rows in source.pieces():
@@ -69,14 +69,14 @@ def ledger(pipeline: Pipeline) -> dict[str, Any]:
 def reusable(
     pipeline: Pipeline, now: dict[str, Any], champion: KernelMachine, record: dict[str, Any], forget: Dataset | None
 ) -> Reuse | str:
-    """The sums that this night reuses of the champion; or the reason why every row is read again.
+    """Return the reuse of the champion's sums; or the reason why every row must be read again.
 
     Args:
         pipeline: the definition.
-        now: its ``ledger``.
+        now: the pipeline's ``ledger``.
         champion: the model in use.
-        record: of its version.
-        forget: rows that are no longer there, as they were; or None.
+        record: the record of the champion's version.
+        forget: removed rows with their original values, or None.
     """
     before = record.get("sums")
     if champion.sums is None or before is None:
@@ -103,9 +103,9 @@ def reusable(
 
 
 def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tuple[list[tuple[int, int]], list[Any]]:
-    """Ranges of this night's stored rows that the champion has seen; and pieces of the champion's that are not there.
+    """Return ranges of present stored rows that the champion has seen, and the champion's pieces that are gone.
 
-    Where rows are chosen by their numbers, a piece must stand where it stood.
+    If rows are selected by their numbers, a piece must have its earlier position.
     """
 
     def name(piece: list[Any]) -> tuple[Any, ...]:
@@ -135,7 +135,7 @@ def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tu
 
 
 def _content(source: Source, a: int, b: int) -> str:
-    """A digest of stored rows a to b."""
+    """Return a digest of stored rows a to b."""
     found = hashlib.blake2b(digest_size=16)
     for values in rows_of(source, np.arange(a, b, dtype=np.int64)):
         if values is not None:

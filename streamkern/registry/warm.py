@@ -1,4 +1,4 @@
-"""Warm start of a pipeline from a champion whose weights, centers and scaling fit the rows."""
+"""Warm start of a pipeline from a champion with suitable weights, centers and scaling."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
 
 
 def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachine) -> tuple[Pipeline, str | None]:
-    """The pipeline with the champion's preprocessing and cuts, in which leaves are trained whose rows have changed."""
+    """Return the pipeline with the champion's preprocessing and cuts, to train only leaves whose rows changed."""
     if not isinstance(champion, PartitionedMachine):
         return pipeline, "the champion is one model, without leaves"
     if any(isinstance(step, TargetEncode) for step in steps(pipeline)):
@@ -90,7 +90,7 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
 
 
 def _comes_to(wanted: Any, found: Any) -> bool:
-    """Return True if a described kernel is the requested one; the champion's own median distance counts as one."""
+    """Return True if a described kernel is the requested one; the champion's median distance counts as requested."""
     if wanted == MEDIAN:
         return isinstance(found, float)
     if isinstance(wanted, dict) and isinstance(found, dict):

@@ -1,6 +1,6 @@
-"""From a run directory to the terminal and to a page. Knows the directory's files, and nothing of how they came.
+"""Display of run directories in the terminal and as a page. Only reads files; imports nothing that trains.
 
-The page needs Bokeh (the extra ``report``) and is imported from ``streamkern.report.page``.
+The page is in ``streamkern.report.page``, which needs Bokeh (the extra ``report``).
 """
 
 from streamkern.report.run_directory import RunDirectory, read_run

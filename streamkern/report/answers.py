@@ -1,4 +1,4 @@
-"""Answers of the model besides its predictions: probabilities, the order of scores, intervals."""
+"""Section of the page on probabilities, ROC curves and intervals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from streamkern.report.verdict import labels, part_word
 from streamkern.types import Array
 
 _MARKS = ("circle", "square", "diamond")
-_LEAST_DRAWN = 10  # rows of a bin that is drawn: of fewer the share is chance
+_LEAST_DRAWN = 10  # minimum rows of a plotted bin, since shares of fewer rows are chance
 
 Plots = dict[str, Plot]
 
 
 def answered(record: RunDirectory, plots: Plots) -> tuple[str, str] | None:
-    """Title and HTML of the section; None where the run has no such answers."""
+    """Return title and HTML of the section; None if the run has neither probabilities, scores nor intervals."""
     if found := evaluated(record, "fifths"):
         return "Intervals", _coverage(*found, record, plots)
     html = ""
@@ -45,7 +45,7 @@ def answered(record: RunDirectory, plots: Plots) -> tuple[str, str] | None:
 
 
 def evaluated(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
-    """An array that the evaluation has kept, and the rows that it is of: ``test``, or else ``train``."""
+    """Return the part of the rows, ``test`` or else ``train``, and an array saved by its evaluation."""
     arrays = record.evaluation[0]
     for part in ("test", "train"):
         if f"{part}_{kind}" in arrays:
@@ -54,7 +54,7 @@ def evaluated(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
 
 
 def by_label(record: RunDirectory) -> str:
-    """Metrics of each label of rows that have several; nothing of other targets."""
+    """Return a table of metrics by label for several labels a row; empty for other targets."""
     if not _names(record):
         return ""
     for part in ("test", "train"):
@@ -66,7 +66,7 @@ def by_label(record: RunDirectory) -> str:
 
 
 def _names(record: RunDirectory) -> list[str]:
-    """Names of the labels of rows that have several; none for classes and values."""
+    """Return names of the labels if there are several a row; empty for classes and values."""
     return list((record.evaluation[1].get("encoding") or {}).get("names", []))
 
 
@@ -83,7 +83,7 @@ def _numbers(of: dict[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Classes, or labels, with their metrics: of many those with the least AUC."""
+    """Return classes, or labels, with their metrics; if there are many, those with the least AUC."""
     found = list((metrics.get("by_class") or {}).items())
     if len(found) <= LARGEST_TABLE:
         return found
@@ -91,7 +91,7 @@ def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
-    """Predicted probabilities against observed frequencies."""
+    """Return the plot of predicted probabilities against observed frequencies."""
     weight, said, hit = bins.T
     several, called, metrics = _names(record), labels(record), _metrics(record, part)
     rows = "rows"
@@ -102,7 +102,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
     else:
         what, event = "the largest probability of a row", "the share that is of that class"
     drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= _LEAST_DRAWN * weight.sum()
-    diagonal = Line([0.0, 1.0], [0.0, 1.0], "as often as said", 6, 1)
+    diagonal = Line([0.0, 1.0], [0.0, 1.0], "perfect calibration", 6, 1)
     observed = Line(said[drawn].tolist(), hit[drawn].tolist(), "observed", 0, 0, "circle")
     plots["reliability"] = plot([observed, diagonal], "probability", "share observed", x_span=UNIT, y_span=UNIT)
     edges = np.linspace(0.0, 1.0, len(bins) + 1)
@@ -114,8 +114,8 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         else f" Bins of fewer than {_LEAST_DRAWN} {rows} are in the table alone."
     )
     caption = (
-        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line probabilities come "
-        f"true as often as they say.{ece}{few}"
+        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line, observed "
+        f"frequencies equal the probabilities.{ece}{few}"
     )
     counted = [
         [f"{a:.2f}–{b:.2f}", number_text(float(f"{w:.6g}")), _number(p), _number(h)]
@@ -123,7 +123,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         if w > 0
     ]
     head = ("bin", rows, "predicted", "observed")
-    key = legend([Entry("observed", 0, 0, "circle"), Entry("as often as said", 6, 1)])
+    key = legend([Entry("observed", 0, 0, "circle"), Entry("perfect calibration", 6, 1)])
     figures = side_by_side(
         framed("reliability", key, caption),
         framed("probabilities", legend([Entry(rows, 0)]), f"{rows} by {what}."),
@@ -132,7 +132,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
 
 
 def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
-    """True and false positives at every cut of the scores."""
+    """Return plots of true and false positives at every threshold of the scores."""
     metrics, called = _metrics(record, part), _names(record) or labels(record)
     _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
     roc, pr, entries = [], [], []
@@ -171,13 +171,13 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
 
 
 def _spread(points: Array, most: int = 12) -> Array:
-    """Points of a curve, of about equal steps of the recall."""
+    """Return points of a curve with about equal steps of the recall."""
     at = np.searchsorted(points[:, 3], np.linspace(points[0, 3], 1.0, most))
     return np.asarray(points[np.unique(np.minimum(at, len(points) - 1))])
 
 
 def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:
-    """Targets inside their intervals, by the size of the error that the model expects."""
+    """Return the plot of targets inside their intervals, by the size of the predicted error."""
     metrics = _metrics(record, part)
     lines, entries, rows = [], [], []
     for j, found in enumerate(fifths):
@@ -200,11 +200,11 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
     said = "" if whole is None else f" In all {whole:.1%} are inside."
     caption = (
         f"Targets of {part_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
-        f"predicted errors to that with the largest.{said}"
+        f"predicted errors to the fifth with the largest.{said}"
     )
     figures = side_by_side(
-        framed("fifths", legend([*entries, Entry("what they say", 6, 1)]), caption),
-        framed("widths", legend(entries), "How wide the intervals are, in the target's unit."),
+        framed("fifths", legend([*entries, Entry("nominal coverage", 6, 1)]), caption),
+        framed("widths", legend(entries), "Mean width of the intervals, in the target's unit."),
     )
     head = ("fifth", "rows", "inside", "mean width")
     return figures + details(table("Coverage of 90% intervals by fifth of the predicted scale", head, rows))

@@ -13,18 +13,18 @@ from streamkern.report.run_directory import RunDirectory
 from streamkern.solvers.choice import norm_and_bandwidth
 
 SHOWN = 30
-"""Columns and features that are shown, the largest shares first."""
+"""Number of columns and features shown, the largest shares first."""
 
 
 def explained(record: RunDirectory) -> str:
-    """The section as HTML; empty where no metric was learned and no kernel chosen."""
+    """Return the section as HTML; empty if no metric was learned and no kernel chosen."""
     result = record.result or {}
     parts = [searched(result["kernel_choice"])] if "kernel_choice" in result else []
     return "".join([*parts, _shares(result["metric"])]) if "metric" in result else "".join(parts)
 
 
 def searched(choice: dict[str, Any]) -> str:
-    """Return HTML of the search for a kernel: a table of every model that was tried, and the reason of the choice."""
+    """Return HTML of the search for a kernel: a table of all models tried, and the reason for the choice."""
     rows = [
         (
             "{}, {:.4g}".format(*norm_and_bandwidth(trial["kernel"])),

@@ -1,4 +1,4 @@
-"""The plots of the page. Here Bokeh comes in."""
+"""Plots of the page, made with Bokeh."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from streamkern.types import Array
 Plot: TypeAlias = figure
 
 _HEIGHT = 320
-_MANY = 1500  # points of a line: more are not seen
+_MANY = 1500  # most points of a line; more would not be visible
 
 
 UNIT = -0.02, 1.02
-"""An axis from 0 to 1, on whose ends lines are drawn whole."""
+"""Range of an axis from 0 to 1, with margins so that lines at the ends are fully visible."""
 
 
 class Line(NamedTuple):
@@ -34,12 +34,12 @@ class Line(NamedTuple):
     Attributes:
         x: shape (k,).
         y: shape (k,).
-        name: in the legend.
+        name: name in the legend.
         colour: number of its colour.
         dash: number of its dash.
         mark: a marker at each point, such as ``circle``, or nothing.
         joined: whether points are joined.
-        step: whether it keeps its value up to the next point.
+        step: whether the line keeps its value up to the next point.
     """
 
     x: Sequence[float]
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A straight line across a plot, at a value of y or x."""
+    """A horizontal or vertical line across a plot."""
 
     value: float
     colour: int = 6
@@ -62,12 +62,12 @@ class Level(NamedTuple):
 
 
 def scripts() -> str:
-    """Bokeh itself, to be put into the page: nothing is fetched when the page is read."""
+    """Return Bokeh's scripts, to be embedded so that the page loads nothing."""
     return Resources(mode="inline", components=["bokeh"]).render()
 
 
 def embed(plots: Mapping[str, Model]) -> tuple[str, dict[str, str]]:
-    """A script that draws the plots, and by name the element in which each is drawn."""
+    """Return a script that draws the plots, and the HTML element of each plot by name."""
     script, places = components(dict(plots))
     return script, dict(places)
 
@@ -85,18 +85,18 @@ def plot(
     x_span: tuple[float, float] | None = None,
     y_span: tuple[float, float] | None = None,
 ) -> Plot:
-    """Lines over x.
+    """Return a plot of lines over x.
 
     Args:
         lines: the curves; points that a logarithmic axis cannot show are left out.
-        x_label: of the x axis.
-        y_label: of the y axis.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
         log_x: whether x is logarithmic.
         log_y: whether y is logarithmic.
         levels: straight lines across.
-        words: how ticks are written: ``bytes`` on y, or ``rows`` on x.
+        words: format of ticks: ``bytes`` on y, or ``rows`` on x.
         zero: whether y begins at zero.
-        x_span: ends of the x axis; by default those of the points.
+        x_span: ends of the x axis; by default the range of the points.
         y_span: ends of the y axis.
     """
     drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
@@ -135,7 +135,7 @@ def plot(
                 line_width=2,
             )
         )
-    # The numeral format writes 1e-9 as 0.
+    # Bokeh's numeral format would write 1e-9 as 0.
     tiny: dict[str, Any] = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
     at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
@@ -144,7 +144,7 @@ def plot(
 
 
 def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", *, zero: bool = True) -> Plot:
-    """Counts between edges; ``zero`` marks where x is 0."""
+    """Return a plot of counts between edges; ``zero`` labels a line at x = 0."""
     p = figure(
         height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
         x_range=Range1d(start=float(edges[0]), end=float(edges[-1])),
@@ -168,7 +168,7 @@ def _source(data: dict[str, Any]) -> Any:
 
 
 def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
-    """The points that can be drawn, thinned out where there are more than can be seen."""
+    """Return the points that can be drawn, thinned out if there are too many."""
     points = [
         (float(x), float(y))
         for x, y in zip(line.x, line.y, strict=True)
@@ -182,7 +182,7 @@ def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
 
 
 def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, float]:
-    """From the least to the largest value, and a little more."""
+    """Return the range of values with a small margin."""
     if not values:
         return (0.1, 1.0)
     low, high = min(values), max(values)
@@ -194,13 +194,13 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
 
 
 def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
-    """Labels and ticks that can be read on a phone."""
+    """Set labels and ticks that are readable on a phone."""
     for axis, label, span, log, spell in (
         (p.xaxis, x_label, p.x_range, log_x, short if words == "rows" else number_text),
         (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),
     ):
         assert isinstance(span, Range1d)
-        low, high = cast(float, span.start), cast(float, span.end)  # numbers here, never times
+        low, high = cast(float, span.start), cast(float, span.end)  # times are plain numbers here
         at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is _bytes else 10)
         axis.axis_label = label
         axis.ticker = FixedTicker(ticks=at)
@@ -216,7 +216,7 @@ def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool
 
 
 def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]:
-    """At most ``most`` or so round numbers in [low, high]."""
+    """Return about ``most`` round numbers in [low, high] at most."""
     step = (high - low) / most
     if base == 2:
         size = 2.0 ** math.ceil(math.log2(step))
@@ -228,7 +228,7 @@ def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers in [low, high]: 1, 2 and 5 in each power of ten where there is room, else powers, else linear."""
+    """Return round numbers in [low, high]: 1, 2 and 5 in each power of ten if they fit, else powers, else linear."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
@@ -239,7 +239,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def number_text(value: float) -> str:
-    """A number as a person writes it."""
+    """Format a number for reading."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
@@ -253,7 +253,7 @@ def _bytes(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number of rows: ``20k``, ``1.5M``."""
+    """Format a number of rows: ``20k``, ``1.5M``."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{unit}"
@@ -261,7 +261,7 @@ def short(value: float) -> str:
 
 
 def bins(values: Array) -> tuple[Array, Array]:
-    """Counts of values in 40 equal bins from their 0.5% to their 99.5% quantile; the ends take in the rest."""
+    """Count values in 40 equal bins from their 0.5% to their 99.5% quantile; the end bins include the rest."""
     low, high = (float(np.quantile(values, q)) for q in (0.005, 0.995))
     if not high > low:
         low, high = low - 0.5, high + 0.5

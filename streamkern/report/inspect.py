@@ -1,4 +1,4 @@
-"""Summary of a data set: schema, sketches of columns, classes, order, by sweeps in bounded memory."""
+"""Summary of a data set (schema, columns, classes, order of rows) from sweeps in bounded memory."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
 
 SHOWN = 24
-"""ColumnSketches and classes that the text shows; JSON has all."""
+"""Columns and classes in the text; JSON has all."""
 
 FREQUENT = 5
-"""Most frequent values of a column of text that are shown; in JSON twenty times as many."""
+"""Number of frequent values shown for a column of text; JSON has twenty times as many."""
 
 _RAMP = " .:-=+*#%@"
 
@@ -47,7 +47,7 @@ class Inspection:
     Attributes:
         facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
         columns: sketches of the columns.
-        names: of the columns.
+        names: names of the columns.
         others: name, type and contents of columns that cannot be features without encoding, such as text.
     """
 
@@ -57,7 +57,7 @@ class Inspection:
     others: list[tuple[str, str, Described]]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything; numbers that do not exist are null. The bins of a histogram begin at the column's ``min``."""
+        """Return all facts; undefined numbers are null. The bins of a histogram begin at the column's ``min``."""
         c = self.columns
         sketches = [
             {
@@ -77,7 +77,7 @@ class Inspection:
         return {**self.facts, "columns": sketches, "others": others}
 
     def text(self) -> str:
-        """The inspection as text."""
+        """Return the inspection as text."""
         facts, c = self.facts, self.columns
         chunks, size = facts["chunks"], facts["bytes"]
         stored = "" if size["stored"] is None else f", {format_bytes(size['stored'])} on disk"
@@ -140,7 +140,7 @@ class Inspection:
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _numbers(self) -> list[int]:
-        """Columns that hold numbers, rather than codes of text."""
+        """Return the columns that have numbers, not codes of text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
 
@@ -156,12 +156,12 @@ def inspect(
     memory: str | int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Inspection:
-    """Sweep over every row of a data set twice; and once over columns that cannot be features without encoding.
+    """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
 
     Args:
         path: any source of ``ingest``: a path, glob or URL, arrays, frames.
         target: the column of targets, or several; for ingested data, the recorded one.
-        columns: features to look at.
+        columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.
         exclude: columns to leave out.
         executor: where chunks are read; this process's threads by default.
@@ -172,7 +172,7 @@ def inspect(
     Raises:
         StorageError: a chunk cannot be read.
         DataError: the files cannot be read as rows.
-        PlanRefusedError: it would not fit the memory; with the remedy.
+        PlanRefusedError: the sweeps would exceed ``memory``; the message has a remedy.
         MemoryLimitError: the process exceeded its budget.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
@@ -184,21 +184,21 @@ def inspect(
             memory=budget,
         )  # fmt: skip
         found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
-        with suppress(DataError):  # a column that cannot be used, which is listed with the others
+        with suppress(DataError):  # an unusable target, which is listed with the other columns
             known = opened(schema=schema).schema
             found.facts["schema"] = None if known is None else known.to_json()
         return found
 
 
 def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
-    """Statistics of the rows; see ``inspect``."""
+    """Return statistics of the rows; see ``inspect``."""
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
         dataset.require_rows()
     block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
     values = d + (0 if source.target is None else source.target.width)
-    held = 8 * values * (12 + BINS)  # of columns, and of their histograms
+    held = 8 * values * (12 + BINS)  # sums of columns, and of their histograms
     require_fitting("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)
     scan = RawScan(Scan(Assembly(dataset), block_rows))
     first = scan.block((0,))[0]
@@ -220,7 +220,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
 
 @dataclass(eq=False)
 class _Chunks:
-    """A source's chunks as descriptions of the columns that cannot be features."""
+    """Descriptions of the columns that cannot be features, one chunk at a time."""
 
     source: Source
 
@@ -237,7 +237,7 @@ def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, .
 
 
 def _spread(target: Target, y: Array | None) -> Spread:
-    """The measure of labels such as those of the first block; of numbers about one of them."""
+    """Return the measure of order for labels like those of the first block; for numbers, with one as pivot."""
     assert y is not None
     y = y[_given(y)].astype(target.dtype)
     if y.dtype == object:
@@ -246,7 +246,7 @@ def _spread(target: Target, y: Array | None) -> Spread:
 
 
 def _given(y: Array) -> Array:
-    """Rows whose labels are all there, shape (n,)."""
+    """Return a mask of rows without missing labels, shape (n,)."""
     if y.dtype.kind not in "fO":
         return np.ones(len(y), dtype=bool)
     missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
@@ -255,7 +255,7 @@ def _given(y: Array) -> Array:
 
 @dataclass(eq=False)
 class _Both:
-    """Contributes sums over columns; and where there are labels, rows without one, and sums over the other labels."""
+    """Return sums over columns; and, if there are labels, the number of missing ones and sums over the others."""
 
     columns: ColumnSums
     target: Target | None
@@ -329,7 +329,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
-    # Only in parquet and arrays: an empty field of a text file is a missing label.
+    # Only for parquet and arrays; an empty field of a text file is a missing label.
     unnamed = dict(facts["classes"] or ()).get("", 0)
     if unnamed:
         advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
@@ -344,7 +344,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 
 def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
-    """Advice on columns that are not plain numbers."""
+    """Return advice on columns that are not plain numbers."""
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
     like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
     advice = [
@@ -380,7 +380,7 @@ def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:
 
 
 def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str, str, str, str, str]:
-    """Cells of a line."""
+    """Return the cells of a column's line."""
     distinct = f"> {DISTINCT:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
     words = []
     values = _frequent(found)
@@ -399,7 +399,7 @@ def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str,
 
 
 def _frequent(found: Described) -> list[tuple[str, int]]:
-    """Values, the most frequent first."""
+    """Return values, the most frequent first."""
     return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -420,7 +420,7 @@ def _range(columns: ColumnSketches, which: list[int]) -> str:
 
 
 def _shown(label: Any) -> str:
-    """A label or name on one line."""
+    """Return a label or name on one line."""
     text = str(label)
     return text if text and text.isprintable() else repr(text)
 
@@ -430,6 +430,6 @@ def _number(value: float) -> float | None:
 
 
 def _drawn(counts: Any) -> str:
-    """Counts as a line of marks; any that is not zero is seen."""
+    """Return counts as a line of marks; every nonzero count is visible."""
     top = max(1, int(counts.max(initial=0)))
     return "".join(_RAMP[0 if not n else 1 + (len(_RAMP) - 2) * int(n) // top] for n in counts)

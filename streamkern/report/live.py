@@ -1,4 +1,4 @@
-"""The page of a run while it works: served on this machine alone, and drawn anew every few seconds."""
+"""The page of a running run, served on this machine only and refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ AGAIN = 2
 
 
 class LivePage:
-    """Serves the page of runs on the loopback interface. A context manager that ends with ``close``.
+    """Serve the page of runs on the loopback interface. A context manager that calls ``close`` on exit.
 
-    The address holds a random word, so that other users of the machine cannot read the page, and a request that names
-    another host is refused, so that a page of the web cannot.
+    The address has a random word, so that other users of the machine cannot read the page; and requests for another
+    host name are refused, so that web pages cannot.
 
     Args:
         run_dirs: the run directories.
         image_shape: as for ``write_report``.
-        port: the port; 0 for one that is free.
+        port: the port; 0 for any free port.
 
     Attributes:
-        url: where a browser finds the page.
+        url: address of the page.
 
     Raises:
         UsageError: there is no run in one of the directories.
@@ -58,7 +58,7 @@ class LivePage:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing: the terminal has the address."""
+                """Log nothing: the terminal shows the address."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
@@ -66,11 +66,11 @@ class LivePage:
         self.url = f"http://127.0.0.1:{port}/{word}/"
 
     def serve(self) -> None:
-        """Answer until ``close`` is called in another thread, or an exception such as Ctrl-C comes."""
+        """Answer requests until ``close`` is called in another thread, or an exception such as Ctrl-C is raised."""
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """End ``serve``, if it runs, and free the port."""
+        """Stop ``serve``, if it is running, and free the port."""
         self._server.shutdown()
         self._server.server_close()
 

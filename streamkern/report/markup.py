@@ -1,4 +1,4 @@
-"""Pieces of the page: tables, legends, small images. Everything that comes from a run is escaped here."""
+"""Tables, legends and small images of the page. All data of a run are escaped here."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import numpy as np
 from streamkern.types import Array
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours that the colour-blind can distinguish (Okabe and Ito, 2008)."""
+"""Colours distinguishable for the colour-blind (Okabe and Ito, 2008)."""
 
 PLOTTED_OUTPUTS = 3
-"""Outputs that have plots of their own."""
+"""Most outputs that have their own plots."""
 
 LARGEST_TABLE = 20
-"""Classes that are listed one by one, or pair by pair."""
+"""Most classes that are listed individually, or in pairs."""
 
 NONE = "–"
 """Cell of a missing value."""
 
 DASHES = ((), (8, 4), (2, 3), (8, 3, 2, 3))
-"""Line patterns: nothing depends on colour alone."""
+"""Line patterns, so that nothing depends on colour alone."""
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "") -> str:
-    """A table; its first column names the row. Reachable by keyboard, so that a wide one can be scrolled."""
+    """Return a table whose first column names the rows. It has keyboard focus, so that wide tables can be scrolled."""
     lines = [
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
         f'<table class="{kind}"><caption><span>{escape(caption)}</span></caption>'
@@ -46,13 +46,13 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], kind
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def bar(share: float, text: str, colour: str = COLOURS[0]) -> Markup:
-    """A number with a bar of its share of the whole."""
+    """Return a number with a bar for its share."""
     width = 100 * min(1.0, max(0.0, share))
     return Markup(
         f'<span class="bar"><i style="width:{width:.1f}%;background:{colour}"></i></span><b>{escape(text)}</b>'
@@ -65,7 +65,8 @@ def heat(counts: Array, names: Sequence[str], caption: str) -> str:
 
     def cell(i: int, j: int) -> str:
         share = float(shares[i, j])
-        # Right answers in blue and mistakes in vermillion, on a square root scale: few mistakes still show.
+        # Correct predictions in blue and mistakes in vermillion, on a square root scale, so that few mistakes are
+        # visible.
         red, green, blue = (0, 114, 178) if i == j else (213, 94, 0)
         strength = share**0.5
         r, g, b = (round(255 + (c - 255) * strength) for c in (red, green, blue))
@@ -90,9 +91,9 @@ class Entry(NamedTuple):
     """An entry of a legend.
 
     Attributes:
-        text: what it is.
+        text: name of the entry.
         colour: number of its colour.
-        dash: number of its dash; None where points are not joined.
+        dash: number of its dash; None if points are not joined.
         mark: marker of its points.
     """
 
@@ -110,7 +111,7 @@ _MARKS = {
 
 
 def legend(entries: Sequence[Entry]) -> str:
-    """Lines and markers, with their names."""
+    """Return a legend of lines and markers."""
     items = []
     for text, colour, dash, mark in entries:
         drawn = _MARKS.get(mark, "")
@@ -126,40 +127,40 @@ def legend(entries: Sequence[Entry]) -> str:
 
 
 def place(name: str) -> str:
-    """Placeholder of a plot, which is drawn in the browser."""
+    """Return the placeholder of a plot that the browser draws."""
     return f"<!--plot {name}-->"
 
 
 def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
-    """A plot with its legend above, its caption below, and its numbers as a table."""
+    """Return a plot with its legend above, its caption below, and its numbers as a table."""
     text = escape(caption[:1].upper() + caption[1:])
     drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'
     return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{details(numbers) if numbers else ''}</figure>"
 
 
 def side_by_side(*figures: str) -> str:
-    """Figures side by side where the window is wide enough, else one under another."""
+    """Return figures that are side by side in a wide window, else one below another."""
     return f'<div class="pair">{"".join(figures)}</div>'
 
 
 def details(html: str, summary: str = "The numbers as a table") -> str:
-    """A section that is folded until its summary is clicked."""
+    """Return content that is hidden until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
 def image(pixels: Array, low: float, high: float, text: str) -> str:
-    """Pixels, shape (h, w) or (h, w, 3), as an image; ``low`` is black and ``high`` white."""
+    """Return pixels, shape (h, w) or (h, w, 3), as an image; ``low`` is black and ``high`` white."""
     scaled = np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)
     data = base64.b64encode(png(np.round(255 * scaled).astype(np.uint8))).decode()
     return f'<img src="data:image/png;base64,{data}" alt="{escape(text)}" width="{pixels.shape[1]}">'
 
 
 def png(pixels: Array) -> bytes:
-    """Bytes, shape (h, w) or (h, w, 3), as a PNG file."""
+    """Return an array of bytes, shape (h, w) or (h, w, 3), as a PNG file."""
     height, width = pixels.shape[:2]
     lines = b"".join(
         b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels)
-    )  # each begins with its filter: none
+    )  # each line begins with its filter type: none
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

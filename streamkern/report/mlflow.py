@@ -1,4 +1,4 @@
-"""A run directory as a run of MLflow: parameters, metrics by pass, results, and their files."""
+"""Export of a run directory to MLflow: parameters, metrics by pass, results, and files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from streamkern.errors import StorageError, UsageError
 from streamkern.report.run_directory import RunDirectory, read_run
 from streamkern.solvers.metrics import flat
 
-_STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all others FAILED
+_STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all other states are FAILED
 _FILES = ("manifest.json", "result.json", "report.html")
-_LONGEST = 500  # characters of a parameter that every store of MLflow takes
+_LONGEST = 500  # characters of a parameter that every MLflow store accepts
 _PARAMETERS = ("train", "kernel", "centers", "features", "solver", "preprocess", "seed", "lanes", "dtype", "memory")
 _RESULTS = ("seconds", "samples_per_second", "data_wait_fraction", "peak_memory_bytes", "projected_memory_bytes")
 
@@ -21,7 +21,7 @@ _RESULTS = ("seconds", "samples_per_second", "data_wait_fraction", "peak_memory_
 def log_to_mlflow(
     run_dir: str | os.PathLike[str], uri: str | None = None, *, experiment: str = "streamkern", model: bool = False
 ) -> str:
-    """Log a run to MLflow. The same run again is found there and not logged twice.
+    """Log a run to MLflow. A run that is already logged is not logged again.
 
     It logs the settings of the pipeline (parameters), the scores of training and test rows, the loss and the validation
     scores of every pass (metrics), memory and speed, the digest of the weights (a tag), and the files
@@ -29,16 +29,16 @@ def log_to_mlflow(
 
     Args:
         run_dir: the run directory; training may have ended in any way.
-        uri: of the tracking store, such as ``sqlite:///mlflow.db`` or ``http://host:5000``; as MLflow's environment
-            says by default.
-        experiment: its name there; made where it is missing.
+        uri: address of the tracking store, such as ``sqlite:///mlflow.db`` or ``http://host:5000``; from MLflow's
+            environment by default.
+        experiment: name of the experiment; created if it is missing.
         model: log the directory ``model.zarr``, too.
 
     Returns:
         MLflow's id of the run.
 
     Raises:
-        UsageError: MLflow is not installed, there is no run here, or it has not ended.
+        UsageError: MLflow is not installed, or the directory has no run, or a run that has not ended.
         StorageError: the store refuses.
     """
     try:
@@ -70,7 +70,7 @@ def log_to_mlflow(
         for each in there:
             if each.info.status != "RUNNING":
                 return str(each.info.run_id)
-            client.delete_run(each.info.run_id)  # a process was killed while it logged
+            client.delete_run(each.info.run_id)  # left by a process that was killed during logging
         run = client.create_run(number, start_time=times[0], run_name=record.name).info.run_id
         client.log_batch(
             run,
@@ -95,7 +95,7 @@ def log_to_mlflow(
 
 
 def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Settings of the pipeline, one level deep."""
+    """Yield settings of the pipeline, one level deep."""
     given = {name: manifest[name] for name in _PARAMETERS if manifest.get(name) is not None}
     given |= {f"settings.{name}": value for name, value in manifest.get("settings", {}).items()}
     given |= {f"version.{name}": value for name, value in manifest.get("versions", {}).items()}
@@ -107,7 +107,7 @@ def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: RunDirectory) -> Iterator[tuple[str, float, int]]:
-    """Name, value, and the number of the pass."""
+    """Yield name, value, and number of the pass."""
     result = record.result or {}
     history = result.get("history", [])
     for entry in history:

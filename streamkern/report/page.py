@@ -1,4 +1,4 @@
-"""One page that shows a run, or compares several: a self-contained file, which sends no requests."""
+"""The report page of a run, or a comparison of several: a self-contained file that sends no requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
 from streamkern.storage.writer import write_text
 
-# Nothing may be loaded from anywhere: this policy holds whatever the rest of the page contains.
+# Nothing may be loaded from elsewhere, even if the content of the page asked for it.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 _STYLE = """
@@ -84,20 +84,20 @@ def write_report(
     path: str | os.PathLike[str] | None = None,
     image_shape: tuple[int, ...] | None = None,
 ) -> Path:
-    """Write the page of a run, or of several side by side.
+    """Write the report page of a run, or a comparison of several.
 
     Args:
         records: the runs, at least one.
-        path: the file; ``report.html`` in the run's directory by default, ``comparison.html`` in the first one's for
-            several.
-        image_shape: height and width, or height, width and 3, of rows that are images; found out by default where an
-            augmentation names it or the width of a row is a square.
+        path: the file; ``report.html`` in the run's directory by default, ``comparison.html`` in the first run's
+            directory for several.
+        image_shape: height and width, or height, width and 3, of rows that are images; by default from an augmentation,
+            or if the width of a row is a square number.
 
     Returns:
         The file.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the page cannot be written.
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
     target = records[0].folder / name if path is None else Path(path)
@@ -106,12 +106,12 @@ def write_report(
 
 
 def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
     Args:
         records: the runs.
         image_shape: as for ``write_report``.
-        again: seconds after which a browser reloads the page; None for a page that stays as it is.
+        again: seconds after which a browser reloads the page; None for never.
     """
     plots: dict[str, Plot] = {}
     names = sections.names(records)
@@ -132,13 +132,13 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
 def shell(
     title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str, again: int | None = None
 ) -> str:
-    """A whole page: nothing in it is fetched.
+    """Return a complete page that loads nothing.
 
     Args:
-        title: of the window, as text.
+        title: title of the window, as text.
         head: content above the sections, as HTML.
-        made: the sections; each plot is drawn where its ``place`` stands.
-        plots: by name.
+        made: the sections; each plot replaces its ``place``.
+        plots: plots by name.
         foot: content at the end, as text.
         again: seconds after which a browser reloads the page; None for never.
     """

@@ -1,8 +1,8 @@
-"""Shuffle quality: how much more the labels of batches vary than those of randomly drawn ones.
+"""Shuffle quality: the variation of labels between batches, relative to randomly drawn batches.
 
-The rows of a batch that come from one place of a sorted store are similar, and a step on them learns little more than
-from one of them. The measure is the variance of the batches' label means over what it is for a global shuffle: 1 is as
-good as random, and m is the worst there is for batches of m rows.
+Neighbouring rows of a sorted store are similar, so a step on them learns little more than from one row. The measure is
+the variance of the batches' label means, divided by its value for a global shuffle: 1 is as good as random, and m is
+the worst case for batches of m rows.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from streamkern.rng import generator
 from streamkern.types import Array
 
 WARN_ABOVE = 2.0
-"""Ratio from which training is warned of."""
+"""Ratio from which training warns."""
 
 BATCH = 256
-"""Rows of the batches that the stored order is measured with."""
+"""Rows of a batch when the stored order is measured."""
 
 MAX_CLASSES = 1000
-"""Different labels up to which whole numbers are taken as classes."""
+"""Most distinct whole numbers that count as classes."""
 
 _CHUNKS = 64
 
 
 @dataclass(eq=False)
 class Spread:
-    """Contributes the variation of labels among neighbouring rows: for classes, and for numbers about a pivot.
+    """Sum the variation of labels among neighbouring rows, for classes and for numbers.
 
     Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
     batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖².
 
     Args:
-        pivot: p, shape (c,), a target among the rows; None for labels that are not numbers.
+        pivot: p, shape (c,), one of the targets; None for labels that are not numbers.
         batch: rows of a batch.
     """
 
@@ -73,14 +73,14 @@ class Spread:
 
 
 class LabelCounts:
-    """Rows of each label; None where there are too many to count. Adds."""
+    """Rows of each label; None if there are too many labels. Adds."""
 
     def __init__(self, counts: Counter[Any] | None) -> None:
         self.counts = counts
 
     @classmethod
     def none(cls) -> LabelCounts:
-        """No rows."""
+        """Return counts of no rows."""
         return cls(Counter())
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
@@ -91,10 +91,10 @@ class LabelCounts:
 
 
 def stored_ratio(sums: tuple[Any, ...]) -> float:
-    """Variance of batch label means in stored order, over its expectation for a random order of the same rows.
+    """Return the variance of batches' label means in stored order, divided by its expectation in random order.
 
-    With K batches, the between-batch sum of squares has the expectation (K − 1) S² under a random order (the analysis
-    of variance), S² being the variance of all labels, whatever the batches' sizes.
+    With K batches of any sizes, the between-batch sum of squares has the expectation (K − 1) S² in random order
+    (analysis of variance), where S² is the variance of all labels.
     """
     batches, n, labels, between, ahead, first, second = sums
     if batches < 2 or n < 2:
@@ -109,11 +109,11 @@ def stored_ratio(sums: tuple[Any, ...]) -> float:
 
 
 def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> float | None:
-    """The ratio for the batches that training will draw, estimated from a sample of chunks.
+    """Estimate the ratio for the batches of training, from a sample of chunks.
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
-    random and mixed row by row. So a batch mean varies as its rows do within what is mixed, and besides as the means of
-    lanes' mixtures do, which the chunks' means show.
+        random and mixed row by row. So the variance of a batch mean has two parts: of rows within the mixed chunks, and
+        of the lanes' mixtures, which follows from the chunks' means.
 
     Args:
         dataset: rows to be trained on.
@@ -122,7 +122,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         batch: rows of a step.
 
     Returns:
-        The ratio; None where there is no target, or no more than one chunk.
+        The ratio; None without a target, or with at most one chunk.
 
     Raises:
         StorageError: a chunk cannot be read.
@@ -145,7 +145,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         return 1.0
     within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
                                       weights=sizes))  # fmt: skip
-    # The means of small chunks also differ by chance, which the order does not cause.
+    # The means of small chunks also differ by chance, whatever the order.
     apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
     groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
     mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)
@@ -153,7 +153,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
 
 
 def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | None) -> str | None:
-    """A warning before training where batches will be too much alike; None where they are not.
+    """Return a warning if the rows of a batch will be too similar; else None.
 
     A shuffle that ``ingest`` recorded is trusted, and nothing is read.
 
@@ -161,7 +161,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
         dataset: rows to be trained on.
         mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
         lanes: of the stream.
-        batch: rows of a step; None for solvers that go over all rows in each, to which their order is nothing.
+        batch: rows of a step; None for solvers that use all rows in each step, independent of their order.
 
     Raises:
         StorageError: a chunk cannot be read.
@@ -179,13 +179,13 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
 
 
 class _ChunkLabels(NamedTuple):
-    """The stored labels of a chunk.
+    """Statistics of a chunk's labels.
 
     Attributes:
-        rows: how many.
-        counts: rows of each label where they may be classes, else None.
-        mean: of labels that are numbers, shape (c,).
-        spread: Σ ‖y − mean‖² over these.
+        rows: number of rows.
+        counts: rows of each label if labels may be classes, else None.
+        mean: mean of labels that are numbers, shape (c,).
+        spread: Σ ‖y − mean‖² over labels that are numbers.
     """
 
     rows: int
@@ -195,7 +195,7 @@ class _ChunkLabels(NamedTuple):
 
 
 def _chunk_labels(y: Array) -> _ChunkLabels:
-    """Labels of one chunk, shape (n,) or (n, c)."""
+    """Return statistics of a chunk's labels, shape (n,) or (n, c)."""
     counts, numbers = None, np.zeros((len(y), 1))
     if y.ndim == 1 and y.dtype.kind in "OUbiu":
         values, codes = distinct(y)
@@ -208,7 +208,7 @@ def _chunk_labels(y: Array) -> _ChunkLabels:
 
 
 def _label_means(parts: list[_ChunkLabels]) -> tuple[Array, Array, float]:
-    """Mean label of each part, shape (k, c); rows of each; variance of all. One-hot where labels are classes."""
+    """Return each part's mean label, shape (k, c), and rows, and the variance of all; classes are one-hot."""
     sizes = np.array([part.rows for part in parts])
     known = [part.counts for part in parts if part.counts is not None]
     if len(known) == len(parts):

@@ -1,4 +1,4 @@
-"""Read a run directory without disturbing the run that may be writing it."""
+"""Reading of run directories, also while a run is writing to them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
 
 STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
-"""How a run can end, as ``result.json`` says it."""
+"""Final states of a run in ``result.json``."""
 
 
 @dataclass(eq=False)
 class RunDirectory:
-    """A run directory at one moment.
+    """The content of a run directory at one moment.
 
     Attributes:
         folder: the directory.
-        manifest: the settings of the run; empty where the file is missing.
-        events: those since the run last began, oldest first: dictionaries with ``time`` and ``event``.
-        steps: the steps of training, with those that an interrupted run took before this one went on.
+        manifest: the settings of the run; empty if the file is missing.
+        events: events since the last start of the run, oldest first: dictionaries with ``time`` and ``event``.
+        steps: the steps of training, including those of an interrupted run that was resumed.
         result: contents of this run's ``result.json``; None until the run has ended.
-        earlier: the last complete result, where ``result`` is not it.
-        owner: id of the process that holds the directory, 0 where it is unknown; None where no run does.
+        earlier: the last complete result, if ``result`` is another.
+        owner: id of the running process, 0 if unknown; None if no run is running.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class RunDirectory:
 
     @property
     def state(self) -> str:
-        """``running``, ``dead`` (it ended without saying how), or how it ended."""
+        """``running``, ``dead`` (the process ended without a result), or the final state."""
         if self.owner is not None:
             return "running"
         if self.result is None:
@@ -65,7 +65,7 @@ class RunDirectory:
         return status if status in STATUSES else "failed"
 
     def of(self, kind: str, state: str | None = None) -> list[dict[str, Any]]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [e for e in self.events if e["event"] == kind and (state is None or e.get("state") == state)]
 
     @property
@@ -76,7 +76,7 @@ class RunDirectory:
 
     @cached_property
     def evaluation(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays and facts saved by the evaluation; both empty before it has ended."""
+        """Return arrays and facts saved by the evaluation; both are empty until it has ended."""
         for stage in (self.result or {}).get("stages", []):
             if stage.get("name") == "evaluate" and "artifact" in stage:
                 with suppress(StorageError, OSError):
@@ -89,12 +89,12 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     """Read a run directory.
 
     Raises:
-        UsageError: it is not a run directory.
+        UsageError: ``folder`` is not a run directory.
     """
     place = Path(folder)
-    # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
+    # Read the lock before the files: a run that ends in between then looks running, never dead.
     owner = lock_owner(place / ".lock")
-    # Redacted again: a run of an earlier release may have written more than this one would.
+    # Redact again, since an earlier release may have redacted less.
     manifest, result = redacted(read_json(place / "manifest.json")), redacted(read_json(place / "result.json"))
     if manifest is None and result is None and owner is None:
         raise UsageError(
@@ -103,18 +103,18 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
             expected="a directory with manifest.json, as streamkern run makes it",
             remedy="check the path; runs are kept in runs/NAME unless --run-dir says otherwise",
         )
-    # A refusal leaves the result of a run that is done, and so the page shows that run.
+    # A refused run leaves an earlier complete result, and the page shows that run.
     done = result is not None and result.get("status") == "done" and result.get("run") == (manifest or {}).get("run")
     events, steps = _last_run(_events(place / "events.jsonl"), skip_refused=done and owner is None)
     earlier = None if result is None else result.get("last_done")
     if result is not None and result.get("run") != (manifest or {}).get("run"):
-        earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
+        earlier = result if result.get("status") == "done" else earlier  # this run has no result yet
         result = None
     return RunDirectory(place, manifest or {}, events, steps, result, earlier, owner)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log. A line that is not whole, as the last one of a killed run may be, is left out."""
+    """Yield the events of a log, without incomplete lines, such as the last line of a killed run."""
     try:
         file = path.open("rb")
     except OSError:
@@ -132,11 +132,11 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 def _last_run(
     events: Iterator[dict[str, Any]], skip_refused: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The events since a run last began, and the steps that led to where it stands."""
+    """Return the events since the last start of a run, and all steps up to its present state."""
     finished: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
     last: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
-    before: list[dict[str, Any]] = []  # of the last run that took any
+    before: list[dict[str, Any]] = []  # steps of the last run with any
     for event in events:
         match event["event"], event.get("state"):
             case "run", "begin":

@@ -1,4 +1,4 @@
-"""The sections of the page, each from the files of a run; an empty one states the reason."""
+"""The sections of the page, from the files of a run; an empty section states the reason."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes, part_word
 from streamkern.types import Array
 
-_LABELS = 5  # of several a row, whose thresholds are shown
+_LABELS = 5  # most labels, of several a row, whose thresholds are shown
 _SMALLEST_SIDE = 8  # pixels; narrower rows are not shown as images unless their shape is given
 
-_SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
+_SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # in other sections
 
 Plots = dict[str, Plot]
 
@@ -50,12 +50,12 @@ class Section(NamedTuple):
 
 
 def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
-    """Every section of one run; the plots are put into ``plots`` and drawn where ``place`` says."""
+    """Return all sections of a run, and add the plots for their placeholders to ``plots``."""
     runs, names_ = [record], [record.name]
     quality = by_label(record) or (_confusion(record) if labels(record) else _residuals(record, plots))
     return [
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
-        Section("quality", "Where it is right and wrong", quality),
+        Section("quality", "Correct and wrong predictions", quality),
         *([Section("answers", *found)] if (found := answered(record, plots)) else []),
         *([Section("columns", "Important columns", html)] if (html := explained(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
@@ -67,7 +67,7 @@ def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | No
 
 
 def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> list[Section]:
-    """Runs side by side."""
+    """Return the sections of a comparison."""
     return [
         Section("results", "Results", _results(records, names_)),
         Section("differences", "Settings that differ", _differences(records, names_)),
@@ -79,7 +79,7 @@ def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Pl
 
 
 def names(records: Sequence[RunDirectory]) -> list[str]:
-    """Names of runs in a comparison: those of their directories, or the paths where those are the same."""
+    """Return names of runs in a comparison: of their directories, or the paths if names are equal."""
     short = [record.folder.resolve().name for record in records]
     return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
 
@@ -93,7 +93,7 @@ _ANSWERS = (
 
 
 def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
-    """Headline numbers: (label, value, note)."""
+    """Return headline numbers: (label, value, note)."""
     found, result = status(record), record.result or {}
     numbers: list[tuple[str, str, str]] = []
     for part, metrics in (result.get("metrics") or {}).items():
@@ -245,9 +245,9 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
         entries.append(Entry(f"{prefix}after preconditioning", colour, 1))
         levels.append(Level(q + 0.5, colour, 2, upright=True))
         if not many:
-            entries.append(Entry(f"q = {q}: directions left of it are levelled", colour, 2))
+            entries.append(Entry(f"q = {q}: eigenvalues to its left are reduced", colour, 2))
         said.append(
-            f"{prefix}The preconditioner levels the top q = {q:,} of {size or len(values):,} directions down to the "
+            f"{prefix}The preconditioner reduces the top q = {q:,} of {size or len(values):,} eigenvalues to the "
             f"next one: the largest eigenvalue falls by a factor of {values[0] / values[q]:,.0f}."
         )
         if found.get("batch") and found.get("critical_batch"):
@@ -261,12 +261,12 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
         )
     plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
     scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
-    head = ("number", "eigenvalue", "the first is so many times larger")
+    head = ("number", "eigenvalue", "ratio of the first to it")
     return framed("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
 
 
 def _solver_report(record: RunDirectory) -> dict[str, Any]:
-    """The solver's report: from the result, or from the event at the begin of training."""
+    """Return the solver's report, from the result or from the event at the start of training."""
     found = (record.result or {}).get("solver_report")
     if found:
         return dict(found)
@@ -292,13 +292,13 @@ def _confusion(record: RunDirectory) -> str:
     wrong = mistakes(counts, called)
     html = ""
     if len(called) <= LARGEST_TABLE:
-        html += heat(counts, called, f"How many of {counts.sum():,} {word} rows of a class are predicted as which")
+        html += heat(counts, called, f"Confusion matrix: {counts.sum():,} {word} rows by true and predicted class")
         html += (
-            '<p class="note">Right answers are blue, mistakes orange; the darker, the larger the share of the row.</p>'
+            '<p class="note">Correct predictions are blue, mistakes orange; darker for a larger share of the row.</p>'
         )
     else:
         rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
-        html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
+        html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest correct predictions.</p>'
     if wrong:
         listed = "; ".join(f"{a} predicted as {b} ({n:,})" for a, b, n in wrong)
         html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
@@ -409,7 +409,7 @@ def _values(rows: Array, ids: Array, targets: Sequence[str], most: int = 24) -> 
 
 
 def _shape(record: RunDirectory, width: int) -> tuple[int, ...] | None:
-    """Height and width of rows that are images: named by an augmentation, or a square."""
+    """Return height and width of rows that are images, from an augmentation or a square width."""
     for augmentation in (record.manifest.get("train") or {}).get("augmentations") or []:
         if "shape" in augmentation:
             return tuple(augmentation["shape"])
@@ -441,12 +441,10 @@ def _time(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
         if parts := _timeline(record):
             most = max(seconds for _, seconds in parts) or 1.0
             rows = [[part, bar(seconds / most, f"{seconds:.2f} s", _colour(2))] for part, seconds in parts]
-            html += table(
-                f"Where training's time went (of slots together; then of the leading process){of}", (), rows, "bars"
-            )
+            html += table(f"Training time by activity (all slots together; then the driver){of}", (), rows, "bars")
         elif found := _split(record):
             rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
-            html += table(f"Where training's time went{of}", (), rows, "bars")
+            html += table(f"Training time by activity{of}", (), rows, "bars")
     return html or _nothing("No stage has begun.")
 
 
@@ -455,12 +453,12 @@ def _colour(number: int) -> str:
 
 
 def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
-    """Stages with their seconds, and those in words: of the result or else of the events, and the unfinished one."""
+    """Return stages with seconds as numbers and text, from the result or the events, and the unfinished stage."""
     ended = (record.result or {}).get("stages") or record.of("stage", "end")
     stages = [(s["name"], s["seconds"], "kept" if s.get("cached") else f"{s['seconds']:.2f} s") for s in ended]
     begun = record.unfinished
     if begun is not None:
-        # A run that is alive or was killed says no more than that it got this far.
+        # For a running or killed run, only the time so far is known.
         least = "" if record.events[-1]["event"] == "run" else "≥ "
         seconds = max(0.0, record.events[-1]["time"] - begun["time"])
         stages.append((f"{begun['name']}, unfinished", seconds, f"{least}{seconds:.2f} s"))
@@ -468,7 +466,7 @@ def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
 
 
 def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
-    """Seconds of training by activity, over the steps that recorded a timeline; empty without such steps."""
+    """Return seconds of training by activity, from steps with a timeline; empty without such steps."""
     timelines = [step["timeline"] for step in record.steps if step.get("timeline")]
     parts = {
         "compute": "computing",
@@ -480,7 +478,7 @@ def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
 
 
 def _split(record: RunDirectory) -> dict[str, float]:
-    """Shares of training's time: waiting for rows, computing and others that were measured."""
+    """Return shares of training's time: waiting for rows, computing, and other measured activities."""
     share = (record.result or {}).get("data_wait_fraction")
     steps = record.steps
     if share is None and steps:
@@ -535,7 +533,7 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """Nested settings with names such as ``solver.epochs``."""
+    """Return nested settings as a flat dict with names such as ``solver.epochs``."""
     if isinstance(value, dict):
         return {
             k: v for key, part in value.items() for k, v in _flat(part, f"{name}.{key}" if name else str(key)).items()
@@ -545,7 +543,7 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     if value is None or value == []:
         return {name: NONE}
     if name.endswith("fingerprint"):
-        return {name: str(value)[:12]}  # enough to distinguish two; the whole of it stands under Fingerprints
+        return {name: str(value)[:12]}  # enough to distinguish two; the whole digest is under Fingerprints
     if name == "memory" and isinstance(value, int):
         return {name: format_bytes(value)}
     return {name: f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
@@ -565,7 +563,7 @@ def _settings(record: RunDirectory) -> str:
     given = [[name, value] for name, value in settings.items() if value != NONE]
     pieces = [table("Settings", ("setting", "value"), given, "text")]
     if left:
-        pieces.append(f'<p class="note">Not given, or none: {escape(", ".join(left))}.</p>')
+        pieces.append(f'<p class="note">Not set: {escape(", ".join(left))}.</p>')
     if shown:
         pieces.append(table("Report of the solver", ("quantity", "value"), list(shown.items()), "text"))
     known = [[name, value] for name, value in prints.items() if value]
@@ -612,6 +610,6 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
 
 
 def _nothing(why: str, *records: RunDirectory) -> str:
-    """Return the reason why a section is empty; for a running run, that it is not there yet."""
+    """Return the reason why a section is empty; for a running run, that there are no data yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

@@ -1,4 +1,4 @@
-"""Sketches of columns: statistics by two sweeps over the stored rows, in memory that does not grow with them."""
+"""Sketches of columns: statistics from two sweeps over the stored rows, in memory independent of their number."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from streamkern.data.stream import Raw
 from streamkern.types import Array, IntArray
 
 BINS = 16
-"""Of a histogram, at most."""
+"""Most bins of a histogram."""
 
 
 @dataclass(eq=False)
 class ColumnSums:
-    """Contributes, for each column: missing values, infinite ones; of all others extremes, Σ(x − c) and Σ(x − c)².
+    """Sum, for each column: missing and infinite values; and for finite values extremes, Σ(x − c) and Σ(x − c)².
 
-    Between extremes and sums stands whether any value is no whole number, as a count that is 0 or not.
+    Between extremes and sums there is a count that is 0 if all values are whole numbers.
 
     Args:
-        pivot: c, shape (d,): sums about a value of the column keep float64's digits.
+        pivot: c, shape (d,), a value of each column, so that sums of differences keep float64's digits.
     """
 
     pivot: Array
@@ -45,7 +45,7 @@ class ColumnSums:
             values = np.where(usual, values, self.pivot)
         fractions = np.zeros(d, dtype=np.int64)
         if X.dtype.kind == "f":
-            # Most columns have a fraction in the first row, and need no look at the others.
+            # Most columns have a fraction in the first row, so that the other rows need no check.
             fractions[:] = values[0] != np.rint(values[0])
             maybe = np.flatnonzero(fractions == 0)
             fractions[maybe] = (values[:, maybe] != np.rint(values[:, maybe])).any(axis=0)
@@ -56,11 +56,11 @@ class ColumnSums:
 
 @dataclass(eq=False)
 class Histogram:
-    """Contributes how many values of each column fall in each of its ``BINS`` bins, shape (d, BINS).
+    """Count the values of each column in each of its ``BINS`` bins, shape (d, BINS).
 
     Args:
-        low: lowest values, where the first bins begin, shape (d,).
-        width: of the bins, shape (d,).
+        low: lowest values, the left ends of the first bins, shape (d,).
+        width: width of the bins, shape (d,).
     """
 
     low: Array
@@ -68,10 +68,10 @@ class Histogram:
 
     @classmethod
     def of(cls, sums: tuple[Any, ...]) -> Histogram:
-        """Bins for the columns of which ``ColumnSums`` has found these sums.
+        """Return bins for columns with these sums of ``ColumnSums``.
 
-        ``BINS`` of them make the range. Of whole numbers each bin has room for as many as any other, so that none is
-        empty or low only because of where it lies; they may take fewer bins.
+        ``BINS`` bins cover the range. For whole numbers each bin spans the same number of possible values, so that none
+        is low only because of its position; they may use fewer bins.
         """
         ranges, fractions = sums[3], sums[4]
         empty = ranges.low > ranges.high
@@ -96,12 +96,12 @@ class ColumnSketches:
     Attributes:
         n: rows.
         missing: NaN, shape (d,).
-        infinite: shape (d,).
+        infinite: infinite values, shape (d,).
         low: lowest finite value, shape (d,); infinite, like the other statistics, for a column without finite values.
         high: highest finite value.
-        mean: of the finite values.
-        std: over their number.
-        bin_width: of the histogram, whose first bin begins at the lowest value, shape (d,).
+        mean: mean of the finite values.
+        std: standard deviation of the finite values, with their number as divisor.
+        bin_width: width of the bins, the first of which begins at the lowest value, shape (d,).
         histogram: counts, shape (d, BINS).
     """
 
@@ -116,13 +116,13 @@ class ColumnSketches:
     histogram: IntArray
 
     def counts(self, j: int) -> IntArray:
-        """Counts of the bins of column j that its range reaches; none where it has no finite value."""
+        """Return counts of the bins within column j's range; empty without finite values."""
         span = self.high[j] - self.low[j]
         return self.histogram[j, : int(np.fmin(span // self.bin_width[j], BINS - 1)) + 1 if span >= 0 else 0]
 
 
 def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> ColumnSketches:
-    """Sketches from the sums of ``ColumnSums``, and the counts of a histogram."""
+    """Return sketches from the sums of ``ColumnSums`` and the counts of a histogram."""
     n, missing, infinite, ranges, _, first, second = sums
     count = np.maximum(n - missing - infinite, 1)
     shift = first / count

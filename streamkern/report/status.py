@@ -1,4 +1,4 @@
-"""The state of a run: while it works, after it has ended, and after it has died without a word."""
+"""The state of a run: running, ended, or dead without a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamkern.progress import duration
 from streamkern.report.run_directory import RunDirectory
 
 _SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
-_RECENT = 30.0  # seconds over which the speed of a live run is taken
+_RECENT = 30.0  # seconds over which the speed of a running run is averaged
 
 
 def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _go_on(record: RunDirectory) -> str:
 
 
 def status_text(found: dict[str, Any]) -> str:
-    """A status for people, a line for each thing."""
+    """Return a status as lines of text."""
     lines = [f"{found['name']}: {_headline(found)}"]
 
     def add(label: str, value: str | None) -> None:
@@ -129,18 +129,18 @@ def _headline(found: dict[str, Any]) -> str:
 
 
 def metrics_in_words(metrics: dict[str, Any]) -> str:
-    """Metrics on a line, the most important first."""
+    """Return metrics on a line, the most important first."""
     numbers = [f"{name} {metrics[name]:.4g}" for name in _SHOWN if metrics.get(name) is not None]
     return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
 
 
 def moment(when: float) -> str:
-    """A time in the reader's zone."""
+    """Format a time in the local time zone."""
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _progress(record: RunDirectory) -> dict[str, Any]:
-    """Numbers of the last step, and the recent speed."""
+    """Return numbers of the last step, and the recent speed."""
     steps = record.steps
     if not steps:
         return {}
@@ -165,7 +165,7 @@ def _progress(record: RunDirectory) -> dict[str, Any]:
 
 
 def _memory(record: RunDirectory) -> dict[str, int]:
-    """Bytes: allowed, projected, held now, and at the peak, as far as they are known."""
+    """Return known bytes of memory: budget, expected peak, present use, and peak so far."""
     found: dict[str, int] = {}
     planned = record.of("memory")
     if planned:
@@ -181,7 +181,7 @@ def _memory(record: RunDirectory) -> dict[str, int]:
 
 
 def _in_words(event: dict[str, Any]) -> str:
-    """An event in a few words."""
+    """Describe an event in a few words."""
     match event["event"], event.get("state"):
         case "stage", "begin":
             return f"{event['name']} began"

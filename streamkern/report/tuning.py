@@ -1,4 +1,4 @@
-"""The page of a tuning: the trials, their errors, and the choice to take. Reads ``tune.json`` alone."""
+"""The page of a tuning: trials, errors, and the recommended choice. Only reads ``tune.json``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) ->
     """Write the page of a tuning.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the page cannot be written.
     """
     plots: dict[str, Plot] = {}
     search = tuning["search"]
@@ -102,7 +102,7 @@ def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
 
 
 def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
-    """Models of the search in order, by norm and metric."""
+    """Return the models of the search in order, by norm and metric."""
     groups: dict[str, list[tuple[int, float]]] = {}
     for number, trial in enumerate(search["trials"], 1):
         kind = "no metric" if trial["kind"] == "none" else f"{trial['kind']} metric"
@@ -121,7 +121,7 @@ def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
 
 
 def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
-    """The chosen kernel's path, with those of the neighbouring bandwidths."""
+    """Return the errors by ridge for the chosen kernel and the neighbouring bandwidths."""
     kernel = tuning["choice"]["kernel"]
     like = [t["kernel"] for t in _best(tuning) if _family(t["kernel"]) == _family(kernel)]
     at = like.index(kernel)
@@ -139,9 +139,8 @@ def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
 
 def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     curve, chosen = tuning["curve"], tuning["choice"]["centers"]
-    kept = tuning["pipeline"]["centers"].get(
-        "p", chosen
-    )  # where the pipeline keeps its own, the score is of the most tried
+    # If the pipeline has its own number, the score is for the largest number tried.
+    kept = tuning["pipeline"]["centers"].get("p", chosen)
     word = "chosen" if kept == chosen else "of the score above"
     x = [trial["centers"] for trial in curve]
     plots["centers"] = plot(
@@ -175,7 +174,7 @@ def _listed(reasons: Sequence[str]) -> str:
 
 
 def _best(tuning: dict[str, Any]) -> list[Trial]:
-    """The best ridge of each kernel, by name and bandwidth."""
+    """Return the best ridge of each kernel, by name and bandwidth."""
     found: list[Trial] = []
     for trial in sorted(tuning["trials"], key=lambda t: float(t["mse"])):
         if all(trial["kernel"] != other["kernel"] for other in found):
@@ -184,7 +183,7 @@ def _best(tuning: dict[str, Any]) -> list[Trial]:
 
 
 def _family(kernel: dict[str, Any]) -> str:
-    """A kernel's name without its bandwidth."""
+    """Return a kernel's name without its bandwidth."""
     rest = ", ".join(f"{k}={v:g}" for k, v in kernel.items() if k not in ("name", "bandwidth") and type(v) is float)
     return f"{kernel['name']}({rest})" if rest else str(kernel["name"])
 

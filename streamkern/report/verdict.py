@@ -1,4 +1,4 @@
-"""Sentences on the result of a run: the model, its accuracy against a baseline, and advice."""
+"""Sentences on a run's result: the model, its accuracy compared with a baseline, and advice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import advice
 from streamkern.types import Array
 
-_MUCH = 0.05  # a gap in accuracy, or a share of time, that is worth a word
-_FALLS = 0.97  # a loss below this share of the pass before it is still on its way down
+_MUCH = 0.05  # a gap in accuracy, or a share of time, that is mentioned
+_FALLS = 0.97  # a loss below this share of the previous pass's is still falling
 
 
 def verdict(record: RunDirectory) -> str:
-    """One sentence on the run."""
+    """Return one sentence on the run."""
     if record.state == "running":
         return f"Still running: {_what(record)}."
     if record.state == "dead":
@@ -33,7 +33,7 @@ def verdict(record: RunDirectory) -> str:
 
 
 def quality(record: RunDirectory) -> str:
-    """The accuracy of the model, and the one it is compared with."""
+    """Return the accuracy of the model and of the baseline, in words."""
     metrics = (record.result or {}).get("metrics") or {}
     part = "test" if "test" in metrics else "train"
     if part not in metrics:
@@ -53,7 +53,7 @@ def quality(record: RunDirectory) -> str:
 
 
 def next_steps(record: RunDirectory) -> list[str]:
-    """Advice: the remedy of a failure, or steps that the numbers suggest."""
+    """Return advice: the remedy of a failure, or steps that the numbers suggest."""
     result = record.result or {}
     lines = (line.strip() for line in str(result.get("error") or "").splitlines())
     steps = [f"{line.partition(':')[2].strip()}." for line in lines if line.startswith("do:")]
@@ -77,7 +77,7 @@ def next_steps(record: RunDirectory) -> list[str]:
             f"Training rows score {gap:.1f} points above test rows: more rows, augmentation, a larger bandwidth, or "
             "validation rows with a patience may close some of it."
         )
-    losses = [entry["loss"] for entry in history]  # of the first pass it is mostly the loss of the beginning
+    losses = [entry["loss"] for entry in history]  # the first pass's is mostly the loss of the start
     if len(losses) > 2 and losses[-1] < _FALLS * losses[-2]:
         steps.append(
             f"The training loss still fell by {1 - losses[-1] / losses[-2]:.0%} in the last pass: more passes "
@@ -91,7 +91,7 @@ def next_steps(record: RunDirectory) -> list[str]:
 
 
 def baseline(record: RunDirectory, part: str) -> float | None:
-    """Baseline of a model without features: accuracy of the commonest class, or RMSE of the mean."""
+    """Return the baseline without features: accuracy of the most frequent class, or RMSE of the mean."""
     metrics = ((record.result or {}).get("metrics") or {}).get(part, {})
     if "accuracy" in metrics:
         counts = record.evaluation[0].get(f"{part}_confusion")
@@ -102,25 +102,25 @@ def baseline(record: RunDirectory, part: str) -> float | None:
 
 
 def outputs(record: RunDirectory) -> int | None:
-    """Outputs of the model: classes, or target columns."""
+    """Return the number of outputs: classes, or target columns."""
     encoding = record.evaluation[1].get("encoding") or {}
     values = encoding.get("values", encoding.get("mean"))
     return None if values is None else len(values)
 
 
 def labels(record: RunDirectory) -> list[str]:
-    """The classes' labels in words; none for values."""
+    """Return the classes' labels as text; empty for values."""
     encoding = record.evaluation[1].get("encoding") or {}
     return [str(value) for value in encoding.get("values", [])]
 
 
 def part_word(part: str) -> str:
-    """The name of rows that were scored, ``train`` or ``test``, in words."""
+    """Return the word for scored rows, ``train`` or ``test``."""
     return {"train": "training"}.get(part, part)
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's interval of a share of n rows (1927), at 95%."""
+    """Return Wilson's 95% interval (1927) of a share of n rows."""
     z = 1.96
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -129,7 +129,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def mistakes(counts: Array, names: list[str]) -> list[tuple[str, str, int]]:
-    """The five commonest pairs of (class, predicted class), most frequent first."""
+    """Return the five most frequent pairs of (class, predicted class), in order."""
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:5]
@@ -151,7 +151,7 @@ def _what(record: RunDirectory) -> str:
 
 
 def basis(manifest: dict[str, Any], result: dict[str, Any]) -> str:
-    """The functions the model is linear in: ``1,000 centers of a Laplace kernel (bandwidth 2)``."""
+    """Describe the basis functions: ``1,000 centers of a Laplace kernel (bandwidth 2)``."""
     features = manifest.get("features")
     if features:
         return f"{features.get('name', 'features')} features"

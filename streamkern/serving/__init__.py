@@ -1,4 +1,4 @@
-"""Predictions: of rows in memory, and of files."""
+"""Predictions for rows in memory and for files."""
 
 from __future__ import annotations
 

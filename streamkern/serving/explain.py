@@ -23,15 +23,15 @@ from streamkern.storage.schema import Schema
 from streamkern.types import Array
 
 DIRECTIONS = 3
-"""Directions of a full metric that are shown."""
+"""Number of a full metric's directions that are shown."""
 
 LOADINGS = 5
-"""Features of a direction that are shown."""
+"""Number of a direction's features that are shown."""
 
 ROWS = 20
 """Rows whose gradients are shown by default."""
 
-_STEP = 1e-4  # of a column, in parts of its size: preprocessing is linear in pieces
+_STEP = 1e-4  # relative to a column's values; need not be smaller, since preprocessing is piecewise linear
 _BAR = 40
 
 
@@ -41,9 +41,9 @@ class Explanation:
 
     Attributes:
         columns: names of the stored columns, or their positions if they have no names.
-        importances: share of each in the squared gradient of the outputs, shape (columns,), sum 1; None for a model
-            that was fitted without a metric.
-        directions: of a full metric, the most important first: share, and features with their loadings.
+        importances: each column's share of the squared gradient of the outputs, shape (columns,), sum 1; None for a
+            model fitted without a metric.
+        directions: directions of a full metric, the most important first: share, and features with their loadings.
         predictions: of the rows, shape (n,) or (n, c).
         gradients: derivative of the predicted value, or of the score of the predicted class, by each column in the
             column's own units, shape (n, columns); NaN for a category.
@@ -56,7 +56,7 @@ class Explanation:
     gradients: Array | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-serialisable; None for the gradient by a category."""
+        """Return JSON-serialisable data; gradients by a category are None."""
         rows = None
         if self.gradients is not None and self.predictions is not None:
             rows = [
@@ -71,7 +71,7 @@ class Explanation:
         }
 
     def text(self) -> str:
-        """Bars and tables for a terminal."""
+        """Return bars and tables for a terminal."""
         return "\n".join([*self._bars(), *self._directions(), *self._rows()])
 
     def _bars(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ class Explanation:
 
 
 def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
-    """Return the columns and directions that a model depends on.
+    """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:
         model: a model; or the path of one, or of a run.
@@ -108,8 +108,8 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
         most: number of first rows to use; None for all.
 
     Raises:
-        UsageError: ``rows`` are given, and the model is on features or has several outputs.
-        DataError: the rows are not those of training.
+        UsageError: ``rows`` are given, but the model uses a feature map or has several outputs.
+        DataError: the rows' columns differ from those of training.
         StorageError: there is no model.
     """
     made = model if isinstance(model, KernelMachine) else load_model(_place(Path(model)))
@@ -134,23 +134,23 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
 
 
 def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> tuple[Array, Array]:
-    """Predictions (n,), and derivatives of the predicted value, or of the predicted class's score: (n, columns).
+    """Return predictions (n,), and derivatives (n, columns) of the predicted value or the predicted class's score.
 
-    In units of the stored columns. The model's gradient by its features is taken by formula; how features follow a
-    column, by differences of the preprocessing, in float64. Columns of categories have NaN.
+    Derivatives are by stored columns, in their units: analytic for the model, finite differences in float64 for the
+        preprocessing. Columns of categories have NaN.
 
     Args:
         model: the model.
         rows: as for ``KernelMachine.predict``.
-        most: the first rows that are taken; None for all.
+        most: number of first rows to use; None for all.
 
     Raises:
-        UsageError: the model is one on features, its centers are not in memory, or it has several outputs.
+        UsageError: the model uses a feature map, its centers are not in memory, or it has several outputs.
     """
     (scan, basis), c = model.blocks(rows), model.weights.shape[1]
     if not isinstance(basis, Expansion) or (c > 1 and not isinstance(model.encoding, Classes)):
         raise UsageError(
-            f"Gradients of {model!r} are wanted.",
+            f"Gradients of {model!r} are not available.",
             where="explain(rows=...)",
             expected="kernel values at centers in memory, and one output or classes",
             remedy="leave the rows out",
@@ -180,7 +180,7 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
 
 
 def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Lookup) -> Array:
-    """Gradients by stored columns, shape (b, columns), from those by features, (b, d)."""
+    """Convert gradients by features, (b, d), to gradients by stored columns, shape (b, columns)."""
     index = np.arange(len(raw.ids))
     stored = np.asarray(raw.X, dtype=np.float64)
     found = np.full(stored.shape, np.nan)
@@ -202,7 +202,7 @@ def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Looku
 
 
 def _categories(dataset: Dataset) -> set[int]:
-    """Stored columns that are categories: by the schema, and by steps at the beginning that encode them."""
+    """Return stored columns that are categories, by the schema or because the first steps encode them."""
     schema: Schema | None = dataset.source.schema
     found = set() if schema is None else set(schema.positions("category"))
     first = dataset.transforms[0] if dataset.transforms else None
@@ -210,7 +210,7 @@ def _categories(dataset: Dataset) -> set[int]:
 
 
 def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
-    """The most telling directions of a full metric."""
+    """Return the main directions of a full metric."""
     last = model.transforms[-1] if model.transforms else None
     metric = model.metadata.get("metric")
     if metric is None or not isinstance(last, LinearMap):
@@ -227,6 +227,6 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
 
 
 def _place(path: Path) -> Path:
-    """The model of a run, or the path itself."""
+    """Return the path of a run's model, or the path itself."""
     inside = path / "model.zarr"
     return inside if inside.exists() else path

@@ -1,4 +1,4 @@
-"""Predictions of stored rows, streamed from one store to another under a memory budget; resumable part by part."""
+"""Predictions for stored rows, written part by part within a memory budget, and resumable."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from streamkern.types import Array
 from streamkern.user_code import unknown_code
 
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
-"""Rows of a part at most, and bytes, which an interruption loses."""
+"""Most rows, and bytes, of a part, which an interruption loses."""
 
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floating-point numbers"}
 
@@ -59,14 +59,14 @@ class PredictionResult:
     """Result of a prediction of files.
 
     Attributes:
-        path: where.
+        path: path of the predictions.
         rows: rows.
-        columns: names of the parquet columns.
-        kept: rows written by an earlier, interrupted prediction; all, if the target existed already.
-        seconds: how long it took.
-        rows_per_second: speed over the rows that were not kept, from the first read to the last write.
+        columns: names of the columns in parquet.
+        kept: rows written by an earlier, interrupted prediction; all rows, if the target existed already.
+        seconds: duration in seconds.
+        rows_per_second: speed for the newly predicted rows, from the first read to the last write.
         peak_memory_bytes: peak memory of the process since its start.
-        projected_memory_bytes: projected peak; 0 if nothing was left to do.
+        projected_memory_bytes: expected peak; 0 if there was nothing to do.
         memory_budget_bytes: the budget.
         stored_bytes: bytes on disk.
         unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
@@ -120,23 +120,23 @@ def predict(
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
-    outputs). The target appears when it is complete. After an interruption, the same call computes the missing parts
-    and gives the same bytes; after completion, it does nothing. A CSV file cannot store a fingerprint, so a call after
-    completion raises an error, unless ``overwrite`` is given.
+    outputs). The target appears when it is complete. After an interruption, the same call computes the missing parts,
+    with the same bytes as without it; after completion, it does nothing. A CSV file cannot store a fingerprint, so a
+    call after completion raises an error, unless ``overwrite`` is given.
 
     Args:
         model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
-        data: a table in any format that can be trained on, with the columns of training; others are ignored.
+        data: a table in any format for training, with the columns of training; other columns are ignored.
         target: the local file (parquet, CSV) or directory (zarr) to create.
         id: a column of numbers or strings to copy.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
             ``probabilities``.
-        interval: write the ends that hold the target with this probability: ``lower`` and ``upper``, or ``lower_0``,
-            ``upper_0``, ``lower_1``, ... where there are several values. In zarr one array, ``interval``.
-        format: ``parquet``, ``csv`` or ``zarr``; by the ending of ``target`` if not given.
+        interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
+            or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
+        format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``target``.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: of this process, as for ``run``.
+        threads: threads of this process, as for ``run``.
         scheduler: where blocks run, as for ``run``.
         overwrite: replace existing predictions.
         storage_options: for fsspec URLs of the data.
@@ -145,10 +145,12 @@ def predict(
 
     Raises:
         UsageError: parameters that contradict each other.
-        PlanRefusedError: the prediction would not fit the memory; with the remedy.
+        PlanRefusedError: the prediction would exceed ``memory``; the message has a remedy.
         MemoryLimitError: the process exceeded its budget; written parts are kept.
-        DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
-        StorageError: nothing there, something else at the target, or a full disk: finished parts are kept.
+        DataError: the data differ from those of training in columns, width or kind; or a row has NaN; the message has
+            its number.
+        StorageError: model or data do not exist, the target has other content, or the disk is full; finished parts are
+            kept.
         BusyError: another process writes to the target.
     """
     began = time.perf_counter()
@@ -164,7 +166,7 @@ def predict(
         parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
         parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
         if unknown_code(machine.kernel, machine.features) is not None:
-            parts.append(secrets.token_hex(8))  # files of an earlier call may be of other code
+            parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
         identity = digest(1, *parts)
         record = {
             "fingerprint": identity,
@@ -181,7 +183,7 @@ def predict(
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
                 held, working = _prediction_memory(machine, Dataset(source))
-                # A part in blocks, joined, as labels, in the format's arrays, and encoded by a thread; and the next.
+                # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
                 held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
                 projected = require_fitting("prediction", source, working, budget, executor.slots, held)
                 with made.writing():
@@ -211,7 +213,7 @@ def predict(
 
 
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
-    """Return the bytes of the model, and of a thread that predicts rows, without those for reading them."""
+    """Return the bytes of the model, and of a predicting thread, without those for reading rows."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model.output_dtype.itemsize
     row = source.reading().row
@@ -220,7 +222,7 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
-    # Two tasks' rows wait. Their texts are those of the chunks that reading holds, but for a task of an earlier chunk.
+    # The rows of two tasks wait. Their texts are counted with chunks being read, except for a task of an earlier chunk.
     waiting = 2 * task_rows * (c * made + 8) + task_rows * (row - source.n_features * source.dtype.itemsize)
     return centers, working + waiting
 
@@ -235,7 +237,7 @@ def _write(
     unseen: Counter[str],
     interval: float | None,
 ) -> None:
-    """Predict the missing parts, each run of neighbours in one stream, and write each while the next is predicted."""
+    """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
     names = [column.name for column in made.columns]
 
     def write(part: int, held: list[Predicted]) -> int:
@@ -267,21 +269,21 @@ def _write(
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of neighbours."""
+    """Yield first and last number of each run of consecutive numbers."""
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
         yield members[0], members[-1]
 
 
 class _Blocks:
-    """Blocks of a stream, cut where a part ends. Only the rest of the last block is in memory."""
+    """Blocks of a stream, cut at the ends of parts. Only the rest of the last block is kept in memory."""
 
     def __init__(self, stream: Iterator[Predicted]) -> None:
         self.stream = stream
         self.rest: Predicted | None = None
 
     def take(self, rows: int) -> list[Predicted]:
-        """The next so many rows."""
+        """Return the next ``rows`` rows."""
         held: list[Predicted] = []
         while rows:
             block = next(self.stream) if self.rest is None else self.rest
@@ -294,7 +296,7 @@ class _Blocks:
 def _values(
     model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn], interval: float | None
 ) -> list[Array]:
-    """The columns' values over blocks."""
+    """Return the values of the columns over blocks."""
     made: list[Array] = []
     for column in columns:
         if column.name == "prediction":
@@ -317,7 +319,7 @@ def _values(
 
 
 def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
-    """The target as a local path, and its format."""
+    """Return the target as a local path, and its format."""
     url = os.fspath(target)
     if is_remote(url):
         raise UsageError(
@@ -351,10 +353,10 @@ def _require_room(place: Path, replace: bool) -> None:
 def _open(
     model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None, budget: int
 ) -> Source:
-    """The rows, with the id column in the place of the target.
+    """Open the rows, with the id column in place of the target.
 
     Raises:
-        DataError: they differ from those of training.
+        DataError: the rows' columns differ from those of training.
     """
     names = model.columns
     try:
@@ -407,7 +409,7 @@ def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
 def _columns(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
 ) -> list[OutputColumn]:
-    """Columns of the predictions."""
+    """Return the columns of the predictions."""
     columns: list[OutputColumn] = []
     if id is not None:
         assert source.target is not None
@@ -424,7 +426,7 @@ def _columns(
         if scores:
             columns.append(OutputColumn("scores", dtype, _fields("score", names)))
         if probabilities:
-            model.probabilities(np.zeros((0, len(names))))  # an error before a row is read, where it has none
+            model.probabilities(np.zeros((0, len(names))))  # raises, if the model has none, before a row is read
             columns.append(OutputColumn("probabilities", np.dtype(np.float64), _fields("probability", names)))
     elif scores or probabilities:
         raise UsageError(
@@ -438,7 +440,7 @@ def _columns(
         columns.append(OutputColumn("prediction", dtype, () if flat else _fields("prediction", places)))
     if interval is not None:
         c = model.weights.shape[1]
-        model.intervals(np.zeros((0, 2 * c)), interval)  # an error before a row is read, where it has none
+        model.intervals(np.zeros((0, 2 * c)), interval)  # raises, if the model has none, before a row is read
         endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
@@ -468,14 +470,14 @@ def evaluate(
         data: as for ``predict``.
         target: the target column, or columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: of this process, as for ``run``.
+        threads: threads of this process, as for ``run``.
 
     Returns:
         Metrics as from ``KernelMachine.score``.
 
     Raises:
-        PlanRefusedError: it would not fit; with the remedy.
-        MemoryLimitError: the process came to hold more all the same.
+        PlanRefusedError: scoring would exceed ``memory``; the message has a remedy.
+        MemoryLimitError: the process exceeded its budget.
         DataError: the data differ from those of training, or a row cannot be used.
         StorageError: there is no model, or a chunk cannot be read.
     """

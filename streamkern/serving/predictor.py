@@ -1,4 +1,4 @@
-"""Online predictions: a model loaded once, used by many threads, which checks every row it is given."""
+"""Online predictions: a model loaded once and used by many threads, with every row checked."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 
 
 class Predictor:
-    """Predict rows in memory like ``KernelMachine.predict``, without its setup in every call.
+    """Predict rows in memory as ``KernelMachine.predict`` does, without its setup in every call.
 
-    Any number of threads may call it at a time; each has its own buffer. The model is not changed after it is
-    loaded. BLAS may use several threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
+    It is thread-safe; each thread has its own buffer. The model does not change after loading. BLAS may use several
+    threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
 
     Args:
         model: a saved model, a model in memory, or a registry (a directory, URL or ``Registry``), for its champion.
@@ -64,7 +64,7 @@ class Predictor:
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
+        """Number of features of a row."""
         return self.model.n_features
 
     @property
@@ -81,34 +81,34 @@ class Predictor:
         return encoding.values.tolist() if isinstance(encoding, Classes) else None
 
     def __call__(self, X: Any, columns: Sequence[str] | None = None) -> Answer:
-        """Predictions and outputs of rows.
+        """Return predictions and outputs for rows.
 
         Args:
             X: rows as they were stored in training, shape (n, d): an array or lists; or a table, whose columns are
                 found by their names: a frame, a list of dicts, one row as a dict, an Arrow table.
-            columns: the names of the features, if the caller knows them: a safeguard.
+            columns: names of the features, to be checked against the model's.
 
         Raises:
-            DataError: not rows of numbers, another width, other columns, too many rows, or a row with NaN or infinity.
+            DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
         """
         outputs = self._outputs(self._checked(X, columns))
         return Answer(self.model.decide(outputs), outputs)
 
     def predict_proba(self, X: Any, columns: Sequence[str] | None = None) -> Array:
-        """Probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
+        """Return probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
 
         Args:
             X: rows as in a call.
             columns: as in a call.
 
         Raises:
-            UsageError: the model has none, see ``KernelMachine.predict_proba``.
+            UsageError: the model has no probabilities, see ``KernelMachine.predict_proba``.
             DataError: as a call.
         """
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
-        """Lower and upper ends that hold the target with the given probability: shape (n, 2), or (n, c, 2), float64.
+        """Return interval ends that contain the target with this probability: shape (n, 2), or (n, c, 2), float64.
 
         Args:
             X: rows as in a call.
@@ -116,7 +116,7 @@ class Predictor:
             columns: as in a call.
 
         Raises:
-            UsageError: the model has none, see ``KernelMachine.predict_interval``.
+            UsageError: the model has no intervals, see ``KernelMachine.predict_interval``.
             DataError: as a call.
         """
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
@@ -146,7 +146,7 @@ class Predictor:
         if is_table(X) or (schema is not None and not schema.plain and len(X)):
             return self.model.rows_of(X)
         if isinstance(X, list | tuple):
-            # Before NumPy, which makes text of all values where one is, each as wide as the longest.
+            # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}
             if not all(issubclass(kind, _NUMBERS) for kind in kinds):
                 raise _no_numbers(expected)
@@ -174,7 +174,7 @@ class Predictor:
 
 
 def _length(values: Any) -> int:
-    """Number of values of a column, or rows of a table; 1 for a single value."""
+    """Return the number of values of a column, or of rows of a table; 1 for a single value."""
     try:
         return 1 if isinstance(values, str | bytes) else len(values)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Rows at rest: zarr, parquet, NumPy and Dask arrays as chunks that can be read in any order."""
+"""Stored rows: zarr, parquet, NumPy and Dask arrays as chunks that can be read in any order."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def open_source(
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
 ) -> Source:
-    """Open rows wherever they are.
+    """Open stored rows, or rows in memory, as a source.
 
     Args:
         data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array; or
             a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
         target: name of the target, or several; for an array, the array of targets.
         columns: features to use, in this order; for an array, the names of its features.
-        weight: the column of sample weights; for an array, an array of them, shape (n,). Default: as the training
-            layout names, else none.
+        weight: the column of sample weights; for an array, an array of weights, shape (n,). Default: the weights of the
+            training layout, else none.
         format: "zarr" or "parquet" if the path does not show it.
         storage_options: for fsspec URLs.
-        retry: how patient to be with a remote store.
+        retry: timeouts and repetitions of requests to a remote store.
 
     Raises:
-        StorageError: nothing there, nothing that is known, or a store that does not answer.
+        StorageError: the path does not exist, its format is unknown, or the store does not answer.
         DataError: the files cannot be read as rows.
         UsageError: parameters that contradict each other.
     """
@@ -103,10 +103,10 @@ def table_source(
     exclude: Sequence[str] = (),
     name: str = "target",
 ) -> Source:
-    """Open a table in memory, and its targets; ``columns`` are those to use, or the names of an array's."""
+    """Open a table in memory, and its targets; ``columns`` are the columns to use, or names for an array's columns."""
     request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
     if is_dask_frame(X):
-        from streamkern.storage.dask import dask_frame  # as below
+        from streamkern.storage.dask import dask_frame  # only imports dask if needed
 
         rows: Source = dask_frame(X, request)
     else:
@@ -134,7 +134,7 @@ def stored_source(
 
 
 def _require_finished(url: str) -> None:
-    """Raises StorageError where an ingest was interrupted: the files written so far are not the data."""
+    """Raise StorageError if an ingest was interrupted, so that a part of the data is not taken for all."""
     place = Path(os.path.abspath(url.removeprefix("file://")))
     inside = next((p for p in (place, *place.parents) if p.name.startswith(".") and p.name.endswith(".ingest")), None)
     folder = inside or unfinished_folder(place)

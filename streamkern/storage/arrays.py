@@ -20,18 +20,18 @@ from streamkern.types import Array, Rows
 class ArraySource(Source):
     """Rows of an array in memory (or of a memory map).
 
-    Reads are read-only views where the array is C-contiguous and in native byte order.
+    Reads return read-only views if the array is C-contiguous and in native byte order.
 
     Args:
         X: features, shape (n, ...), at least two axes; rows are flattened.
         y: targets, shape (n,) or (n, c), or None.
         columns: names of the flattened features.
         target_name: name of the target.
-        chunk_rows: rows a chunk; by default about 4 MiB of rows.
-        schema: of the columns of numbers that the array was made of.
+        chunk_rows: rows of a chunk; by default about 4 MiB.
+        schema: schema of the columns of numbers in the array.
 
     Raises:
-        DataError: a dtype or shape that cannot be rows, or X and y of different lengths.
+        DataError: the dtype or shape cannot be used as rows, or X and y have different lengths.
         UsageError: ``columns`` does not name every feature once, or ``chunk_rows`` is below 1.
     """
 
@@ -67,7 +67,7 @@ class ArraySource(Source):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the content: memory has no metadata to distinguish two arrays. The same for any chunking."""
+        """Digest of the content, because arrays in memory have no metadata. Independent of chunks."""
         found = hashlib.blake2b(digest_size=32)
         for chunk in range(len(self.bounds) - 1):
             found.update(content(self.read(chunk).X))
@@ -92,7 +92,7 @@ class ArraySource(Source):
 
 
 def require_rows(shape: tuple[int, ...], where: str) -> None:
-    """Raises DataError unless ``shape`` is that of rows: at least two axes, and at least one feature."""
+    """Raise DataError unless ``shape`` has at least two axes, and at least one feature."""
     if len(shape) < 2 or 0 in shape[1:]:
         raise DataError(
             f"X has shape {shape}",
@@ -103,7 +103,7 @@ def require_rows(shape: tuple[int, ...], where: str) -> None:
 
 
 def require_as_long(n: int, shape: tuple[int, ...]) -> None:
-    """Raises DataError unless a target of this shape has one entry for each of ``n`` rows."""
+    """Raise DataError unless a target of this shape has one entry for each of ``n`` rows."""
     if not shape or shape[0] != n:
         raise DataError(
             f"{n} rows of features and a target of shape {shape}",
@@ -114,10 +114,10 @@ def require_as_long(n: int, shape: tuple[int, ...]) -> None:
 
 
 def named(columns: Sequence[str] | None, n_features: int) -> tuple[str, ...] | None:
-    """Names for ``n_features`` features, checked.
+    """Return ``n_features`` names after checking them.
 
     Raises:
-        UsageError: not one distinct name a feature.
+        UsageError: there is not one distinct name for each feature.
     """
     if columns is None:
         return None

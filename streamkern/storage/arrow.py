@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as rows: which may be features or targets, and how their values are gathered."""
+"""Rows from columns of Arrow tables: which columns may be features or targets, and how values are read."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
 
-_LIBRARIES = 40 << 20  # Arrow's decoders and its heap in a process that has not read a table: 39 MiB measured
-_SAMPLE = 1000  # rows whose texts are measured
+_LIBRARIES = 40 << 20  # Arrow's decoders and heap after the first read of a process: 39 MiB measured
+_SAMPLE = 1000  # rows used to estimate the length of texts
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -55,13 +55,13 @@ def fields_of(
     notes: Mapping[str, Any] | None = None,
     missing: Mapping[str, bool | None] | None = None,
 ) -> dict[str, Field]:
-    """The columns of a table for the chooser.
+    """Return the columns of a table for ``choose_columns``.
 
     Args:
         types: every column's type.
-        where: the table in words.
-        notes: dtype and shape of rows that lie in a column of binaries.
-        missing: whether values of a column are missing, where that is known.
+        where: description of the table.
+        notes: dtype and shape of rows stored in a column of binaries.
+        missing: whether values of a column are missing, if known.
     """
     return {
         name: replace(
@@ -91,8 +91,8 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
 
 
 def describe_column(values: pa.ChunkedArray) -> Described:
-    """Describe the values of a column that cannot be a feature: how many are missing, their kind, the commonest."""
-    coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # texts are looked at once each
+    """Describe the values of a column that cannot be a feature: number missing, kind, and most frequent values."""
+    coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # each distinct text is examined once
     values = values.unify_dictionaries() if coded else without_dictionary(values)
     missing, kind = values.null_count, values.type
     numeric = pa.types.is_decimal(kind)
@@ -101,7 +101,7 @@ def describe_column(values: pa.ChunkedArray) -> Described:
         return Described(missing, Counter(), None, None)
     values = values.drop_null()
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        values = values.cast(pa.timestamp(kind.unit))  # of UTC: to write another zone takes a database of them
+        values = values.cast(pa.timestamp(kind.unit))  # as UTC, because other zones need a time zone database
     found = pc.value_counts(values if coded or not is_text(kind) else values.cast(pa.large_string()))
     values, rows = found.field("values"), found.field("counts")
     texts = values.cast(pa.large_string())
@@ -120,9 +120,9 @@ def describe_column(values: pa.ChunkedArray) -> Described:
 
 
 def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
-    """Targets of rows, shape (n,) or (n, c), of the target's dtype; objects with None for nulls, if there are any.
+    """Return targets, shape (n,) or (n, c), in the target's dtype; objects with None for nulls, if there are any.
 
-    Rows with one label share one text where the column holds a dictionary.
+    If the column is a dictionary, rows with the same label share one text.
     """
     if target.dtype == object and all(is_text(values.type) and _is_coded(values) for values in columns):
         parts = [np.empty(0, dtype=object)]
@@ -138,7 +138,7 @@ def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals as float64, and others as they are."""
+    """Return decimals as float64, other values unchanged."""
     return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
 
 
@@ -147,7 +147,7 @@ def _is_coded(values: pa.ChunkedArray) -> bool:
 
 
 class Place(Protocol):
-    """A location of stored rows."""
+    """A file, object or array that stores rows."""
 
     @property
     def identity(self) -> Any:
@@ -158,12 +158,12 @@ class Place(Protocol):
 
 
 class TableSource(ChosenSource):
-    """Rows of tables that are read a chunk at a time.
+    """Base class of sources of tables, read one chunk at a time.
 
     Args:
-        roles: of the columns.
+        roles: roles of the columns.
         request: the user's choice.
-        lengths: rows of each piece; one that has none is no chunk.
+        lengths: rows of each piece; a piece without rows is not a chunk.
         facets: see ``ChosenSource``.
     """
 
@@ -173,9 +173,9 @@ class TableSource(ChosenSource):
     def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
         super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
-        # Texts of labels and features are few, and read as a dictionary; those that name rows are all different.
+        # Labels and text features have few distinct texts and are read as dictionaries; ids are all different.
         self._names_rows = request.role != "target"
-        self._kinds_fixed = isinstance(request.schema, Schema)  # those of a model, or of the first of several tables
+        self._kinds_fixed = isinstance(request.schema, Schema)  # by a model, or the first table
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
 
@@ -203,7 +203,7 @@ class TableSource(ChosenSource):
         return made
 
     def _read_by(self, schema: Schema) -> None:
-        """Take the kinds of a schema from here on."""
+        """Read columns by the kinds of a schema from now on."""
         columns = zip(schema.columns, (() if self.schema is None else self.schema.columns), strict=True)
         self.schema = Schema(tuple(replace(wanted, missing=mine.missing) for wanted, mine in columns))
         self.dtype = self.dtype if self.dtype.kind == "f" and schema.plain else np.dtype(np.float64)
@@ -243,11 +243,11 @@ class TableSource(ChosenSource):
     def reading(self) -> Reading:
         decoded, text = self._decoded()
         row = self._row_bytes(text)
-        # Text among features becomes numbers by way of objects, of which none is made twice.
+        # Text features are converted through Python objects, one for each distinct text.
         return Reading(row, decoded + (decoded if self.text else 0), libraries=_LIBRARIES)
 
     def _decoded(self) -> tuple[int, int]:
-        """Bytes of a chunk while it is decoded, in addition to its rows; and of a text of its target, as an object."""
+        """Return bytes of a chunk's decoding, in addition to its rows; and bytes of a target's text as an object."""
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
             first = self._table(0, self._roles.targets).slice(0, _SAMPLE)
@@ -256,18 +256,18 @@ class TableSource(ChosenSource):
 
     @abstractmethod
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
-        """Columns of one chunk."""
+        """Return columns of one chunk."""
 
     def _pieces(self, chunk: int, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of one chunk, in as many tables as it takes to hold little at once."""
+        """Yield columns of one chunk, in several tables if that saves memory."""
         yield self._table(chunk, names)
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Values of a non-feature, with nulls where the format means a missing value."""
+        """Return values of a non-feature, with nulls for what the format treats as missing."""
         return values
 
     def _narrow(self, chunk: int, table: pa.Table) -> Array:
-        """Features that are a column each, shape (n, d)."""
+        """Return features stored in a column each, shape (n, d)."""
         assert self.schema is not None
         columns = [table.column(name) for name in self._roles.features]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
@@ -311,7 +311,7 @@ class TableSource(ChosenSource):
         return X if self._roles.pick is None else np.ascontiguousarray(X[:, self._roles.pick])
 
     def _listed(self, chunk: int, part: pa.Array, start: int) -> Array:
-        """Values of lists, all of one length, of which the first is row ``start`` of the chunk."""
+        """Return values of lists of one length; the first list is row ``start`` of the chunk."""
         name, width = self._roles.features[0], self._roles.width
         if not pa.types.is_fixed_size_list(part.type):
             lengths = np.diff(part.offsets.to_numpy())
@@ -340,16 +340,16 @@ class TableSource(ChosenSource):
 
 
 class FrameSource(TableSource):
-    """Rows of a table that is made piece by piece: pandas frames, or whatever ``pyarrow.table`` takes.
+    """Rows of a table made piece by piece, from pandas frames or any input of ``pyarrow.table``.
 
     Args:
-        pieces: functions that make the pieces, one a chunk; picklable if the source is to be.
+        pieces: functions that return the pieces, one for each chunk; picklable if the source is to be pickled.
         lengths: rows of each piece.
-        schema: columns and types of every piece; a frame of no rows gives them.
+        schema: columns and types of every piece, as an empty frame.
         request: the columns to use.
-        name: in messages.
-        identity: JSON-serialisable, for the fingerprint; None to take one of the rows as they are read.
-        missing: whether values of a column are missing, where that is known.
+        name: name in messages.
+        identity: JSON-serialisable, for the fingerprint; None to compute it from the rows as they are read.
+        missing: whether values of a column are missing, if known.
 
     Raises:
         DataError: columns that cannot be features or target.
@@ -407,11 +407,11 @@ class FrameSource(TableSource):
 
 
 def frame_source(frame: Any, request: Request) -> FrameSource:
-    """Rows of a table in memory: a frame, an Arrow table or record batch, dicts, an array of objects.
+    """Open a table in memory: a frame, an Arrow table or record batch, dicts, an array of objects.
 
     Args:
         frame: see ``as_table``.
-        request: the columns to use; those of an array are called f0, f1, ... unless its columns are named.
+        request: the columns to use; an array's columns are called f0, f1, ... unless they are named.
 
     Raises:
         DataError: columns that cannot be features or target.
@@ -436,7 +436,7 @@ def _has_gaps(values: pa.ChunkedArray) -> bool:
 
 
 def _mapped(file: TableFile) -> Any:
-    """The file as a stream: where it is local, mapped, so that columns that are not used are never read."""
+    """Return the file as a stream; a local file is memory-mapped, so that unused columns are never read."""
     return pa.memory_map(file.unchanged()) if file.local and file.size else file.open()
 
 
@@ -444,7 +444,7 @@ class ArrowSource(TableSource):
     """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
 
     Raises:
-        StorageError: it is not an Arrow IPC file.
+        StorageError: the file is not an Arrow IPC file.
         DataError: columns that cannot be features or target.
     """
 
@@ -484,7 +484,7 @@ class ArrowSource(TableSource):
         return pa.Table.from_batches([batch.select(names)])
 
     def _decoded(self) -> tuple[int, int]:
-        """A batch is decoded whole; a local, uncompressed batch stays in the file's own pages."""
+        """Return bytes of a whole batch; a local, uncompressed batch stays in the file's mapped pages."""
         decoded, text = super()._decoded()
         return decoded + 2 * self._largest, text
 

@@ -1,9 +1,9 @@
-"""Named arrays and JSON in one directory: how models, stage results and checkpoints are kept.
+"""Named arrays and JSON in one directory: the storage of models, stage results and checkpoints.
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
-every stored chunk has its SHA-256 in the group's attributes. An artifact's author computes its checksums: they only
-prove that nothing was damaged. No read or allocation exceeds the sizes that the artifact states,
-also for one from an untrusted source.
+the group's attributes have the SHA-256 of every stored chunk. Checksums detect damage, not tampering: the author of an
+artifact computes them. No read or allocation exceeds the sizes that the artifact declares, even if the source is
+untrusted.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from streamkern.storage.writer import staged, target_or_previous
 from streamkern.types import Array
 
 FORMAT = 2
-"""Version of the format. In 1, checksums were of decoded arrays; it is read, and not written."""
+"""Version of the format. Version 1, with checksums of decoded arrays, is read but not written."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class TiledRows(Protocol):
-    """Rows that are read tile by tile."""
+    """A matrix that is read tile by tile."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,11 +53,11 @@ class TiledRows(Protocol):
         """Dtype of the values."""
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Pairs of a slice and its rows, in order."""
+        """Yield pairs of a slice and its rows, in order."""
 
 
 Contents = tuple[str, Mapping[str, Array | TiledRows], dict[str, Any]]
-"""Of an artifact: its kind, arrays by name, and JSON-serialisable metadata."""
+"""The parts of an artifact: kind, arrays by name, and JSON-serialisable metadata."""
 
 
 def save_artifact(
@@ -67,14 +67,14 @@ def save_artifact(
     metadata: dict[str, Any],
     members: Mapping[str, Callable[[], Contents]] | None = None,
 ) -> None:
-    """Write an artifact in place of whatever artifact is there.
+    """Write an artifact, replacing an existing one.
 
     Args:
         path: a local directory.
-        kind: of the artifact, for instance ``KernelMachine``.
-        arrays: by name; one whose tiles are read is not held.
+        kind: kind of the artifact, for instance ``KernelMachine``.
+        arrays: arrays by name; ``TiledRows`` are written tile by tile.
         metadata: JSON-serialisable.
-        members: functions, by name, that give the contents of artifacts inside this one.
+        members: functions, by name, that return the contents of artifacts inside this one.
 
     Raises:
         StorageError: the disk is full or not writable; the previous artifact is unchanged.
@@ -119,7 +119,7 @@ def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class SavedRows:
-    """An array of an artifact that stays on the disk, read a chunk at a time.
+    """An array of an artifact that stays on disk and is read one chunk at a time.
 
     Args:
         stored: the array.
@@ -146,7 +146,7 @@ class SavedRows:
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:
-    """Return the kind that an artifact says it is; an empty text where nothing can be read that says one."""
+    """Return the kind that an artifact declares, or "" if it cannot be read."""
     target = target_or_previous(Path(path))
     if target is not None:
         with contextlib.suppress(OSError, StorageError, ValueError, KeyError, TypeError):
@@ -163,16 +163,16 @@ def load_artifact(
 
     Args:
         path: a local directory.
-        kind: the required one.
-        stay: (a, b): where there is an array b, a stays on the disk as ``SavedRows`` whose mean is b.
-        links: whether the directory may be a symbolic link. An artifact inside of another may not.
+        kind: the required kind.
+        stay: (a, b): if there is an array b, array a stays on disk as ``SavedRows`` with mean b.
+        links: whether the directory may be a symbolic link. An artifact inside another may not be one.
 
     Returns:
         arrays by name, and the metadata.
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is another kind, of a newer format, or its bytes differ from those written.
+        ModelFormatError: the artifact has another kind or a newer format, or was changed after it was written.
     """
     target, manifest, metadata, first = _opened(Path(path), kind, links)
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
@@ -193,18 +193,18 @@ def load_artifact(
 
 
 def open_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, ArtifactArray], dict[str, Any]]:
-    """Return the arrays of an artifact by name, none of them read yet, and its metadata.
+    """Return an artifact's arrays by name, without reading them, and its metadata.
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is another kind, of another format, or its description is damaged.
+        ModelFormatError: the artifact has another kind or format, or its description is damaged.
     """
     target, manifest, metadata, _ = _opened(Path(path), kind, links=True)
     return {name: _described(target, name, each) for name, each in manifest.items()}, metadata
 
 
 def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
-    """The directory of an artifact, the manifest of its arrays, its metadata, and whether its format is the first."""
+    """Return an artifact's directory, manifest of arrays and metadata, and whether it has format 1."""
     target = target_or_previous(Path(path))
     if target is None:
         raise StorageError(
@@ -239,10 +239,10 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
-    """Attributes of the group.
+    """Return the attributes of the group.
 
     Raises:
-        ModelFormatError: it is another kind, or of a newer format.
+        ModelFormatError: the artifact has another kind or a newer format.
     """
     marks: Any = None
     reason = ""
@@ -271,10 +271,10 @@ def _marks(target: Path, kind: str) -> dict[str, Any]:
 
 
 def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
-    """An array, by its manifest, or by zarr's metadata without one.
+    """Return an array by its manifest, or by zarr's metadata if there is no manifest.
 
     Raises:
-        ModelFormatError: it is not one that streamkern writes.
+        ModelFormatError: streamkern does not write such an array.
     """
     try:
         if not _NAME.fullmatch(name):
@@ -287,13 +287,13 @@ def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
 
 
 def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
-    """The array, and its checksum where that is wanted."""
+    """Return the array, and its checksum if requested."""
     values = array.read()
     return values, _checksum(values.dtype, values.shape, sha256(values)) if sums else ""
 
 
 def _walked(array: ArtifactArray, sums: bool) -> str:
-    """Read an array and keep nothing of it; its checksum where that is wanted."""
+    """Read an array tile by tile to verify it; return its checksum if requested."""
     total = hashlib.sha256()
     for _, tile in array.tiles():
         if sums:
@@ -327,15 +327,15 @@ def sha256(array: Array) -> str:
 
 
 def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
-    """Checksum of an array of format 1."""
+    """Return the checksum of an array in format 1."""
     return digest(dtype.str, shape, content)
 
 
 def _require_replaceable(target: Path, kind: str) -> None:
-    """Refuse to write over anything but an artifact, which may be a damaged one, or an empty directory.
+    """Refuse to overwrite anything but an artifact, damaged or not, or an empty directory.
 
     Raises:
-        StorageError: there is something else.
+        StorageError: the path has other content.
     """
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return

@@ -1,7 +1,7 @@
-"""Arrays of an artifact: zarr version 3 in one layout, written and read here chunk by chunk, with no codec but Blosc.
+"""Arrays of artifacts in one layout of zarr version 3, written and read here chunk by chunk, with Blosc alone.
 
-zarr itself is not used: the files would decide what it reads and decodes, and how much memory that takes.
-Here every size follows from the manifest, which is checked, and is compared with the files before they are read.
+zarr itself is not used, because files would decide which codecs it runs and how much memory it takes. Here every size
+follows from the checked manifest and is compared with the files before they are read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from streamkern.storage.files import parse_json, read_file
 from streamkern.types import Array
 
 CHUNK_BYTES = 4 << 20
-"""Bytes of a chunk, before it is compressed, where a row has no more."""
+"""Bytes of an uncompressed chunk, or of one row if a row is larger."""
 
-_HEADER = 16  # bytes of a Blosc frame before its data; a frame that cannot be compressed has no more than these besides
+_HEADER = 16  # bytes of a Blosc frame's header; incompressible data grow by no more
 _LARGEST_CHUNK = (1 << 31) - 1 - _HEADER  # Blosc's
 _DTYPE = re.compile(r"\|b1|[|<][iu][1248]|<f[248]|<c(?:8|16)|<U[0-9]{1,6}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -39,14 +39,14 @@ class ArtifactArray:
     """An array of an artifact, not read yet.
 
     Args:
-        place: its directory.
-        shape: its shape.
-        dtype: of its values, little-endian.
-        rows: along the first axis, of a chunk; the last chunk is filled up with zeros.
+        place: directory of the array.
+        shape: shape of the array.
+        dtype: dtype of the values, little-endian.
+        rows: rows of a chunk along the first axis; the last chunk is padded with zeros.
         sums: SHA-256 of each chunk as it is stored; None in an artifact of format 1.
 
     Raises:
-        ValueError: the parts contradict each other, or no array can have them.
+        ValueError: the arguments contradict each other, or describe no possible array.
     """
 
     place: Path
@@ -72,7 +72,7 @@ class ArtifactArray:
 
     @property
     def stated_bytes(self) -> int:
-        """Bytes by which the memory it takes is judged: an axis of no length counts as one."""
+        """Bytes for the check against memory: an axis of length 0 counts as 1."""
         return math.prod(max(1, n) for n in self.shape) * self.dtype.itemsize
 
     @property
@@ -84,7 +84,7 @@ class ArtifactArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk, decoded."""
+        """Bytes of a decoded chunk."""
         return (self.rows if self.shape else 1) * math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self) -> Array:
@@ -99,7 +99,7 @@ class ArtifactArray:
         return whole
 
     def tiles(self) -> Iterator[tuple[Any, Array]]:
-        """The chunks in order: which rows, and the rows.
+        """Yield the chunks in order: a slice, and its rows.
 
         Raises:
             StorageError: a chunk is missing or damaged.
@@ -107,7 +107,7 @@ class ArtifactArray:
         return map(self._tile, range(self.chunks))
 
     def part(self, a: int, b: int) -> Array:
-        """Return rows a to b, reading the chunks that they lie in.
+        """Return rows a to b, reading only their chunks.
 
         Raises:
             StorageError: one of these chunks is missing or damaged.
@@ -132,7 +132,7 @@ class ArtifactArray:
         if self.sums is not None and hashlib.sha256(frame).hexdigest() != self.sums[number]:
             raise _damaged(path, "the chunk is damaged: its checksum differs")
         decoded, block, stored = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8, 12))
-        # The decoder trusts these numbers: it reads as many bytes as they say, and allocates as many.
+        # The decoder trusts these sizes when it reads and allocates, so they are checked.
         right = len(frame) >= _HEADER and stored == len(frame) and decoded == self.chunk_bytes and 0 < block <= decoded
         if not right or frame[0] != 2 or not frame[3]:
             raise _damaged(path, f"the chunk is not a Blosc frame of {self.chunk_bytes:,} bytes")
@@ -145,16 +145,16 @@ class ArtifactArray:
 
 
 class ArrayWriter:
-    """Writes one array of an artifact, chunk by chunk.
+    """Write one array of an artifact, chunk by chunk.
 
     Args:
-        place: its directory, which is made.
-        shape: its shape.
-        dtype: of its values: booleans, numbers, or text of a fixed width.
+        place: directory to create for the array.
+        shape: shape of the array.
+        dtype: dtype of the values: booleans, numbers, or text of a fixed width.
         rows: along the first axis, of a chunk.
 
     Raises:
-        TypeError: values of another kind.
+        TypeError: the dtype is of another kind.
     """
 
     def __init__(self, place: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> None:
@@ -195,11 +195,11 @@ class ArrayWriter:
 
 
 def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
-    """The array that ``ArrayWriter.manifest`` described.
+    """Return the array that ``ArrayWriter.manifest`` described.
 
     Raises:
-        ValueError: it is no such description, or zarr's own is another.
-        StorageError: zarr's own cannot be read.
+        ValueError: the manifest is not such a description, or zarr's metadata differ.
+        StorageError: zarr's metadata cannot be read.
     """
     fields = {"shape": list, "dtype": str, "rows": int, "chunks": list, _METADATA: str}
     if not isinstance(manifest, dict) or any(type(manifest.get(name)) is not kind for name, kind in fields.items()):
@@ -215,10 +215,10 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
 
 
 def from_zarr(place: Path) -> ArtifactArray:
-    """An array of an artifact of format 1, whose only description is zarr's own metadata.
+    """Return an array of format 1, which is described by zarr's metadata alone.
 
     Raises:
-        ValueError: it is not as format 1 had it.
+        ValueError: the array does not have the layout of format 1.
         StorageError: the metadata cannot be read.
     """
     path = place / _METADATA
@@ -233,7 +233,7 @@ def from_zarr(place: Path) -> ArtifactArray:
     if document.get("storage_transformers") or names != ["bytes", "blosc"] or encoding != "default":
         raise ValueError("its codecs are others than those of an artifact")
     if not isinstance(shape, list) or not isinstance(chunk, list) or len(shape) != len(chunk):
-        raise ValueError("its shape is not that of its chunks")
+        raise ValueError("its shape differs from that of its chunks")
     array = ArtifactArray(place, tuple(shape), dtype, chunk[0] if chunk else 1, None)
     if chunk[1:] != [max(1, n) for n in shape[1:]]:
         raise ValueError("its chunks are not whole rows")
@@ -244,10 +244,10 @@ def from_zarr(place: Path) -> ArtifactArray:
 
 
 def read_inside(root: Path, path: Path, most: int) -> bytes:
-    """Return the content of a regular file below a directory, to which no link leads from there.
+    """Return the content of a regular file below a directory, on a path without links.
 
     Raises:
-        StorageError: it is not there, it is no regular file, or it has more bytes than ``most``.
+        StorageError: the file does not exist, is not regular, or has more bytes than ``most``.
     """
     try:
         for folder in itertools.takewhile(lambda folder: folder != root, path.parents):
@@ -280,7 +280,7 @@ def _key(shape: tuple[int, ...], number: int) -> str:
 
 
 def _document(array: ArtifactArray) -> bytes:
-    """Metadata of the array for zarr."""
+    """Return the array's metadata for zarr."""
     dtype = array.dtype
     text = dtype.kind == "U"
     name = {"name": "fixed_length_utf32", "configuration": {"length_bytes": dtype.itemsize}} if text else dtype.name
@@ -309,7 +309,7 @@ def _document(array: ArtifactArray) -> bytes:
 
 
 def _stored_as(data_type: Any) -> str:
-    """The dtype of a data type of zarr, as NumPy writes it."""
+    """Return NumPy's name of a zarr data type."""
     if isinstance(data_type, dict):
         return f"<U{data_type['configuration']['length_bytes'] // 4}"
     names = {"bool": "|b1", "int8": "|i1", "uint8": "|u1"}

@@ -1,4 +1,4 @@
-"""The contract of a source: chunked rows at rest."""
+"""The contract of a source: stored rows in chunks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from streamkern.types import Array, IntArray, Rows, Target
 
 
 class Reading(NamedTuple):
-    """Bytes that reading takes: from metadata, or from a few rows where texts are of unknown length.
+    """Bytes that reading takes, from metadata, or from a few rows if lengths of texts are unknown.
 
     Attributes:
-        row: of a row as it is read: features, target, weight.
-        decoding: most that a read holds while it decodes a chunk, beyond the rows that it returns.
-        once: most that the source holds besides, however many threads read.
-        libraries: memory of decoders from their first use on.
+        row: bytes of a row in memory: features, target, weight.
+        decoding: peak bytes of a read during decoding, in addition to the returned rows.
+        once: further peak bytes of the source, for any number of threads.
+        libraries: memory of decoders after their first use.
     """
 
     row: int
@@ -38,30 +38,30 @@ class Reading(NamedTuple):
 
 
 TEXT_BYTES = 64
-"""Bytes that a short text takes as an object."""
+"""Bytes of a short text as an object."""
 
-_LARGE = 16 << 20  # bytes of a chunk from which on an error of memory names it
+_LARGE = 16 << 20  # bytes of a chunk from which a memory error names it
 
 
 class Source(ABC):
-    """Chunked rows at rest: random access by chunk, safe to use from many threads, picklable.
+    """Stored rows in chunks, with random access by chunk; thread-safe and picklable.
 
     Opening a source reads metadata only. Row ``i`` of the source is row ``i - bounds[c]`` of chunk ``c`` with
-    ``bounds[c] <= i < bounds[c + 1]``; the same row has the same number under any chunking. A format sets the facets
-    below when it is opened; nobody sets them afterwards.
+    ``bounds[c] <= i < bounds[c + 1]``; the same row has the same number under any chunking. The attributes below, its
+    *facets*, are set when it is opened and never changed.
 
     Attributes:
         bounds: row numbers where chunks begin, and the end: shape (n_chunks + 1,), from 0 to the number of rows.
         n_features: width d of a row.
         dtype: stored dtype of the features.
-        columns: names of the d features, or None where the format has no names.
+        columns: names of the d features, or None if the format has no names.
         target: name, dtype and shape of the targets, or None.
-        weight: name of the sample weights, or None: ``read`` gives weights where it is set.
+        weight: name of the sample weights, or None if ``read`` returns no weights.
         schema: names and kinds of the features of a table, or None for arrays of numbers.
-        non_features: (name, type) of the columns that cannot be features, where a lenient opening passed over them.
+        non_features: (name, type) of columns that cannot be features and were skipped, if opened with ``lenient``.
         shuffled: whether the rows are recorded to be in a uniformly random order.
-        remote: whether a read is a round trip to a store, so that it pays to read several chunks at once.
-        in_memory: whether rows are views of arrays in memory, so that a read takes none.
+        remote: whether reads wait for a network, so that several chunks should be read at once.
+        in_memory: whether rows are views of arrays in memory, so that a read allocates nothing.
     """
 
     bounds: IntArray
@@ -79,12 +79,12 @@ class Source(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hex digest that identifies the rows: of metadata, never a read of everything."""
+        """Hex digest that identifies the rows, computed from metadata without reading all rows."""
 
     def pieces(self) -> list[tuple[str, int]]:
-        """Return (digest, rows) of the parts that are stored separately, in order: which of them are as they were.
+        """Return (digest, rows) of the separately stored parts, in order, to detect which of them changed.
 
-        A digest is one of metadata, as ``fingerprint``, which is that of all rows where nothing smaller is known.
+        Digests are of metadata, as in ``fingerprint``, which is returned for all rows if the parts are unknown.
         """
         return [(self.fingerprint, int(self.bounds[-1]))]
 
@@ -102,34 +102,34 @@ class Source(ABC):
         """Raise an error if the metadata of the files changed since they were opened; do nothing for rows in memory.
 
         Raises:
-            StorageError: a file or an object is another, or gone.
+            StorageError: a file or an object was replaced or removed.
         """
         return
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes at most, from metadata and at most a few rows.
+        """Return an upper bound of the bytes to read a chunk, from metadata and at most a few rows.
 
-        The default fits a format that decodes the requested rows from as many stored bytes.
+        The default fits formats whose stored rows are as large as decoded rows.
         """
         row = self._row_bytes()
         return Reading(row, 0 if self.in_memory else 2 * self._most_rows() * row)
 
     def _most_rows(self) -> int:
-        """Rows of the largest chunk."""
+        """Return the number of rows of the largest chunk."""
         return int(np.diff(self.bounds).max(initial=0))
 
     def _row_bytes(self, text: int = TEXT_BYTES) -> int:
-        """Bytes of a row as it is read, with ``text`` bytes for a label that is text."""
+        """Return bytes of a row in memory, with ``text`` bytes for a text label."""
         row = self.n_features * self.dtype.itemsize + 8 * (self.weight is not None)
         if self.target is not None:
             row += self.target.width * (text if self.target.dtype == object else self.target.dtype.itemsize)
         return row
 
     def read_checked(self, chunk: int) -> Rows:
-        """Return the rows of one chunk, as ``read`` does, within the memory budget in force.
+        """Return the rows of one chunk, as ``read`` does, within the current memory limit.
 
         Raises:
-            MemoryLimitError: the budget does not hold the chunk, or the process holds more with it than it may.
+            MemoryLimitError: the chunk, or the process with it, exceeds the limit.
         """
         a, b = self.bounds[chunk : chunk + 2].tolist() if 0 <= chunk < len(self.bounds) - 1 else (0, 0)
         coming = 0 if self.in_memory else (b - a) * self.n_features * self.dtype.itemsize
@@ -140,27 +140,26 @@ class Source(ABC):
 
     @abstractmethod
     def where(self, chunk: int) -> str:
-        """Return the chunk in words a person can find it by: file, chunk number, rows."""
+        """Return a chunk's location for messages: file, chunk number, rows."""
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return row ``row`` of a chunk in words a person can find it by."""
+        """Return the location of row ``row`` of a chunk, for messages."""
         return f"{self.where(chunk)}, row {int(self.bounds[chunk]) + row}"
 
     @property
     def text(self) -> tuple[str, ...]:
-        """Names of features that are text: their values are numbers that stand for it."""
+        """Names of text features; their values are numeric codes."""
         return () if self.schema is None else tuple(column.name for column in self.schema.columns if column.text)
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature by their numbers: of the chunks that this process has read."""
+        """Return texts of a feature by code, for the chunks that this process has read."""
         return {}
 
     def conformed(self, schema: Schema | None) -> Source:
-        """Return these rows with their values read by the kinds of another schema, such as that of training.
+        """Return the rows with values read by the kinds of another schema, such as the model's.
 
         Raises:
-            DataError: a column is stored as numbers, and should be text, or the other way round; or the columns are
-                others.
+            DataError: a column is stored as numbers but should be text, or the reverse; or the columns differ.
         """
         if schema is None or (self.schema is not None and self.schema.kinds == schema.kinds):
             return self
@@ -189,7 +188,7 @@ class Source(ABC):
         return ()
 
     def _weights(self, values: Array, chunk: int) -> Array:
-        """Sample weights of a chunk as float64, shape (n,), checked."""
+        """Return sample weights of a chunk as float64, shape (n,), after checking them."""
         w = values.reshape(-1).astype(np.float64)
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():
@@ -204,17 +203,17 @@ class Source(ABC):
 
 
 def text_bytes(texts: Any) -> int:
-    """Bytes that a text takes as an object, with its reference: a quarter more than the mean of these."""
+    """Estimate bytes of a text as an object, with its reference: a quarter more than the mean of a sample."""
     found = [sys.getsizeof(text) for text in texts if isinstance(text, str)]
     return max(TEXT_BYTES, math.ceil(8 + 1.25 * sum(found) / len(found)) if found else 0)
 
 
 FACETS = tuple(Source.__annotations__)
-"""Names of the facets that a source declares."""
+"""Names of the facets of a source."""
 
 
 class DerivedSource(Source):
-    """The rows of another source, changed in some way: every facet is the other's unless a subclass changes it."""
+    """Base class of sources made from another source; facets are the other's unless a subclass changes them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -244,7 +243,7 @@ class DerivedSource(Source):
         return self if inner is self.source else self._over(inner)
 
     def _over(self, source: Source) -> Source:
-        """The same change of other rows."""
+        """Apply the same change to another source."""
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
         made._take(source)
@@ -255,7 +254,7 @@ class DerivedSource(Source):
 
 
 def unlike_kind(name: str, text: bool, where: str) -> DataError:
-    """The error for a column that is text in one place and numbers in another."""
+    """Return the error for a column that is text in training and numbers now, or the reverse."""
     return DataError(
         f"The feature {name!r} is {'text' if text else 'stored as numbers'}, and the model was trained on "
         f"{'numbers' if text else 'text'} there.",
@@ -266,7 +265,7 @@ def unlike_kind(name: str, text: bool, where: str) -> DataError:
 
 
 def unlike_columns(found: Sequence[str], expected: Sequence[str], where: str) -> DataError:
-    """The error for rows whose columns are not those of training, in their order."""
+    """Return the error for columns that differ from training in names or order."""
     place = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), 0)
     return DataError(
         f"The columns differ from those of training: {found[place]!r} is where {expected[place]!r} was.",
@@ -277,13 +276,13 @@ def unlike_columns(found: Sequence[str], expected: Sequence[str], where: str) ->
 
 
 def content(values: Array) -> bytes | memoryview:
-    """Bytes that identify the values of an array in C order; of objects, such as texts, a digest of them."""
+    """Return bytes that identify an array's values in C order; for objects, such as texts, a digest."""
     if values.dtype == object:
         return digest(values.tolist()).encode()
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def digest(*parts: Any) -> str:
-    """Hex SHA-256 of JSON-serialisable parts, in order."""
+    """Return the hex SHA-256 of JSON-serialisable parts, in order."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()

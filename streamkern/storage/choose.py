@@ -1,4 +1,4 @@
-"""Choice of the stored columns that are features, targets, sample weights or ids: one chooser for every format."""
+"""Choice of the columns for features, targets, sample weights or ids, for all formats."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Request:
     """The columns that a user selects, under the user's names.
 
     Attributes:
-        target: the column of targets, or several for c values a row; "" for none; None for the one noted in the data,
-            else none.
+        target: the column of targets, or several for c values a row; "" for none; None for the target recorded in the
+            data, else none.
         columns: features to use, in this order; None for all columns without another role.
-        weight: the column of sample weights; "" for none; None for the one noted in the data, else none.
-        role: name of the target in errors: an id column takes its place in predictions.
-        lenient: open data to look at them: pass over columns that are no plain numbers, read nulls of whole numbers as
-            NaN, and those of labels as None.
-        schema: kinds of columns by name, or a Schema, where they differ from their types.
-        exclude: columns that are neither features nor anything else.
+        weight: the column of sample weights; "" for none; None for the weights recorded in the data, else none.
+        role: name of the target in errors, such as "id", since an id column takes the target's place in predictions.
+        lenient: open data for inspection: skip columns other than plain numbers, read nulls of whole numbers as NaN and
+            nulls of labels as None.
+        schema: kinds of columns by name, or a Schema, to override their types.
+        exclude: columns to ignore.
     """
 
     target: str | Sequence[str] | None = None
@@ -42,7 +42,7 @@ class Request:
     exclude: Sequence[str] = ()
 
     def noted(self, notes: Mapping[str, Any]) -> Request:
-        """The request with the target and the weight that the data themselves note, where the user names none."""
+        """Return the request with target and weight as recorded in the data, if the user names none."""
         target = notes.get("target") if self.target is None else self.target
         return replace(self, target=target, weight=notes.get("weight") if self.weight is None else self.weight)
 
@@ -53,26 +53,26 @@ class Request:
 
     @property
     def named(self) -> list[str] | None:
-        """Every column that is named, or None where the features are all columns without another role."""
+        """All named columns, or None if the features are all columns without another role."""
         return None if self.columns is None else [*self.columns, *self.targets, *([self.weight] if self.weight else [])]
 
 
 @dataclass(frozen=True)
 class Field:
-    """A stored column, or an array that holds several values a row, as the format declares it.
+    """A stored column, or an array with several values a row, as the format declares it.
 
     Attributes:
         where: file and name, for errors.
-        kind: its type in the format's words.
+        kind: the format's name of its type.
         dtype: dtype of its numbers or booleans; ``object`` for text; None for anything else.
-        shape: of the values of a row: () for a column; None for lists and binaries, which can be nothing but features.
+        shape: shape of a row's values: () for a column; None for lists and binaries, which can only be features.
         length: values in each list or binary, if the declaration says so; else 0.
-        rows: how many; 0 for every column of a table, which all have as many.
-        inferred: the kind that the type says, and whether its values are text; None for arrays and lists.
-        encoded: whether numbers must be made of its values, such as of text, dates and decimals.
-        decimal: whether these are decimals, which targets and weights may be too.
-        missing: whether values are missing; None if not known.
-        by_name_only: whether it is a feature only where the user names it.
+        rows: number of rows of an array; 0 for columns of a table, which have equal lengths.
+        inferred: the kind implied by the type, and whether values are text; None for arrays and lists.
+        encoded: whether values must be converted to numbers, such as text, dates and decimals.
+        decimal: whether values are decimals, which targets and weights may be, too.
+        missing: whether values are missing; None if unknown.
+        by_name_only: whether it is a feature only if the user names it.
     """
 
     where: str
@@ -89,17 +89,17 @@ class Field:
 
     @property
     def text(self) -> bool:
-        """True if it holds text."""
+        """True if the values are text."""
         return self.inferred is not None and self.inferred[1]
 
     @property
     def wide(self) -> bool:
-        """True if it holds several values a row."""
+        """True if there are several values a row."""
         return self.shape != ()
 
     @property
     def number(self) -> bool:
-        """True if it can be a feature, or several, without conversion."""
+        """True if the values can be features without conversion."""
         return self.dtype is not None and not self.encoded
 
 
@@ -108,17 +108,17 @@ class Roles:
     """The role of each stored column that is read.
 
     Attributes:
-        features: columns of features in order, or the one column that holds a row's features.
-        wide: whether one column holds a row's features.
-        width: values of a stored row of features.
-        dtype: of the features.
+        features: columns of features in order, or the one column with all features of a row.
+        wide: whether one column has all features of a row.
+        width: feature values in a stored row.
+        dtype: dtype of the features.
         columns: names of the features, or None.
         pick: positions of the features in a stored row, or None for all.
-        schema: names and kinds of features that are a column of a table each; None for arrays.
+        schema: names and kinds of features stored as columns of a table; None for arrays.
         targets: columns of the target.
-        target: made of the target columns, or None.
+        target: the target formed by these columns, or None.
         weight: the column of sample weights, or None.
-        non_features: (name, type) of the columns that a lenient request passes over.
+        non_features: (name, type) of the columns that a lenient request skips.
     """
 
     features: tuple[str, ...]
@@ -140,12 +140,12 @@ class Roles:
 
     @property
     def stored(self) -> list[str]:
-        """Every column that is read, once."""
+        """All columns that are read, without repetition."""
         return list(dict.fromkeys((*self.features, *self.targets, *([self.weight] if self.weight else []))))
 
     @property
     def kinds(self) -> list[Any]:
-        """Return the kinds of the columns, if some are not plain numbers: for fingerprints."""
+        """Return the kinds of the columns if some are not plain numbers, for fingerprints."""
         return [] if self.schema is None or self.schema.plain else [self.schema.kinds]
 
     def identity(self) -> list[Any]:
@@ -157,15 +157,16 @@ class Roles:
 
 
 class ChosenSource(Source):
-    """A source whose facets follow from the roles of its columns.
+    """Base class of sources whose facets follow from the roles of their columns.
 
     Args:
-        roles: of the stored columns.
-        bounds: of the chunks.
+        roles: roles of the stored columns.
+        bounds: see ``Source``.
         shuffled: see ``Source``.
         remote: see ``Source``.
-        schema: of features that were columns of a table when they were stored as numbers; the roles' by default.
-        words: texts of these features, for which numbers stand.
+        schema: schema of features that were columns of a table before they were stored as numbers; the roles' by
+            default.
+        words: texts of these features, by code.
     """
 
     def __init__(
@@ -205,17 +206,17 @@ def choose_columns(
     names: Sequence[str] | None = None,
     width: Callable[[str], int] = lambda name: 1,
 ) -> Roles:
-    """Give every stored column its role.
+    """Return the role of every stored column.
 
     Args:
         fields: every stored column.
         request: the user's choice.
-        where: the data in words.
-        names: names of the values in the column that holds a row's features, where the data note them.
+        where: description of the data.
+        names: names of the features in a column with all features of a row, if the data record them.
         width: values of a row in a column of lists.
 
     Raises:
-        DataError: a named column is missing, cannot have the role it is named for, or is longer than another.
+        DataError: a named column is missing, cannot have its role, or is longer than another.
         UsageError: a column is named for two roles, or cannot be chosen by name.
     """
     targets, columns, weight = request.targets, request.columns, request.weight or None
@@ -245,14 +246,14 @@ def choose_columns(
     elif len(usual) == 1 and fields[usual[0]].wide:
         chosen, inside = usual, columns
     else:
-        trained = "give every column that the model was trained on: without values, where they are not known"
+        trained = "give every column that the model was trained on; leave unknown values empty"
         raise unknown_name("column", missing, others, where, trained if isinstance(request.schema, Schema) else None)
     if not chosen:
         raise DataError(
             "no columns are left to be features",
             where=where,
             expected="at least one column that is neither target nor weight",
-            remedy="name fewer targets; or check that this is the place of the features"
+            remedy="name fewer targets; or check that the path is that of the features"
             + (f" (here are: {', '.join(fields)})" if fields else ""),
         )
     non_features: tuple[tuple[str, str], ...] = ()
@@ -323,13 +324,13 @@ def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str]
 def _schema(
     fields: Mapping[str, Field], chosen: Sequence[str], given: Mapping[str, Column], whole: bool
 ) -> Schema | None:
-    """The schema of columns, as it is given or their types say; None for arrays.
+    """Return the schema of feature columns from the user's kinds, or from their types; None for arrays.
 
     Args:
         fields: the columns.
-        chosen: those that are features.
-        given: the kinds of some of them.
-        whole: whether that says which categories are text, too; else their types do.
+        chosen: names of the features.
+        given: the user's kinds of some columns.
+        whole: whether ``given`` also decides which categories are text; else types decide.
     """
     columns = []
     for name in chosen:
@@ -344,7 +345,7 @@ def _schema(
 
 
 def _feature_dtype(field: Field) -> np.dtype[Any]:
-    """The dtype of a column as features."""
+    """Return the dtype of a column as features."""
     if field.inferred is not None and field.encoded:
         return np.dtype(np.float64)
     if field.dtype is None and field.wide:
@@ -365,7 +366,7 @@ def _feature_dtype(field: Field) -> np.dtype[Any]:
 
 
 def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], where: str) -> Target | None:
-    """The target that columns make: one, which may be text, or several of numbers."""
+    """Return the target formed by columns: one column, which may be text, or several of numbers."""
     if not targets:
         return None
     several = len(targets) > 1
@@ -391,7 +392,7 @@ def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], wher
 def _require_one_length(
     chosen: Sequence[str], targets: Sequence[str], weight: str | None, role: str, fields: Mapping[str, Field]
 ) -> None:
-    """Raises DataError naming two columns of different lengths."""
+    """Raise DataError, naming two columns, if lengths differ."""
     for name in (*chosen, *targets, *([weight] if weight else [])):
         first, other = fields[chosen[0]] if chosen else fields[name], fields[name]
         if other.rows != first.rows:

@@ -1,6 +1,6 @@
-"""Codecs that a zarr array may be read with: a list of our own, looked at before zarr makes any codec.
+"""The list of codecs that may read a zarr array, checked before zarr creates any codec.
 
-Some codecs that are installed with zarr execute code in what they decode (``pickle``), and a plug-in may add others.
+Some of zarr's codecs execute code from the decoded data (``pickle``), and plug-ins may add others.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 from typing import Any
 
 BYTES = frozenset(("adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "lz4", "lzma", "zlib", "zstd"))
-"""Compression and checksums: bytes to bytes."""
+"""Codecs from bytes to bytes: compression and checksums."""
 
 NUMBERS = frozenset(("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose"))
-"""Arrays of numbers to arrays of numbers."""
+"""Codecs from arrays of numbers to arrays of numbers."""
 
 TEXT = frozenset(("vlen-bytes", "vlen-utf8"))
-"""Text: the only codecs that make Python objects."""
+"""Codecs of text: the only ones that create Python objects."""
 
 LAYOUT = frozenset(("bytes", "endian", "sharding_indexed"))
-"""Of zarr version 3: how an array becomes bytes."""
+"""Codecs of zarr version 3 from arrays to bytes."""
 
 KNOWN = BYTES | NUMBERS | TEXT | LAYOUT
 
@@ -28,10 +28,10 @@ _DTYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
 
 
 def objection(document: Any) -> str | None:
-    """Why the arrays that a zarr metadata document describes are not read, or None.
+    """Return why the arrays of a zarr metadata document must not be read, or None.
 
     Args:
-        document: ``zarr.json``, ``.zarray`` or ``.zmetadata``, parsed; with all that is consolidated in it.
+        document: ``zarr.json``, ``.zarray`` or ``.zmetadata``, parsed, with its consolidated metadata.
     """
     if not isinstance(document, dict):
         return None
@@ -61,12 +61,12 @@ def _of_version_2(document: dict[str, Any]) -> str | None:
         if not names or names[0] not in TEXT or TEXT & set(names[1:]):
             return f"its dtype is {dtype!r}, Python objects, without vlen-utf8 as the first filter, and the only one"
     elif dtype is not None and not _is_plain(dtype):
-        return f"its dtype {_shown(dtype)} is not that of numbers, dates or text"
+        return f"its dtype {_shown(dtype)} is not a dtype of numbers, dates or text"
     return None
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Return True if a version 2 dtype, or each of its fields, is of a fixed width and holds no Python objects."""
+    """Return True if a version 2 dtype, or each of its fields, has a fixed width and no Python objects."""
     if isinstance(dtype, str):
         return _PLAIN.fullmatch(dtype) is not None
     fields = dtype if isinstance(dtype, list) else [None]
@@ -105,7 +105,7 @@ def _of_codec(codec: Any, key: str, known: frozenset[str]) -> str | None:
 
 
 def _name(codec: Any, key: str) -> str | None:
-    """Name of a codec: under ``id`` in version 2 and under ``name``, or alone, in version 3."""
+    """Return a codec's name: the key ``id`` in version 2, the key ``name`` or the bare text in version 3."""
     if isinstance(codec, dict):
         codec = codec.get(key)
     elif key == "id":

@@ -1,7 +1,7 @@
-"""The one converter: any table as an Arrow table, and its columns as float64 by the kinds of a schema.
+"""Conversion of any table to an Arrow table, and of its columns to float64 by the kinds of a schema.
 
-Every door goes through here, so that the same row gives the same bits whether it comes from a file, a frame or JSON.
-A missing value is NaN in every kind: a null, NaN, None, NaT, an empty text.
+All inputs are converted here, so that a row has the same bits from a file, a frame or JSON. Missing values (null, NaN,
+None, NaT, empty text) become NaN in every kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DAY = 86_400
 """Seconds of a day."""
 
 MOST_WORDS = 10_000
-"""Texts of a column that are kept, so that messages and names of features can show them."""
+"""Most texts of a column that are kept for messages and names of features."""
 
 _LIKE = {
     "numbers": re.compile(r"[-+]?[$€£¥]? ?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)?( ?[%$€£¥])?"),
@@ -34,10 +34,10 @@ _LIKE = {
         r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([T ,].*)?"
     ),
 }
-"""How texts look that stand for numbers, with signs and separators, or for dates, of any order."""
+"""Patterns of texts that spell numbers, with signs and separators, or dates, in any order."""
 
 _MOSTLY = 0.9
-"""Share of texts that look so, from which on a column does."""
+"""Share of a column's texts that must match a pattern."""
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
@@ -45,7 +45,7 @@ _YEAR_10_000 = 253_402_300_800
 
 
 class UnfitError(ValueError):
-    """A value that is not of its column's kind."""
+    """Error for a value that does not have its column's kind."""
 
     def __init__(self, row: int, value: Any, expected: str) -> None:
         super().__init__(row, value, expected)
@@ -59,7 +59,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def looks_like(texts: Iterable[str]) -> str | None:
-    """The type that most of these texts spell, ``numbers`` or ``dates``; None for words, and for digits alone."""
+    """Return what most of these texts spell: ``numbers`` or ``dates``; None for words, and for digits alone."""
     given = [text.strip() for text in texts]
     if not given or all(text.isdigit() for text in given):
         return None
@@ -74,9 +74,9 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
-    """The kind that a column of this type has unless the user says otherwise, and whether it is text.
+    """Return the default kind of a column of this type, and whether it is text.
 
-    None where no number can stand for its values.
+    Returns None if values cannot be converted to numbers.
     """
     is_type = pa.types
     if is_text(kind):
@@ -93,13 +93,13 @@ def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
 
 
 def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
-    """The kind of a column that an array of this dtype holds, as ``kind_of_type`` says it."""
+    """Return the default kind for an array of this dtype, as ``kind_of_type``."""
     kind = _arrow_type(dtype)
     return None if kind is None else kind_of_type(kind)
 
 
 def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
-    """The type of a column that holds these values, or None."""
+    """Return the Arrow type for values of this dtype, or None."""
     if dtype.kind in "OTU":
         return pa.large_string()
     if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
@@ -108,7 +108,7 @@ def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
 
 
 def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
-    """A table of arrays as a file stores them, shape (n,) each: in any order of bytes, dates in any unit."""
+    """Return a table of arrays, shape (n,) each, of any byte order, with dates in any unit."""
     columns = {}
     for name, values in arrays.items():
         kind = _arrow_type(values.dtype)
@@ -123,7 +123,7 @@ def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
 
 
 def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values without their dictionary, and texts in a type that Arrow computes on."""
+    """Return values without a dictionary, and texts in a type that Arrow's functions accept."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         parts = [
@@ -135,20 +135,20 @@ def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def is_view(kind: pa.DataType) -> bool:
-    """Return True if it is a type of text that Arrow has few functions for."""
+    """Return True for a text type that few of Arrow's functions accept."""
     return bool(pa.types.is_string_view(kind))
 
 
 def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
-    """The values of a column as float64, shape (n,), by its kind; NaN for a missing value.
+    """Return the values of a column as float64, shape (n,), by its kind; NaN for a missing value.
 
     Args:
         values: as stored.
-        column: its kind.
-        words: takes the texts by the numbers that stand for them, at most ``MOST_WORDS``.
+        column: name and kind of the column.
+        words: dict to which texts are added by code, at most ``MOST_WORDS``.
 
     Raises:
-        UnfitError: a value is not of the kind.
+        UnfitError: a value does not have the column's kind.
     """
     kind = values.type
     if pa.types.is_null(kind):
@@ -176,13 +176,13 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
 
 
 def _floats(values: pa.ChunkedArray) -> Array:
-    """Numbers as float64."""
+    """Return numbers as float64."""
     made = values.cast(pa.float64(), safe=False)
     return np.array(made.to_numpy(), dtype=np.float64)
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values of any type as texts: whole numbers without a point, whatever type they were stored in."""
+    """Return values of any type as texts; whole numbers have no decimal point, even if stored as floats."""
     kind = values.type
     if is_text(kind):
         return values
@@ -196,7 +196,7 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
-    """Return the numbers of texts; NaN for a null and for an empty text."""
+    """Return the codes of texts; NaN for a null and for an empty text."""
     known, codes = _coded(texts)
     numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
     if words is not None and len(words) < MOST_WORDS:
@@ -205,9 +205,9 @@ def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array
 
 
 def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Different texts, and the place of each row's among them, or their number for a null.
+    """Return the distinct texts, and the index of each row's text; the index of a null is their number.
 
-    A dictionary stays one: texts that are few and long would take gigabytes row by row.
+    A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
     """
     stored = pa.types.is_dictionary(texts.type) and not is_view(texts.type.value_type)
     coded = texts if stored else without_dictionary(texts).dictionary_encode()
@@ -216,13 +216,13 @@ def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
     if not stored:
         return encoded.dictionary.to_pylist(), codes
     used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary)))
-    place = np.full(len(encoded.dictionary) + 1, len(used))  # the last is that of a null
+    place = np.full(len(encoded.dictionary) + 1, len(used))  # the last index is for nulls
     place[used] = np.arange(len(used))
     return encoded.dictionary.take(pa.array(used)).to_pylist(), place[codes]
 
 
 def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
-    """Texts as numbers, categories of numbers, booleans or times."""
+    """Parse texts as numbers, categories of numbers, booleans or times."""
     stored, codes = _coded(values)
     known = pc.utf8_trim_whitespace(pa.array(stored, pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
@@ -239,7 +239,7 @@ def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
 
 
 def _parsed(text: str, kind: str) -> float | None:
-    """One text as a value of a kind, or None."""
+    """Parse one text as a value of a kind; None if it cannot be."""
     if kind == "boolean":
         return _TRUTH.get(text.lower())
     if kind == "datetime":
@@ -252,12 +252,12 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        # A category whose values were numbers in training may have a new value that is text: it is unseen.
+        # A category with numbers in training may have a new value that is text, and counts as unseen.
         return number_of(text) if kind == "category" else None
 
 
 def _seconds(values: pa.ChunkedArray) -> Array:
-    """Dates and times as seconds since 1970 in UTC: the same number from every unit that holds the time."""
+    """Return dates and times as seconds since 1970 in UTC, independent of the stored unit."""
     kind = values.type
     if pa.types.is_date32(kind):
         values, units = values.cast(pa.int32()), None
@@ -282,19 +282,19 @@ def _seconds(values: pa.ChunkedArray) -> Array:
 
 
 def _dates_in_digits(numbers: Array) -> Array:
-    """Mask of the numbers that are days in digits, such as 20260314: as seconds they would be a day in August 1970."""
+    """Return a mask of days in digits, such as 20260314, which as seconds would be a day in August 1970."""
     days = np.where((numbers >= 1900_01_01) & (numbers <= 2100_12_31) & (numbers % 1 == 0), numbers, 0).astype(np.int64)
     month, day = days // 100 % 100, days % 100
     return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
 
 
-# ------------------------------------------------------------------------------------------------- whatever is a table
+# --------------------------------------------------------------------------------------------------- tables in memory
 
 
 def is_table(value: Any) -> bool:
     """Return True if a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
     if isinstance(value, Mapping):
-        return not hasattr(value, "shape")  # as a sparse matrix of SciPy has, which is a dict too
+        return not hasattr(value, "shape")  # SciPy's sparse matrices are mappings, too, but have a shape
     if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
         return True
     if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
@@ -303,17 +303,17 @@ def is_table(value: Any) -> bool:
 
 
 def is_dask_array(value: Any) -> bool:
-    """Return True if it is a Dask array, without the import of Dask, which takes a quarter of a second."""
+    """Return True for a Dask array, without importing Dask, which takes a quarter of a second."""
     return any((kind.__module__, kind.__name__) == ("dask.array.core", "Array") for kind in type(value).__mro__)
 
 
 def is_dask_frame(value: Any) -> bool:
-    """Return True if it is a Dask DataFrame."""
+    """Return True for a Dask DataFrame."""
     return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
 
 
 def is_mixed(value: Any) -> bool:
-    """Return True if a table or array in memory holds anything but plain numbers: text, dates, some booleans."""
+    """Return True if a table or array in memory has values other than plain numbers: text, dates, some booleans."""
     if is_table(value):
         if isinstance(value, Mapping | list | tuple) or is_series(value):
             return True
@@ -340,7 +340,7 @@ _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.
 
 
 def is_series(value: Any) -> bool:
-    """Return True if it is one column of pandas or polars, which is a table by its interface alone."""
+    """Return True for a Series of pandas or polars, which has a table's interface but is one column."""
     return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
 
 
@@ -350,22 +350,22 @@ def _has_objects(frame: Any) -> bool:
 
 
 def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
-    """Make an Arrow table of whatever holds rows in memory.
+    """Return rows in memory as an Arrow table.
 
     Args:
         value: a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
             as dicts, or an array (n, d) of any dtype, or rows as lists.
-        names: of the columns, for arrays and lists; f0, f1, ... by default.
+        names: names of the columns, for arrays and lists; f0, f1, ... by default.
 
     Raises:
-        DataError: columns of different lengths, or of one name.
+        DataError: columns differ in length, or two have the same name.
     """
     if isinstance(value, pa.Table | pa.RecordBatch):
         require_distinct_names(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
         if is_series(value):
-            raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
+            raise ValueError("a Series is one column, or one row; series.to_frame().T makes a table of a row")
         if type(value).__module__.partition(".")[0] == "pandas":
             require_distinct_names([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
@@ -408,10 +408,10 @@ def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _column(values: Any) -> Any:
-    """Values of one column as Arrow holds them; texts where they are of several types."""
+    """Return values of one column for Arrow; texts if their types differ."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
         values = values.astype(object)
-    if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # of pandas, which Arrow does not know
+    if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
         values = np.asarray(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
@@ -422,20 +422,20 @@ def _column(values: Any) -> Any:
 
 
 def _word(value: Any) -> str | None:
-    """One of several types of values as text, or None where it is missing."""
+    """Return a value of a mixed column as text, or None if missing."""
     if value is None or value != value or type(value).__name__ == "NAType":
         return None
     if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
         raise TypeError(f"a value is a {type(value).__name__}")
     if isinstance(value, bool | np.bool_):
-        return str(value).lower()  # as Arrow writes those of a column
+        return str(value).lower()  # as Arrow formats a column's values
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
 
 
 def require_distinct_names(names: Sequence[str], where: str = "the table") -> None:
-    """Raises an error where two columns have one name."""
+    """Raise DataError if two columns have the same name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"Two columns are called {twice[0]!r}.",

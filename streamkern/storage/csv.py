@@ -1,4 +1,4 @@
-"""Text tables as a Source: one pass finds the beginnings of records, the types of columns, and their widths."""
+"""Text tables as a Source: one pass finds where records begin, and types and widths of columns."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ BLOCK_BYTES = 4 << 20
 """Bytes of text in a chunk."""
 
 COLUMN_BYTES = 10_000
-"""Bytes that Arrow's parser takes for each column, however few rows there are; 9,500 measured for 10⁶ columns."""
+"""Bytes of Arrow's parser for each column, for any number of rows; 9,500 measured for 10⁶ columns."""
 
-_COPIES = 8  # of a block: the longest record, its text, and its columns
+_COPIES = 8  # copies of a block in memory: the longest record, its text, and its columns
 _DELIMITERS, _LINE = ",\t;|", b"\n"
 _NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 
 
 class NoRowsError(DataError):
-    """A text table has a header and nothing else, so that no column has a type."""
+    """Error for a text table with a header but no rows, so that columns have no types."""
 
 
 class CsvSource(TableSource):
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
-    Opening reads the text once: it has no metadata. Whole numbers come in the narrowest dtype that holds every feature,
-    decimals, and columns some of whose values are missing, as float64.
+    Opening reads the text once, since it has no metadata. Features have the narrowest dtype that holds all whole
+    numbers, or float64 if there are decimals or missing values.
 
     Args:
         file: the file; ``.gz`` is read decompressed.
         request: the columns to use.
         header: whether the first record names the columns; else they are called f0, f1, ...
-        memory: bytes that the process may hold, which bound the text that is read at a time; half of the machine's by
+        memory: memory limit of the process in bytes, which bounds the text read at once; half of the machine's by
             default.
 
     Raises:
-        StorageError: it does not parse.
+        StorageError: the text cannot be parsed.
         DataError: columns that cannot be features or target; a quote that is not closed, a record with more or fewer
-            fields than columns, a NUL byte, or a number that no float64 holds, by its line or row.
-        PlanRefusedError: it has more columns than the memory allows.
+            fields than columns, a NUL byte, or a number outside float64; the message names line or row.
+        PlanRefusedError: there are too many columns for ``memory``.
     """
 
     def __init__(self, file: TableFile, request: Request, header: bool = True, memory: int | None = None) -> None:
@@ -91,7 +91,7 @@ class CsvSource(TableSource):
                 if c.kind == "category" and (c.text or not isinstance(request.schema, Schema)) and n in self._names
             }
             if wanted is not None and not set(wanted) <= set(self._names):
-                wanted = None  # which is missing is for the chooser to say
+                wanted = None  # choose_columns reports missing names
             for begin, line, text in self._blocks(start, first_line):
                 check()
                 table = self._parse(text, as_text, wanted, line)
@@ -113,7 +113,7 @@ class CsvSource(TableSource):
         lossy.refuse(types)
         for name in set(self._names) - set(request.targets):
             if pa.types.is_null(types[name]):
-                types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
+                types[name] = pa.float64()  # a column without values counts as numbers
         if not spans:
             raise NoRowsError(
                 "the file has no row",
@@ -124,7 +124,7 @@ class CsvSource(TableSource):
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         gaps = {name: name in missing for name in types}
         fields = fields_of(types, file.path, missing=gaps)
-        # Excluded columns have not been parsed.
+        # The first pass did not parse excluded columns.
         request = replace(
             request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
         )
@@ -151,24 +151,24 @@ class CsvSource(TableSource):
         self._types |= {column.name: pa.string() for column in schema.columns if column.text}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Values with empty texts as nulls."""
+        """Return values with empty texts as nulls."""
         if not pa.types.is_string(values.type):
             return values
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         check_chunk(chunk, self.bounds)
-        with self._file.explaining("the text that was there when it was opened"):
+        with self._file.explaining("the same text as when the file was opened"):
             types = {name: self._types[name] for name in names}
-            # Without a column to read, all are: one gives the number of rows.
+            # Arrow reads all columns if given none: one is enough for the number of rows.
             table = self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
-        for name in set(self._roles.targets) & set(names):  # an empty field is a missing label
+        for name in set(self._roles.targets) & set(names):  # an empty field of the target is a missing label
             at = table.schema.get_field_index(name)
             table = table.set_column(at, name, self._given(table.column(at)))
         return table
 
     def _decoded(self) -> tuple[int, int]:
-        """The text, the parser's copy of it with the ends of its fields, and the columns in use."""
+        """Bytes of the text, the parser's copy with ends of fields, and the columns in use."""
         rows = max(1, self._most_rows())
         size = max((size for _, size in self._spans), default=0)
         texts = size if self.target is not None and self.target.dtype == object else 0
@@ -181,7 +181,7 @@ class CsvSource(TableSource):
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 
     def _head(self, header: bool) -> tuple[list[str], str, int, int]:
-        """Names of the columns, the delimiter, and the byte and line where the first record of data begins."""
+        """Return the names of the columns, the delimiter, and the byte and line where the first row begins."""
         with self._file.open() as stream:
             any_of = _DELIMITERS.encode()
             _, _, text = next(blocks(stream, 0, 1, any_of, self._block_bytes, self._file.path), (0, 1, b""))
@@ -202,14 +202,14 @@ class CsvSource(TableSource):
         return names, delimiter, end if header else mark, 1 + line.count("\n") if header else 1
 
     def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
-        """(offset, line, text) of whole records."""
+        """Yield (offset, line, text) of whole records."""
         with self._file.open() as stream:
             yield from blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
 
     def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
     ) -> pa.Table:
-        """Columns of records; a wrong number of fields is an error that names the line, if the first is known."""
+        """Parse columns of records; an error for a wrong number of fields names the line, if ``line`` is given."""
         ragged: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -234,25 +234,25 @@ class CsvSource(TableSource):
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
                 where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
                 expected=f"{row.expected_columns} fields, with {self._delimiter!r} between them",
-                remedy="correct the line; a field that holds the delimiter stands in quotes",
+                remedy="correct the line; a field with the delimiter must be quoted",
             ) from error
 
 
 @dataclass
 class _Lossy:
-    """Finds values that float64 does not hold: beyond its range, and whole numbers of a target that it would round.
+    """Find values that float64 cannot represent: out of range, or whole numbers of a target that would be rounded.
 
     Args:
         path: the file in words.
-        targets: columns whose whole numbers stand for something, such as labels or ids.
+        targets: columns whose whole numbers are identifiers, such as labels or ids.
     """
 
     path: str
     targets: Sequence[str]
-    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # by column: the first row, and its text
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # first bad row of each column, and its text
 
     def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.Table]) -> None:
-        """Look at some rows of a column; ``first`` is the number of the first, ``as_written()`` has their texts."""
+        """Check some rows of a column; ``first`` is the first row's number, ``as_written()`` returns their texts."""
         if name in self.found or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
             return
         numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
@@ -266,13 +266,13 @@ class _Lossy:
                 return
 
     def refuse(self, types: dict[str, pa.DataType]) -> None:
-        """Raises DataError if a column of numbers holds such a value; a column of text keeps it as it is."""
+        """Raise DataError if a column of numbers has such a value; text columns keep it."""
         for name, (row, text) in self.found.items():
             if pa.types.is_floating(types[name]):
                 raise DataError(
                     f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
                     where=self.path,
-                    expected="numbers up to 1.8e308; and whole numbers up to 2⁵³ where they are labels or ids",
+                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
                     remedy="correct the value or leave it empty; put a letter before an id of many digits",
                 )
 
@@ -287,7 +287,7 @@ def _is_lossy(text: str) -> bool:
 
 
 def _line_of(record: bytes, text: bytes) -> int:
-    """Line number of a record that is a whole line of a text; 0 if it is not there."""
+    """Return the line number of a record that is a whole line of a text; 0 if absent."""
     at = text.find(record)
     while at > 0:
         after = text[at + len(record) : at + len(record) + 1]
@@ -298,12 +298,12 @@ def _line_of(record: bytes, text: bytes) -> int:
 
 
 def shortened(text: Any) -> str:
-    """A text for a message: its beginning, if it is long."""
+    """Shorten a text for a message."""
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """A type that holds values of both; text holds all."""
+    """Return a type for values of both types; text in the last resort."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

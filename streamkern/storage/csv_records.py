@@ -1,8 +1,7 @@
-"""The ends of records of a text table, and errors in its quotes.
+"""Search for the ends of records in a text table, and for errors in quotes.
 
-As Arrow's parser has it: a quote opens a quoted field only at the field's beginning, so that the inch mark in
-``5" pipe`` is a letter; inside, a quote is doubled, and the one that closes the field is followed by a delimiter or a
-line end.
+The rules are those of Arrow's parser: a quote opens a quoted field only at the field's beginning, so that the inch mark
+in ``5" pipe`` is a character; inside, quotes are doubled, and the closing quote is followed by a delimiter or line end.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from streamkern.errors import DataError
 from streamkern.memory import format_bytes
 
 LONGEST = 4
-"""Blocks that one record may take: beyond, a quote has not been closed, or the file is no table of lines."""
+"""Most blocks in one record. A longer record means an unclosed quote, or a file without lines."""
 
 _QUOTE, _LINE, _LINE_ENDS = ord('"'), b"\n", b"\r\n"
 
@@ -30,8 +29,8 @@ def blocks(
     Args:
         stream: the text.
         start: byte at which the first record begins.
-        line: its line, from 1.
-        delimiters: bytes any of which may stand between fields.
+        line: line of the first record, from 1.
+        delimiters: bytes that may separate fields.
         block_bytes: bytes of a block; a record has at most ``LONGEST`` times as many.
         path: the file in words.
 
@@ -73,12 +72,12 @@ def blocks(
 
 
 def last_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
-    """Return where the last whole record of a text ends, or 0; and where a quote opens that is not closed, or None.
+    """Return the end of the last whole record of a text, or 0; and the position of an unclosed quote, or None.
 
     Args:
         text: begins with a record.
-        delimiters: bytes any of which may stand between fields.
-        line: of its beginning.
+        delimiters: bytes that may separate fields.
+        line: line number of the text's beginning.
         path: the file in words.
 
     Raises:
@@ -96,7 +95,7 @@ def last_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int,
 
 
 def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bool:
-    """Return True if every second quote opens a field and the others close it: counting quotes shows the inside."""
+    """Return True if quotes alternately open and close fields, so that counting them is enough."""
     around = np.zeros(256, dtype=bool)
     around[list(delimiters + _LINE_ENDS)] = True
     adjacent = np.diff(quotes) == 1
@@ -110,7 +109,7 @@ def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bo
 
 
 def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
-    """As ``last_end``, for quotes that are letters in some fields."""
+    """Return ``last_end`` for a text in which some quotes are plain characters."""
     between = delimiters + _LINE_ENDS
     opening = re.compile(rb"(?:\A|(?<=[" + re.escape(between) + rb']))"')
     end = at = 0
@@ -138,7 +137,7 @@ def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -
 
 
 def first_end(text: bytes, delimiters: bytes, path: str) -> int:
-    """Return where the first record of a text ends: after a line end outside quotes, else at the end of the text.
+    """Return the end of the first record of a text: after a line end outside quotes, else the end of the text.
 
     Raises:
         DataError: a quote is closed in the middle of text.

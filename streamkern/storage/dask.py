@@ -20,9 +20,9 @@ from streamkern.types import Array, Rows
 
 
 class DaskArraySource(Source):
-    """Rows of a Dask array, chunked along the first axis as it is.
+    """Rows of a Dask array, in its own chunks along the first axis.
 
-    A read computes one row block in the calling thread: parallelism belongs to the caller.
+    A read computes one row block in the calling thread, since the caller already works in parallel.
 
     Args:
         X: features, shape (n, ...), at least two axes; rows are flattened.
@@ -31,7 +31,7 @@ class DaskArraySource(Source):
         target_name: name of the target.
 
     Raises:
-        DataError: a dtype or shape that cannot be rows, or X and y of different lengths.
+        DataError: the dtype or shape cannot be used as rows, or X and y have different lengths.
         UsageError: chunk sizes are unknown, or ``columns`` does not name every feature once.
     """
 
@@ -91,7 +91,7 @@ class DaskArraySource(Source):
             return np.asarray(array.blocks[self._blocks[chunk]].compute(scheduler="synchronous"))
         except MemoryError:
             raise
-        except Exception as error:  # the graph is the user's: anything can come out of it
+        except Exception as error:  # the user's graph may raise anything
             raise StorageError(
                 f"computing a block failed: {type(error).__name__}: {error}",
                 where=self.where(chunk),
@@ -101,7 +101,7 @@ class DaskArraySource(Source):
 
 
 def require_known(array: da.Array, name: str) -> None:
-    """Raises UsageError if the array does not know how many rows its chunks have."""
+    """Raise UsageError if an array's chunk sizes are unknown."""
     if any(math.isnan(size) for size in array.shape):
         raise UsageError(
             f"the Dask array {name} does not know its chunk sizes",
@@ -112,17 +112,17 @@ def require_known(array: da.Array, name: str) -> None:
 
 
 def dask_frame(frame: Any, request: Request) -> FrameSource:
-    """Rows of a Dask frame, a partition a chunk. Lengths of partitions are counted once, by computing them.
+    """Open a Dask frame with one partition as a chunk. All partitions are computed once to count their rows.
 
     Raises:
-        StorageError: the frame does not compute.
+        StorageError: computing the frame failed.
         DataError: columns that cannot be features or target.
     """
     try:
         lengths = frame.map_partitions(len).compute(scheduler="synchronous")
     except MemoryError:
         raise
-    except Exception as error:  # as above
+    except Exception as error:  # the graph may raise anything
         raise StorageError(
             f"computing the frame failed: {type(error).__name__}: {error}",
             where="Dask frame",
@@ -131,7 +131,7 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    # Without a value, a column of objects has no recognisable type.
+    # A column of objects without values has no recognisable type.
     return FrameSource(pieces, [int(n) for n in lengths], frame._meta_nonempty[:1], request, name, frame._name)
 
 

@@ -7,23 +7,23 @@ from collections import Counter
 from dataclasses import dataclass
 
 DISTINCT = 1000
-"""Different values up to which they are counted."""
+"""Most distinct values that are counted."""
 
 _SHORT = 60
 
 End = tuple[float, str]
-"""A value by which ends are found, and the text: its length for text, 0 for what sorts as it is written."""
+"""Sort key and text of a value; the key is the length of a text, or 0 if the text itself sorts correctly."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """Rows of a column; adds.
+    """Description of a column's rows; adds.
 
     Args:
         missing: rows without a value.
-        counts: rows of each value, long ones as ``key`` makes them; None where there are too many.
-        low: shortest text, or lowest of other values; None without values, or where they have no order.
-        high: longest text, or highest.
+        counts: rows of each value, with long values shortened by ``key``; None if there are too many.
+        low: shortest text, or lowest other value; None without values, or without an order.
+        high: longest text, or highest other value.
     """
 
     missing: int
@@ -44,12 +44,12 @@ class Described:
 
 
 def key(text: str) -> str:
-    """A text, or the key of a long one: its beginning, and a digest after a line end."""
+    """Return a text, or for a long text its beginning, a line end, and a digest."""
     if len(text) <= _SHORT:
         return text
     return f"{text[:_SHORT]}...\n{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def shown(made: str) -> str:
-    """A key as people may read it: of a long text its beginning."""
+    """Return a key's text for display; of a long text the beginning."""
     return made.partition("...\n")[0] + "..." if len(made) > _SHORT else made

@@ -1,4 +1,4 @@
-"""Files and JSON from outside, read within bounds: regular files of a bounded size, JSON of a bounded depth."""
+"""Bounded reading of untrusted files and JSON: regular files of limited size, JSON of limited size and depth."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from streamkern.errors import StorageError
 from streamkern.types import Array
 
 LARGEST_JSON = 64 << 20
-"""Bytes of a JSON document that is read."""
+"""Most bytes of a JSON document."""
 
 MOST_BRACKETS = 400_000
-"""Lists and objects of a JSON document that is read. Each costs Python a microsecond and some sixty bytes."""
+"""Most lists and objects of a JSON document. Each costs Python a microsecond and some sixty bytes."""
 
 MOST_VALUES, MOST_NAMES = 1_500_000, 300_000
 """Commas and colons of a JSON document that is read: each value costs a tenth of a microsecond and more to parse and
 to compare with its checksum, and a name ten times that."""
 
 DEEPEST_JSON = 200
-"""Lists and objects inside one another of a JSON document that is read."""
+"""Deepest nesting of lists and objects in a JSON document."""
 
 _REST = bytes(set(range(256)) - set(b'[]{}"'))
 
@@ -35,7 +35,7 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
 
     Args:
         path: the file.
-        most: bytes that it may have. A larger file is not read.
+        most: largest size in bytes; a larger file is not read.
         links: whether the file may be a symbolic link.
 
     Raises:
@@ -43,7 +43,7 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
         OSError: the file cannot be read.
         StorageError: it is a FIFO, a device, a socket, a directory or a symbolic link, or has more bytes.
     """
-    # The first look keeps devices from being opened, which can have effects; the second is of the file that is read.
+    # The first check avoids opening devices, which can have effects; the second is of the opened file.
     _require_regular(path, os.stat(path, follow_symlinks=links))
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     with open(handle, "rb") as file:
@@ -51,11 +51,11 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
         _require_regular(path, found)
         if found.st_size > most:
             raise _too_large(path, found.st_size, most)
-        return file.read(found.st_size)  # Python allocates as many bytes as requested: never the bound
+        return file.read(found.st_size)  # Python allocates the requested bytes, so never request the limit
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return size of a file and time of its last change in ns. A copy, a new name or other rights keep both."""
+    """Return size and time of the last change in ns; a copy, a new name or new permissions keep both."""
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns]
 
@@ -73,7 +73,7 @@ def natural(path: str) -> list[Any]:
 
 
 def nothing_here(where: str, expected: str) -> StorageError:
-    """The error for a local path at which there is nothing."""
+    """Return the error for a local path that does not exist."""
     return StorageError(
         "there is nothing at this path",
         where=where,
@@ -83,7 +83,7 @@ def nothing_here(where: str, expected: str) -> StorageError:
 
 
 def changed(where: str) -> StorageError:
-    """The error for data that were replaced while they were in use."""
+    """Return the error for data that were replaced while in use."""
     return StorageError(
         "the data have changed since they were opened",
         where=where,
@@ -93,11 +93,11 @@ def changed(where: str) -> StorageError:
 
 
 def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
-    """Raise StorageError unless there is a regular file of at most so many bytes, a directory, or nothing."""
+    """Raise StorageError unless the path is a regular file of at most ``most`` bytes, a directory, or absent."""
     try:
         found = os.stat(path)
     except OSError:
-        return  # the reader of the file reports it
+        return  # reading the file reports the error
     if stat.S_ISDIR(found.st_mode):
         return
     _require_regular(path, found)
@@ -132,7 +132,7 @@ def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> Non
 
 
 def read_json_file(path: Path) -> Any:
-    """Return the content of a JSON file; see ``read_file`` and ``parse_json`` for the files that are refused."""
+    """Return the content of a JSON file; ``read_file`` and ``parse_json`` state which files are refused."""
     return parse_json(read_file(path, LARGEST_JSON), str(path))
 
 
@@ -167,12 +167,12 @@ def require_modest_json(data: bytes, where: str) -> None:
 
 
 def _brackets(data: bytes) -> Array:
-    """The brackets of a JSON text that are outside of strings, without a Python object for each string."""
+    """Return the brackets of a JSON text outside strings, without creating a Python object for each string."""
     text = data.translate(None, _REST)
     if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
-        text = text.replace(b'"', b"")  # all of them would not be too many or too deep
+        text = text.replace(b'"', b"")  # even with those in strings there are not too many
     elif b"\\" in data:
-        # Pairs are removed from the left, so that of an odd run the backslash before a quotation mark remains.
+        # Pairs are removed from the left, so that an odd run leaves the backslash before a quotation mark.
         text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
     codes = np.frombuffer(text, dtype=np.uint8)
     quote = codes == ord('"')

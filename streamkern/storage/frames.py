@@ -1,4 +1,4 @@
-"""Whole chunks as `write_zarr` writes them, decoded into their rows without the copies of zarr's pipeline."""
+"""Decoding of whole chunks in `write_zarr`'s layout, without the copies of zarr's pipeline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
 
 @dataclass(frozen=True)
 class WholeChunks:
-    """Chunks of whole rows, each one Blosc frame of little-endian numbers, with a CRC-32C after it or without.
+    """Chunks of whole rows: each is one Blosc frame of little-endian numbers, optionally followed by a CRC-32C.
 
     Attributes:
-        shape: of a decoded chunk.
-        dtype: of its numbers.
+        shape: shape of a decoded chunk.
+        dtype: dtype of the numbers.
         checksum: whether a CRC-32C follows each frame.
     """
 
@@ -33,7 +33,7 @@ class WholeChunks:
 
     @classmethod
     def of(cls, array: zarr.Array[Any]) -> WholeChunks | None:
-        """Return how the chunks of an array are decoded; None where they have another layout, which zarr decodes."""
+        """Return the decoder of an array's chunks; None for other layouts, which zarr decodes."""
         metadata = array.metadata.to_dict()
         codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
         dtype, names = np.dtype(array.dtype), [codec["name"] for codec in codecs]
@@ -48,7 +48,7 @@ class WholeChunks:
         """Return the rows of a stored chunk.
 
         Raises:
-            ValueError: the frame is not that of such a chunk.
+            ValueError: the frame's sizes do not fit the chunk.
             RuntimeError: the checksum or the frame is wrong.
         """
         frame = memoryview(CRC32C(location="end").decode(stored) if self.checksum else stored)

@@ -1,4 +1,4 @@
-"""HDF5 files, through h5py where it is installed."""
+"""HDF5 files as a Source, read by the optional h5py."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Hdf5Array:
     read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Bytes of a read: none, but once those of a stored chunk, because HDF5 reads for one thread at a time.
+        """Bytes of a stored chunk, once for all threads, because HDF5 serves one thread at a time.
 
-        The compressed chunk, and two buffers that decompression changes between.
+        Counted are the compressed chunk and two buffers for decompression.
         """
         if self._chunk is None:
             return 0, 0
@@ -59,12 +59,12 @@ def _opened(file: TableFile) -> Iterator[Any]:
 
 
 def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
-    """The datasets of a file by their names, groups with a slash between.
+    """Open the datasets of a file, named as ``group/dataset``.
 
     Raises:
         UsageError: h5py is not installed.
-        StorageError: it is no HDF5 file.
-        DataError: datasets that cannot be features or target.
+        StorageError: the file is not an HDF5 file.
+        DataError: datasets cannot be features or target.
     """
     try:
         import h5py

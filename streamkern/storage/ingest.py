@@ -1,6 +1,6 @@
-"""Any table to the training layout: compact, checked, shuffled on request, complete or absent.
+"""Conversion of any table to the training layout: compact, checksummed, optionally shuffled, complete or absent.
 
-Everything is made in a directory next to the target, which records the progress; the target appears by one rename.
+Files are written to a directory next to the target, which records progress; the target appears by one rename.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ U = TypeVar("U")
 
 FORMATS = ("zarr", "parquet")
 PART_CHUNKS = 64
-"""Row groups in a parquet file: about 256 MiB, which an interruption loses at most."""
+"""Row groups in a parquet file: about 256 MiB, the most that an interruption loses."""
 
 OVERHEAD, THREAD = 48 << 20, 24 << 20
-"""Bytes of decoders and codecs once they are in use, and those that every thread keeps of its own."""
+"""Bytes of decoders and codecs after their first use, and bytes that each thread keeps."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the activity, rows done, and rows in all."""
@@ -58,14 +58,14 @@ class Ingested:
     """Result of an ingest.
 
     Attributes:
-        path: where.
+        path: path of the data set.
         rows: rows.
         n_features: width of a row.
         dtype: stored dtype of the features.
         target: name of the target, or None.
         shuffled: whether the rows are in a random order.
-        seconds: how long it took.
-        kept: rows written by an earlier, interrupted ingest; all, if the target existed already.
+        seconds: duration in seconds.
+        kept: rows written by an earlier, interrupted ingest; all rows, if the target existed already.
         decoded_bytes: bytes of all rows as stored in memory.
         stored_bytes: bytes on disk.
     """
@@ -116,32 +116,32 @@ def ingest(
 ) -> Ingested:
     """Write the rows of any supported tables in the training layout.
 
-    zarr: version 3, chunks of about 4 MiB, compressed, a CRC-32C each. parquet: a directory of files of one
+    zarr: version 3, compressed chunks of about 4 MiB, each with a CRC-32C. parquet: a directory of files of one
     fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
     completion, it does nothing.
 
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
             arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
-        path: a local directory to create; or the URL of a store, for zarr, which is written to the local disk below
-            TMPDIR first, and then sent.
+        path: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
+            disk below TMPDIR, and then uploaded.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
         shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
         seed: seed of the order, which depends on the seed and the order of the sources only.
-        format: ``zarr`` or ``parquet``; by the ending of ``path`` if not given.
+        format: ``zarr`` or ``parquet``; by default from the ending of ``path``.
         dtype: store features in this dtype; unchanged by default. Integers must keep their values.
         shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
-        compression: of zarr: ``fast`` decodes fastest; ``small`` takes less room, and several times longer to decode.
-        keep_bits: round features that are floats to so many bits after the leading one, so that they take less room;
-            exact by default. A value changes by at most 2^-(keep_bits + 1) of itself.
+        compression: for zarr: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
+        keep_bits: round float features to this many bits after the leading one, to save space; exact by default. The
+            relative change of a value is at most 2^-(keep_bits + 1).
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
-        threads: chunks decoded, and pieces written, side by side.
+        threads: chunks decoded, and pieces written, concurrently.
         header: whether the first line of a text table names its columns.
         missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
-        schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
-            ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
+        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
+            ``number``, ``category``, ``boolean`` and ``datetime``. They are stored with the data.
         exclude: columns to leave out.
         overwrite: replace an existing dataset of this layout.
         storage_options: for fsspec.
@@ -150,10 +150,10 @@ def ingest(
 
     Raises:
         UsageError: parameters that contradict each other.
-        PlanRefusedError: the memory is too little for one chunk of a source.
+        PlanRefusedError: ``memory`` is too small for one chunk of a source.
         MemoryLimitError: the process exceeded its budget; finished parts are kept.
         StorageError: a source cannot be read, ``path`` exists already, or the disk is full.
-        DataError: rows that cannot be stored.
+        DataError: rows cannot be stored.
         BusyError: another process writes to ``path``.
     """
     began = time.perf_counter()
@@ -219,7 +219,7 @@ def ingest(
             job.work.clear()
             made = job.result(began, kept=job.n)
             return made if store is None else replace(made, path=store.send())
-        if store is not None:  # of other rows or options
+        if store is not None:  # made from other rows or options
             shutil.rmtree(place, ignore_errors=True)
         if os.path.lexists(place) and not (overwrite and present is not None):
             raise existing(str(place), overwrite, "an earlier result of ingest")
@@ -231,7 +231,7 @@ def ingest(
 
 
 class _Job:
-    """One ingest: its workspace holds ``runs``, where rows are shuffled by way of the disk, and ``data``."""
+    """One ingest. Its workspace has the folders ``data`` and, if rows are shuffled on disk, ``runs``."""
 
     def __init__(
         self,
@@ -251,17 +251,17 @@ class _Job:
         self._piece_rows = rows_per_chunk(source.n_features * dtype.itemsize)
 
     def run(self, budget: int) -> int:
-        """Make the dataset; gives the rows that were kept from an earlier attempt."""
+        """Write the dataset; return the number of rows kept from an earlier attempt."""
         row = self.source.n_features * self.dtype.itemsize
         as_read, rows = self.source.reading(), int(np.diff(self.source.bounds).max(initial=0))
-        kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # of a row's target and weight
+        kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # bytes of a row's target and weight
         chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
         shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
         readers = min(self.threads, len(self.source.bounds) - 1)
-        # Chunks being read, and one whose rows go into pieces; pieces, and their encoded bytes.
+        # Chunks being read, and one being copied into pieces; pieces, and their encoded bytes.
         reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
-        # Rows that are shuffled are all read before the first is written.
-        # Floats that do not repeat are as long when encoded, and once more with their checksum.
+        # When shuffling, all rows are read before the first is written.
+        # Floats without repetitions do not shrink when encoded, and are copied once more with their checksum.
         writing, encoding = (self.threads + 1) * max(shard, piece), 2 * self.threads * piece
         side = max(reading, 3 * writing + encoding) if self._shuffled else reading + 2 * writing + encoding
         runs = SortedRuns(
@@ -292,7 +292,7 @@ class _Job:
             return max(kept, self._write(runs, held, pieces, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
-        """The summary."""
+        """Return the summary."""
         y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
         outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
         stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
@@ -310,7 +310,7 @@ class _Job:
         )
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
-        """All rows, where memory holds them: then none is written to temporary files."""
+        """Return all rows in memory, if they fit, so that no temporary files are needed."""
         run, bounds = runs.empty(self.n), self.source.bounds
         chunks = range(len(bounds) - 1)
         for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
@@ -319,7 +319,7 @@ class _Job:
         return run
 
     def _scatter(self, runs: SortedRuns, held: int, pool: ThreadPoolExecutor) -> int:
-        """Write the rows that are not in runs yet as runs of at most ``held``; gives how many were there."""
+        """Write the remaining rows as runs of at most ``held``; return how many rows were already in runs."""
         done, bounds = runs.done, self.source.bounds
         groups: list[range] = []
         first = int(np.searchsorted(bounds, done))
@@ -341,7 +341,7 @@ class _Job:
     def _write(
         self, runs: SortedRuns, held: int, pieces: int, pool: ThreadPoolExecutor, run: SortedRun | None = None
     ) -> int:
-        """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
+        """Write the remaining pieces, and commit the data set; return how many rows were already written."""
         group = self._zarr() if self.record["format"] == "zarr" else None
         size = self._piece_rows if group is None else group.piece_rows
         start: int = min(pieces * size * (PART_CHUNKS if group is None else 1), self.n)
@@ -367,7 +367,7 @@ class _Job:
         return start
 
     def _words(self) -> dict[str, list[str]]:
-        """Texts of the columns that have few of them, so that names of features and messages can show them."""
+        """Return texts of the columns with few distinct texts, for names of features and messages."""
         found = {}
         for j, column in enumerate(self.source.schema.columns if self.source.schema else ()):
             words = sorted(self.source.words(j).values()) if column.text else []
@@ -384,7 +384,7 @@ class _Job:
     def _pieces(
         self, group: TrainingZarr, blocks: Iterator[Rows], pieces: int, pool: ThreadPoolExecutor
     ) -> Iterator[int]:
-        """Write blocks as chunks or shards; gives the rows of each."""
+        """Write blocks as chunks or shards; yield the number of rows of each."""
 
         def write(item: tuple[int, Rows]) -> int:
             group.write(*item)
@@ -393,7 +393,7 @@ class _Job:
         return self._ordered(pool, write, enumerate(blocks, start=pieces))
 
     def _parts(self, blocks: Iterator[Rows], pieces: int) -> Iterator[int]:
-        """Write blocks as the row groups of parquet files; gives the rows of each file."""
+        """Write blocks as row groups of parquet files; yield the number of rows of each file."""
         y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
         none = Rows(np.empty((0, self.source.n_features), self.dtype), y, None if self.weight is None else np.empty(0))
         while (first := next(blocks, None if pieces else none)) is not None:
@@ -424,14 +424,14 @@ class _Job:
         return Rows(X if bits is None else _rounded(X, bits), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
-        """The rows in stored order from row ``start`` on."""
+        """Yield the rows in stored order from row ``start`` on."""
         bounds = self.source.bounds
         chunks = range(int(np.searchsorted(bounds, start, side="right")) - 1, len(bounds) - 1)
         for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
             yield rows.each(itemgetter(slice(max(0, start - int(bounds[chunk])), None)))
 
     def _ordered(self, pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-        """``work`` on every item, in their order, as many side by side as there are threads."""
+        """Yield results of ``work`` on every item, in order, computed by all threads."""
         if self.threads == 1:
             yield from map(work, items)
             return
@@ -445,10 +445,10 @@ class _Job:
 
 
 def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
-    """Return the format that is written; ``given`` are the options that zarr alone has.
+    """Return the output format; ``given`` are the user's options that only zarr has.
 
     Raises:
-        UsageError: there is no such format, or not for a URL, or not with these options.
+        UsageError: the format is unknown, or not possible for a URL or with these options.
     """
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
@@ -478,10 +478,10 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
-    """Return the number of bits that features are rounded to.
+    """Return the number of bits to which features are rounded.
 
     Raises:
-        UsageError: features of this dtype have no such bits, or are numbers that stand for text.
+        UsageError: features of this dtype cannot be rounded, or are codes of text.
     """
     if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
         most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
@@ -495,7 +495,7 @@ def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
 
 
 def _rounded(X: Array, bits: int) -> Array:
-    """Features (n, d) rounded to ``bits`` bits after the leading one; gaps, and what would overflow, stay."""
+    """Round features (n, d) to ``bits`` bits after the leading one, except missing values and those that overflow."""
     rounded: Array = BitRound(bits).encode(np.ascontiguousarray(X)).view(X.dtype).reshape(X.shape)
     return np.where(np.isfinite(X) & np.isfinite(rounded), rounded, X)
 
@@ -515,10 +515,10 @@ def _require_values(X: Array, source: Source, chunk: int) -> None:
 
 
 def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Features in another dtype.
+    """Return features in another dtype.
 
     Raises:
-        DataError: a value does not fit: another number would come out.
+        DataError: a value would change in this dtype.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         made = X.astype(dtype)
@@ -535,14 +535,14 @@ def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def _renamed(target: Target) -> Target:
-    """The target under a name that an array next to the features can have."""
+    """Return the target, renamed if an array next to the features cannot have its name."""
     name = target.name.rpartition("/")[2]
     name = "target" if name == "X" or "," in name or name[:1] in ("", ".") else name
     return Target(name, target.dtype, target.outputs)
 
 
 def _described(source: Any) -> str:
-    """A source for the record: its path without secrets, or the type of an object."""
+    """Return a source's description for the record: its path without secrets, or an object's type."""
     if isinstance(source, str | os.PathLike):
         return redacted(os.fspath(source))
     return f"{type(source).__module__}.{type(source).__qualname__}"

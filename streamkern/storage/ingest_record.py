@@ -1,4 +1,4 @@
-"""The record that ``ingest`` keeps with a data set: sources, options, and the order of rows."""
+"""The record that ``ingest`` stores with a data set: sources, options, and the order of rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streamkern.storage.files import read_json_file
 from streamkern.storage.schema import Column, Schema
 
 RECORD = "_streamkern.json"
-"""Where a parquet dataset has its record; a zarr group has it among its attributes."""
+"""File of a parquet dataset's record; a zarr group has the record in its attributes."""
 
 
 def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The record that ``ingest`` wrote next to a local data set: sources, options, version. None of any other."""
+    """Return ``ingest``'s record of a local data set: sources, options, version; None for other data."""
     place = Path(os.fspath(path).removeprefix("file://"))
     try:
         if (place / RECORD).exists():
@@ -29,7 +29,7 @@ def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def recorded_schema(record: Mapping[str, Any], columns: Sequence[str] | None) -> Schema | None:
-    """The schema of columns that were those of a table when ``ingest`` stored them as numbers; None of any other."""
+    """Return the schema of the table that ``ingest`` stored as numbers; None for other data."""
     if columns is None:
         return None
     try:
@@ -37,7 +37,7 @@ def recorded_schema(record: Mapping[str, Any], columns: Sequence[str] | None) ->
             return Schema.from_json(record["schema"]).picked(columns)
     except (KeyError, ValueError):
         return None
-    texts = record.get("text", ())  # before 0.2 only text was noted
+    texts = record.get("text", ())  # before 0.2 only text columns were recorded
     if not set(texts) & set(columns):
         return None
     return Schema(tuple(Column(name, "category", True) if name in texts else Column(name) for name in columns))

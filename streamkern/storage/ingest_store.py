@@ -1,4 +1,4 @@
-"""An ingest to a store over a network: made on the local disk, then sent; the mark that completes it goes last."""
+"""Ingest to a remote store: written to the local disk, then uploaded; the completion mark is sent last."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MARKS = "zarr.json"
 
 
 class Sending:
-    """A zarr group in a store, and the place on the local disk where it is made before it is sent.
+    """Upload of a zarr group from its local directory to a store.
 
-    The group's own metadata, which says that it is whole, is the last object that is written; until then it says that
-    it is not, so that what was sent by halves is never read. What was made stays on the disk until all of it is there.
+    The group's metadata are marked incomplete first, and complete by the last object sent, so that a partial upload is
+    never read. Local files are kept until the upload is complete.
 
     Attributes:
-        place: where the group is made: below TMPDIR, by the URL.
+        place: the local directory of the group: below TMPDIR, named after the URL.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None) -> None:
@@ -33,10 +33,10 @@ class Sending:
         self.place = Path(tempfile.gettempdir()) / f"streamkern-ingest-{digest(self._shown)[:16]}" / "data.zarr"
 
     def prepare(self, fingerprint: str, overwrite: bool) -> bool:
-        """Return True if the store has the whole group already.
+        """Return True if the store already has the complete group.
 
         Raises:
-            StorageError: something else is there, and is not to be overwritten.
+            StorageError: the URL has other content, which must not be overwritten.
         """
         marks = self._marks()
         ours = marks.get("ingest", {})
@@ -47,12 +47,12 @@ class Sending:
         raise existing(self._shown, overwrite, "an earlier result of ingest")
 
     def send(self) -> str:
-        """Upload a finished group and remove it from the disk; return the URL, with its secrets hidden."""
+        """Upload a finished group and remove the local files; return the URL with secrets hidden."""
         final = (self.place / _MARKS).read_bytes()
         mine = json.loads(final)["attributes"]["streamkern"]
         theirs, there = self._marks(), {}
         if theirs.get("complete") is not True and theirs.get("ingest") == mine["ingest"]:
-            there = self._store.sizes()  # of an earlier attempt at the same group
+            there = self._store.sizes()  # objects of an earlier attempt at the same group
         files = {path.relative_to(self.place).as_posix(): path for path in self.place.rglob("*") if path.is_file()}
         unfinished = json.loads(final)
         unfinished["attributes"]["streamkern"]["complete"] = False
@@ -68,7 +68,7 @@ class Sending:
         return self._shown
 
     def _marks(self) -> dict[str, Any]:
-        """Attributes of the group; none where it is absent."""
+        """Return the attributes of the group; empty if it is absent."""
         try:
             found = json.loads(self._store.content(_MARKS))["attributes"]["streamkern"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):

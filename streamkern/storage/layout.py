@@ -1,4 +1,4 @@
-"""Rules shared by all formats: which dtypes may be features or targets, how names are chosen, how large a chunk is."""
+"""Rules shared by all formats: dtypes of features and targets, choice of names, size of chunks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.types import Array, IntArray, Rows, Target
 
-# A read has a fixed cost of 0.3-0.5 ms, so small chunks are read several at a time; above some tens of megabytes the
-# time goes into fresh pages.
+# A read has a fixed cost of 0.3-0.5 ms, so small chunks are read several at a time; above some tens of megabytes page
+# faults dominate.
 CHUNK_BYTES = 4 << 20
 
 FORMAT = 1
@@ -25,7 +25,7 @@ COMPRESSIONS = ("fast", "small")
 
 
 def require_compression(name: str, where: str) -> None:
-    """Raise UsageError if there is no such compression."""
+    """Raise UsageError if the compression is unknown."""
     if name not in COMPRESSIONS:
         raise UsageError(
             f"compression {name!r} is not known", where=where, expected=" or ".join(map(repr, COMPRESSIONS))
@@ -33,20 +33,20 @@ def require_compression(name: str, where: str) -> None:
 
 
 def rows_per_chunk(row_bytes: int) -> int:
-    """Rows of ``row_bytes`` bytes that make a chunk worth reading, at least one."""
+    """Return how many rows of ``row_bytes`` bytes make an efficient chunk, at least one."""
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 
 def pieces_per_read(size: int) -> int:
-    """Neighbouring pieces of ``size`` bytes that are read together, as ``merged`` joins them."""
+    """Return how many neighbouring pieces of ``size`` bytes are read together, as in ``merged``."""
     return max(1, CHUNK_BYTES // max(1, size))
 
 
 def merged(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring pieces of ``sizes`` bytes joined into reads.
+    """Join neighbouring pieces of ``sizes`` bytes into reads.
 
     Returns:
-        (first, last + 1) pieces of each read, in order, up to ``CHUNK_BYTES`` together; a larger piece stands alone.
+        (first, last + 1) pieces of each read, in order, up to ``CHUNK_BYTES`` together; a larger piece is read alone.
     """
     reads: list[tuple[int, int]] = []
     first, total = 0, 0
@@ -61,10 +61,10 @@ def merged(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """``dtype`` in native byte order if it can be a feature.
+    """Return ``dtype`` in native byte order if it can be a feature.
 
     Raises:
-        DataError: it is not boolean, integer or floating up to 64 bits.
+        DataError: the dtype is not boolean, integer or floating with up to 64 bits.
     """
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise DataError(
@@ -77,10 +77,10 @@ def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 
 def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: str) -> Target:
-    """The target's description; strings of any width become ``object``.
+    """Return the target's description; strings of any width become ``object``.
 
     Raises:
-        DataError: it is neither numeric nor boolean nor a string, or has more than one trailing axis.
+        DataError: the target is neither numeric, boolean nor a string, or has more than one trailing axis.
     """
     if dtype.kind in "UTO":
         dtype = np.dtype(object)
@@ -102,7 +102,7 @@ def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: 
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy: str | None = None) -> DataError:
-    """The error for a column or array that is absent: close matches first, and the remedy by default."""
+    """Return the error for an absent column or array; the default remedy proposes close matches."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = close + [other for other in names if other not in close]
@@ -116,16 +116,16 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy:
 
 
 def few(names: Sequence[str]) -> str:
-    """The first eight names, for a message."""
+    """Return the first eight names, for a message."""
     return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
 
 
 def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) -> IntArray:
-    """Position of each wanted feature among ``names``, shape (len(wanted),).
+    """Return the position of each wanted feature among ``names``, shape (len(wanted),).
 
     Raises:
         UsageError: the features have no names, or a name is wanted twice.
-        DataError: a wanted name is not there.
+        DataError: a wanted name does not exist.
     """
     if names is None:
         raise UsageError(
@@ -143,7 +143,7 @@ def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) ->
 
 
 def require_distinct(names: Sequence[str], where: str) -> None:
-    """Raises UsageError if the list of names is empty or one is given twice."""
+    """Raise UsageError if the list of names is empty or has a repetition."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or not names:
         raise UsageError(
@@ -155,7 +155,7 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 def check_chunk(chunk: int, bounds: IntArray) -> tuple[int, int]:
-    """First and last + 1 row of ``chunk``.
+    """Return the first and last + 1 row of ``chunk``.
 
     Raises:
         IndexError: there is no such chunk.
@@ -166,18 +166,18 @@ def check_chunk(chunk: int, bounds: IntArray) -> tuple[int, int]:
 
 
 def as_rows(X: Array) -> Array:
-    """Rows flattened to shape (n, prod of the rest), C-contiguous, native byte order; a view where possible."""
+    """Return rows flattened to shape (n, prod of the rest), C-contiguous, native byte order; a view if possible."""
     X = np.ascontiguousarray(X, dtype=X.dtype.newbyteorder("="))
     return X.reshape(len(X), math.prod(X.shape[1:]))
 
 
 def as_target(y: Array, target: Target) -> Array:
-    """Target values in the dtype that ``target`` promises, C-contiguous."""
+    """Return target values in the dtype of ``target``, C-contiguous."""
     return np.ascontiguousarray(y.astype(target.dtype, copy=False))
 
 
 def existing(place: str, overwrite: bool, earlier: str) -> StorageError:
-    """Return the error for a path to write to that exists; with ``overwrite``, ``earlier`` may be replaced."""
+    """Return the error for an output path that exists; ``earlier`` describes what ``overwrite`` may replace."""
     return StorageError(
         "this path already exists",
         where=place,
@@ -188,7 +188,7 @@ def existing(place: str, overwrite: bool, earlier: str) -> StorageError:
 
 
 def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
-    """Return the first block to write, whose features get the name X.
+    """Return the first block to write; its features will be named X.
 
     Raises:
         UsageError: the target is called X.
@@ -213,14 +213,14 @@ def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
 
 
 def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
-    """Blocks of exactly ``rows`` rows (the last one shorter) from arrays or from an iterator of blocks.
+    """Yield blocks of exactly ``rows`` rows (the last may be shorter) from arrays or from an iterator of blocks.
 
     A block is (X, y), or (X, y, w) with sample weights.
 
-    ``rows=None`` takes as many rows as make a chunk worth reading. Rows keep their shape.
+    ``rows=None`` makes chunks of an efficient size. Rows keep their shape.
 
     Raises:
-        DataError: X and y differ in length, or a block is unlike the first.
+        DataError: X and y differ in length, or a block differs from the first in dtype or shape.
     """
     pieces = [(X, y)] if hasattr(X, "shape") else X
     held: list[Rows] = []
@@ -255,7 +255,7 @@ def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
 
 
 def joined(held: Sequence[Rows]) -> Rows:
-    """Blocks end to end."""
+    """Return concatenated blocks."""
     if len(held) == 1:
         return held[0]
     y, w = ([values for values in column if values is not None] for column in list(zip(*held, strict=True))[1:])

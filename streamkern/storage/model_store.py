@@ -1,4 +1,4 @@
-"""Stores of the models of a registry: a local directory, or a store over a network, without renames and locks."""
+"""Storage of a registry's models: a local directory, or a remote object store, which has no renames or locks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
 
 LARGEST = 16 << 20
-"""Bytes of a JSON file that is read, at most."""
+"""Most bytes of a JSON file."""
 
 _LONGEST_LOG = 1 << 30
 
@@ -36,10 +36,10 @@ _NAME = re.compile(r"\d{6,9}", re.ASCII)
 
 
 class ModelStore(ABC):
-    """Complete versions, one small file that is replaced whole, and a log.
+    """Storage of complete versions, of small files that are replaced atomically, and of a log.
 
     Attributes:
-        where: the place, as people may see it.
+        where: the location, with secrets hidden.
     """
 
     where: str
@@ -50,58 +50,58 @@ class ModelStore(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Make the registry if it is absent."""
+        """Create the registry if it is absent."""
 
     @abstractmethod
     def numbers(self) -> list[int]:
-        """Complete versions, ascending."""
+        """Return the numbers of complete versions, ascending."""
 
     @abstractmethod
     def read(self, name: str) -> tuple[bytes, str]:
-        """A file, of ``LARGEST`` bytes at most, and its tag.
+        """Return the content of a file, at most ``LARGEST`` bytes, and its tag.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: there is no such file.
         """
 
     @abstractmethod
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
-        """Write a file whole, if it is the one of this tag, or for None is not there.
+        """Replace a file atomically, if it still has this tag; for None, if it does not exist.
 
         Raises:
-            BusyError: it is another one by now.
+            BusyError: the file was changed meanwhile.
         """
 
     @abstractmethod
     def folder(self, number: int, part: str) -> Path:
-        """A part of a version as a local folder, until ``release``."""
+        """Return a part of a version as a local folder, valid until ``release``."""
 
     @abstractmethod
     def release(self, folder: Path, user: object = None) -> None:
-        """The folder has been read; or will be, as long as there is its user."""
+        """Release a folder from ``folder``: now, or when the object ``user`` is garbage collected."""
 
     @abstractmethod
     def claim(self, least: int) -> tuple[int, Path]:
-        """A number from ``least`` on that is nobody's, and a local folder to fill."""
+        """Reserve a free version number, at least ``least``; return it and a local folder to fill."""
 
     @abstractmethod
     def add(self, number: int, staging: Path) -> None:
-        """Put a filled folder in place as a complete version."""
+        """Commit a filled folder as a complete version."""
 
     @abstractmethod
     def remove(self, number: int) -> None:
-        """Remove a version: readers find all of it or none."""
+        """Remove a version; readers find all of it or nothing."""
 
     @abstractmethod
     def tidy(self, decided: int) -> None:
-        """Remove files that killed processes left of versions up to this one."""
+        """Remove incomplete versions of killed processes, up to this number."""
 
     @abstractmethod
     def lock(self, run_dir: Path | None) -> Any:
-        """Hold the registry as far as can be.
+        """Lock the registry, as far as the storage supports locks.
 
         Raises:
-            BusyError: another process holds it.
+            BusyError: another process has the lock.
         """
 
     @abstractmethod
@@ -110,15 +110,15 @@ class ModelStore(ABC):
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
-        """The log's lines, oldest first."""
+        """Yield the log's lines, oldest first."""
 
     @abstractmethod
     def run_dir(self, name: str) -> Path:
-        """The run directory of training."""
+        """Return the run directory for training."""
 
 
 def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
-    """The store at a local path or an fsspec URL."""
+    """Return the store for a local path or an fsspec URL."""
     url = os.fspath(where)
     return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
 
@@ -156,7 +156,7 @@ class DirectoryStore(ModelStore):
         return self._version(number) / part
 
     def release(self, folder: Path, user: object = None) -> None:
-        """Do nothing: a version here is not a copy."""
+        """Do nothing: a local version is not a copy."""
 
     def claim(self, least: int) -> tuple[int, Path]:
         staging = part_name(self._version(least))
@@ -179,12 +179,12 @@ class DirectoryStore(ModelStore):
             yield
 
     def log(self, line: bytes) -> None:
-        """Append to ``decisions.jsonl``; a disk that is full does not undo the decision."""
+        """Append to ``decisions.jsonl``; a full disk does not undo the decision."""
         with suppress(OSError), (self.place / "decisions.jsonl").open("ab+", buffering=0) as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
-                    line = b"\n" + line  # a killed process left half a line
+                    line = b"\n" + line  # after half a line of a killed process
             file.write(line)
 
     def lines(self) -> Iterator[bytes]:
@@ -210,12 +210,11 @@ class DirectoryStore(ModelStore):
 
 
 class ObjectStore(ModelStore):
-    """A store over a network, whose only atomic operation is to put one object.
+    """A remote object store, whose only atomic operation is to put one object.
 
-    A version is complete when its record is there, which is sent last and removed first. The champion's object is put
-    on the condition that it is the one that was read, where the store has conditions (S3 does): of two machines that
-    would both replace it, the second gets an error. A number is claimed in the same way. Folders are fetched to
-    read.
+    A version is complete if it has its record, which is sent last and removed first. If the store supports conditional
+    requests (S3 does), the champion's object is only replaced if it is still the one that was read: if two machines
+    try, the second gets an error. Version numbers are reserved in the same way. Folders are downloaded to be read.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
@@ -226,13 +225,13 @@ class ObjectStore(ModelStore):
         return any(name == CHAMPION or name.startswith("versions/") for name in self.objects.all())
 
     def make(self) -> None:
-        """Stores have no folders."""
+        """Do nothing: stores have no folders."""
 
     def numbers(self) -> list[int]:
         return sorted(number for number, names in self._versions().items() if RECORD in names)
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """An object, and its tag, which is at least as old."""
+        """Return an object and its tag; the tag is read first, so it is never newer."""
         tag = self.objects.tag(name, LARGEST)
         return self.objects.content(name), tag
 
@@ -246,7 +245,7 @@ class ObjectStore(ModelStore):
             )
 
     def folder(self, number: int, part: str) -> Path:
-        """A copy, made now."""
+        """Download a copy."""
         copy = Path(tempfile.mkdtemp(prefix="streamkern-"))
         try:
             self.objects.bring(f"versions/{number:06}/{part}", copy / part)
@@ -269,7 +268,7 @@ class ObjectStore(ModelStore):
             weakref.finalize(user, shutil.rmtree, folder.parent, True)
 
     def claim(self, least: int) -> tuple[int, Path]:
-        """The first number of which no object is there, by an object that only one process can put."""
+        """Reserve the first number without objects, by an object that only one process can put."""
         number = max(least, 1 + max(self._versions(), default=0))
         me = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}".encode()
         while not self.objects.put_if(f"versions/{number:06}/claim", me, None):
@@ -291,14 +290,14 @@ class ObjectStore(ModelStore):
         self.objects.remove(f"versions/{number:06}/{name}" for name in sorted(names, key=lambda name: name != RECORD))
 
     def tidy(self, decided: int) -> None:
-        """Versions without a record, of a number before the last decision: later ones may be on their way."""
+        """Remove versions without a record, up to the last decision's number; later ones may still be uploading."""
         for number, names in self._versions().items():
             if number < decided and RECORD not in names:
                 self.remove(number)
 
     @contextmanager
     def lock(self, run_dir: Path | None) -> Iterator[None]:
-        """A lock on the run directory, of this machine's processes; other machines get an error when they put."""
+        """Lock the run directory against processes of this machine; other machines get an error when they put."""
         if run_dir is None:
             yield
             return
@@ -306,7 +305,7 @@ class ObjectStore(ModelStore):
             yield
 
     def log(self, line: bytes) -> None:
-        """An object a line: nothing can be appended to one. A store that is gone does not undo the decision."""
+        """Write the line as an object, since objects cannot be appended to; a failure does not undo the decision."""
         with suppress(OSError, StreamkernError):
             self.objects.put(f"decisions/{time.time_ns():020}-{secrets.token_hex(4)}.json", line)
 
@@ -319,7 +318,7 @@ class ObjectStore(ModelStore):
         return Path("runs") / (name or "run")
 
     def _versions(self) -> dict[int, set[str]]:
-        """Names of the objects of each version, complete or not."""
+        """Return names of the objects of each version, complete or not."""
         found: dict[int, set[str]] = {}
         for name in self.objects.all():
             first, _, rest = name.partition("/")

@@ -1,4 +1,4 @@
-"""Named arrays as a source: one array of features, or one a feature; and those of targets and weights."""
+"""Named arrays as a source: one array of all features, or one for each feature; and arrays of targets and weights."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
 
 
-_SAMPLE = 1000  # rows whose texts are measured
+_SAMPLE = 1000  # rows used to estimate the length of texts
 
 
 class Declared(Protocol):
-    """An array whose values are not read."""
+    """The metadata of an array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,33 +31,33 @@ class Declared(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """As stored; strings of a variable width are ``object``."""
+        """Stored dtype; ``object`` for strings of variable width."""
 
 
 class StoredRows(Declared, Protocol):
-    """An array at rest that is read by rows; picklable, and safe to use from many threads."""
+    """A stored array that is read by rows; picklable and thread-safe."""
 
     @property
     def where(self) -> str:
         """File and name."""
 
     def read(self, a: int, b: int) -> Array:
-        """Return rows a to b in their own shape.
+        """Return rows a to b, in their stored shape.
 
         Raises:
-            StorageError: they cannot be read.
+            StorageError: the rows cannot be read.
         """
 
     def read_kept(self, a: int, b: int) -> Array:
-        """Return rows a to b of an array whose stored chunks may hold the rows of many reads, and are kept then."""
+        """Return rows a to b, caching stored chunks that are larger than a read."""
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return the bytes that decoding takes in addition to the rows: for each read, and once for all.
+        """Return bytes of decoding in addition to the rows: for each read, and once for all reads.
 
         Args:
-            rows: of the read.
+            rows: rows of the read.
             text: bytes of a text as an object.
-            kept: whether it is a ``read_kept``.
+            kept: whether rows are read by ``read_kept``.
         """
 
 
@@ -69,7 +69,7 @@ def roles_of(
     names: list[str] | None = None,
     nameable: bool = False,
 ) -> Roles:
-    """Give arrays their roles.
+    """Return the roles of arrays.
 
     The features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are several),
     else all one-dimensional arrays, sorted by name: the columns of a table, which may hold text, dates and times.
@@ -78,9 +78,9 @@ def roles_of(
         arrays: by name.
         request: the user's choice.
         path: the file.
-        where: an array in words, by its name.
-        names: names of the features, where the data note them.
-        nameable: whether the user's columns name the features of an array that has no names.
+        where: function from an array's name to its description.
+        names: names of the features, if the data record them.
+        nameable: whether the user's columns may name the features of an array without names.
 
     Raises:
         DataError: see ``choose``.
@@ -105,7 +105,7 @@ def roles_of(
 
 
 def _field(where: str, array: Declared) -> Field:
-    """An array for the chooser: with one axis it is a column of a table."""
+    """Return an array's description for ``choose_columns``; an array with one axis is a column of a table."""
     dtype = np.dtype(array.dtype)
     field = Field(where, f"{dtype}{list(array.shape)}", dtype, tuple(array.shape[1:]))
     kind = None if field.wide else kind_of_array(dtype)
@@ -116,14 +116,14 @@ def _field(where: str, array: Declared) -> Field:
 
 
 class NamedArrays(TableSource):
-    """Rows of arrays that are read by row numbers.
+    """Rows of arrays that are read by row number.
 
     Args:
-        arrays: by name: those that have a role, and those that a lenient request passes over.
-        roles: of the arrays.
+        arrays: arrays by name: those with a role, and those that a lenient request skips.
+        roles: roles of the arrays.
         request: the user's choice.
-        places: files or arrays that are read.
-        bounds: of the chunks; about 4 MiB each by default.
+        places: files or arrays, for identity and changes.
+        bounds: bounds of the chunks; about 4 MiB each by default.
         facets: see ``ChosenSource``.
     """
 
@@ -159,19 +159,19 @@ class NamedArrays(TableSource):
             name: array.holding(rows, texts.get(name, TEXT_BYTES), name not in roles.features)
             for name, array in self._arrays.items()
         }
-        decoding = max(holds for holds, _ in found.values())  # one after another
+        decoding = max(holds for holds, _ in found.values())  # arrays are read one after another
         decoding += rows * roles.row_bytes if roles.pick is not None else 0
-        # A column becomes an Arrow column by way of objects, of text, and then numbers.
+        # A column is converted to Arrow through objects for text, and then to numbers.
         decoding += 0 if roles.wide else 2 * rows * max(texts.get(name, 8) for name in roles.features)
         y = 0
         if self.target is not None and any(self._arrays[name].dtype != self.target.dtype for name in roles.targets):
-            y = rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)  # as they are stored
+            y = rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)  # in the stored dtype
         elif len(roles.targets) > 1:
             y = rows * self._row_bytes(text)  # before they are joined
         return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found.values()))
 
     def _text_bytes(self, name: str) -> int:
-        """Bytes of a text of an array as an object, of a sample."""
+        """Estimate the bytes of an array's text as an object, from a sample."""
         found = self._arrays[name].read(0, min(self._most_rows(), _SAMPLE)).reshape(-1)
         return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 
@@ -200,5 +200,5 @@ class NamedArrays(TableSource):
 
 
 def read_of(roles: Roles) -> list[str]:
-    """Names of the arrays that are read: those with a role, and those that are looked at alone."""
+    """Return names of the arrays to read: those with a role, and those that are only described."""
     return [*roles.stored, *(name for name, _ in roles.non_features)]

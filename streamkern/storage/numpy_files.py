@@ -22,12 +22,12 @@ _HEADER_BYTES = 1 << 16
 
 
 class NumpyArray:
-    """One array in NumPy's format, in a file or in a member of an archive; about 4 MiB are read at a time.
+    """One array in NumPy's format, a file or a member of an archive, read about 4 MiB at a time.
 
-    A compressed stream is read on from where it was; going back begins anew.
+    A compressed stream can only be read forwards; reading earlier rows starts from the beginning.
 
     Raises:
-        StorageError: it is no such array, or one that is read by executing code.
+        StorageError: this is not such an array, or reading it would execute code.
     """
 
     def __init__(self, file: TableFile, member: str | None = None) -> None:
@@ -61,14 +61,14 @@ class NumpyArray:
         with self._file.explaining("as many values as the array's header says"), self._lock:
             if not self._fortran:
                 return self._values(a * row, (b - a) * row).reshape(b - a, *self.shape[1:])
-            # Column-major: the values of a range of rows are one run in each column.
+            # Column-major: a range of rows is one contiguous run in each column.
             columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
             return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
 
     read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return the bytes of the columns that are put together, where the array is column-major."""
+        """Return the bytes to assemble the columns of a column-major array."""
         size = rows * math.prod(self.shape[1:]) * self.dtype.itemsize
         return size if self._fortran else size // 4, 0
 
@@ -84,7 +84,7 @@ class NumpyArray:
             return self._file.read(start, size)
         if self._stream is None:
             self._archive = self._file.open()
-            # The member lives as long as this object does.
+            # The member is open as long as this object lives.
             self._stream = zipfile.ZipFile(self._archive).open(self._member)  # noqa: SIM115
         self._stream.seek(start)
         return self._stream.read(size)
@@ -96,7 +96,7 @@ class NumpyArray:
 
 
 def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
-    """One array of features; the target and the weight are other ``.npy`` files."""
+    """Open one array of features; target and weight are other ``.npy`` files."""
     arrays, files, taken = {"X": NumpyArray(file)}, [file], {"X"}
 
     def other(path: str, name: str) -> str:
@@ -114,7 +114,7 @@ def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] 
 
 
 def open_npz(file: TableFile, request: Request) -> NamedArrays:
-    """The arrays of an archive by their names."""
+    """Open the arrays of an archive by name."""
     with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
         members = archive.namelist()
     arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}

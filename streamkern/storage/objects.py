@@ -1,4 +1,4 @@
-"""Writing to a store over a network. It has no renames: only the put of one object is atomic."""
+"""Writing to a remote object store, which has no renames: only the put of one object is atomic."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamkern.errors import StorageError
 from streamkern.storage.remote import Remote
 
 AT_ONCE = 8
-"""Objects in memory while they are sent or fetched."""
+"""Objects in memory at once during upload or download."""
 
 
 class Objects(Remote):
-    """One place in a store, to read and to write. Paths are relative to it.
+    """Read and write the objects below a URL. Paths are relative to the URL.
 
     Raises:
-        StorageError: there is no file system for the URL, or it does not list.
+        StorageError: there is no file system for the URL, or it cannot list objects.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
@@ -30,11 +30,11 @@ class Objects(Remote):
         self.require_listing(self.root)
 
     def all(self) -> list[str]:
-        """Names of all objects, relative to the place; none where nothing is."""
+        """Return names of all objects, relative to the URL."""
         return sorted(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of all objects, by name."""
+        """Return bytes of all objects, by name."""
         try:
             found = self.find(self.root)
         except FileNotFoundError:
@@ -43,11 +43,11 @@ class Objects(Remote):
         return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
 
     def tag(self, name: str, limit: int) -> str:
-        """Identifier of this content of an object.
+        """Return an identifier of an object's current content.
 
         Raises:
-            FileNotFoundError: it is not there.
-            StorageError: it has more than ``limit`` bytes.
+            FileNotFoundError: there is no such object.
+            StorageError: the object has more than ``limit`` bytes.
         """
         info = self.info(self._at(name))
         if (info.get("size") or 0) > limit:
@@ -60,7 +60,7 @@ class Objects(Remote):
         return str(info.get("ETag") or "")
 
     def content(self, name: str) -> bytes:
-        """All bytes of an object.
+        """Return all bytes of an object.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -68,7 +68,7 @@ class Objects(Remote):
         return sync(self.fs.loop, self.get, self._at(name))  # type: ignore[no-any-return]
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object, whole or not at all."""
+        """Write an object atomically."""
         sync(self.fs.loop, self._put, name, data)
 
     async def _put(self, name: str, data: bytes) -> None:
@@ -76,12 +76,12 @@ class Objects(Remote):
         await self._attempt(path, partial(self.fs._pipe_file, path, data))
 
     def put_if(self, name: str, data: bytes, tag: str | None) -> bool:
-        """Write an object if it is still the one that had this tag; for None, if none is there.
+        """Write an object if it still has this tag; for None, if it does not exist.
 
-        S3 and most stores that speak it decide this themselves. Others have no such request: there it is written.
+        S3 and most compatible stores check the condition. Other stores have no such request, and always write.
 
         Returns:
-            Whether it was written.
+            True if the object was written.
         """
         if "s3" not in self.fs.protocol:
             self.put(name, data)
@@ -92,24 +92,24 @@ class Objects(Remote):
         async def request() -> bool:
             try:
                 await self.fs._pipe_file(path, data, **condition)
-            except Exception as error:  # file systems raise whatever they like
+            except Exception as error:  # file systems may raise anything
                 status = _status(error)
                 if status in (404, 409, 412):
                     return False
                 if status != 501:
                     raise
-                await self.fs._pipe_file(path, data)  # the store knows no conditions
+                await self.fs._pipe_file(path, data)  # the store has no conditional requests
             return True
 
         if sync(self.fs.loop, self._attempt, path, request):
             return True
         try:
-            return self.content(name) == data  # an earlier attempt was carried out, and its answer lost
+            return self.content(name) == data  # an earlier attempt succeeded, but its response was lost
         except FileNotFoundError:
             return False
 
     def send(self, folder: Path, name: str) -> None:
-        """Write all files of a local folder below a name."""
+        """Upload all files of a local folder below a name."""
         files = sorted(Path(at) / file for at, _, files in os.walk(folder) for file in files)
 
         async def one(file: Path) -> None:
@@ -118,11 +118,11 @@ class Objects(Remote):
         self._each(one, files)
 
     def bring(self, name: str, folder: Path) -> None:
-        """Write all objects below a name as files of a local folder.
+        """Download all objects below a name to a local folder.
 
         Raises:
             FileNotFoundError: no object has this prefix.
-            StorageError: the name of one would lead out of the folder.
+            StorageError: an object's name would lead out of the folder.
         """
         start = len(self._at(name)) + 1
         paths = sorted(self.find(self._at(name)))
@@ -147,7 +147,7 @@ class Objects(Remote):
         self._each(one, paths)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects, one after the other; those that are not there are passed over."""
+        """Remove objects in order; absent objects are ignored."""
         for name in names:
             path = self._at(name)
             try:
@@ -172,7 +172,7 @@ class Objects(Remote):
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of a store's answer, where an error is one."""
+    """Return the HTTP status of an error, or None."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict):

@@ -1,4 +1,4 @@
-"""Parquet datasets as a Source, and the parquet layout that reads fastest."""
+"""Parquet datasets as a Source, and a writer of the layout that reads fastest."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
-_DESCRIBED = 5  # copies of values that are described
-_SAMPLE = 256  # texts of the first file from which bytes for each letter are estimated
-_WIDE = 2.0  # bytes for each letter without such texts
+_DESCRIBED = 5  # copies of values that ``describe`` makes
+_SAMPLE = 256  # texts of the first file used to estimate bytes for each letter
+_WIDE = 2.0  # bytes for each letter without a sample
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -58,22 +58,22 @@ def open_parquet(
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
-    The features are the columns of numbers or booleans, one a feature; or one column that holds a row's features as a
-    list, a fixed-size list, or the fixed-size binary that `write_parquet` writes.
+    The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
+    fixed-size list, or the fixed-size binary that `write_parquet` writes.
 
     Args:
         url: a local path, or any fsspec URL.
-        target: the column of targets, or several for c values a row; a partition key may be one. Strings stay strings.
-            Default: as `write_parquet` noted, else none.
-        columns: features to use, in this order; partition keys are features only if they are named here.
+        target: the column of targets, or several for c values a row; a partition key may be the target. Strings stay
+            strings. Default: the target recorded by `write_parquet`, else none.
+        columns: features to use, in this order; partition keys are features only if named here.
         storage_options: for fsspec.
-        weight: the column of sample weights. Default: as `write_parquet` noted, else none.
-        retry: how patient to be with a remote store.
+        weight: the column of sample weights. Default: the weights recorded by `write_parquet`, else none.
+        retry: timeouts and repetitions of requests to a remote store.
 
     Raises:
         StorageError: no files, a file without a whole footer, or a store that does not answer.
-        DataError: columns that cannot be features, target or weight, or files that differ in their columns.
-        UsageError: ``columns`` that cannot be chosen.
+        DataError: columns cannot be features, target or weight, or differ between files.
+        UsageError: ``columns`` cannot be chosen.
     """
     return parquet_source(os.fspath(url), Request(target, columns, weight), storage_options, retry)
 
@@ -92,7 +92,7 @@ def parquet_source(
     }
     types = {**{field.name: field.type for field in first.schema}, **partitions}
     fields = fields_of(types, first.path, notes, files.missing())
-    layout = "format" in notes and "X" in fields  # of write_parquet, where every other column is a target or a weight
+    layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
@@ -106,7 +106,7 @@ def parquet_source(
 
 
 class ParquetSource(TableSource):
-    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file."""
+    """Rows of parquet files; made by `open_parquet`. A chunk is one row group, or several small ones of a file."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ParquetSource(TableSource):
         self._files, self._partitions, self._places = files, partitions, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
-            # Row groups are joined by the bytes of features; by long texts and wide targets, too.
+            # Row groups are joined up to a size that counts features, long texts and wide targets.
             most = max(file.rows, default=0)
             sizes = dict(zip(file.schema.names, file.widest, strict=True))
             values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize
@@ -146,7 +146,7 @@ class ParquetSource(TableSource):
         return f"{file.path}, {names}, rows {a} to {b - 1}"
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return the row in words: as its file counts, and as the data set does."""
+        """Return the row's location: its number in the file's row group and in the data set."""
         file, groups = self._reads[chunk]
         ends = np.cumsum(file.rows[groups.start : groups.stop])
         inside = int(np.searchsorted(ends, row, side="right"))
@@ -155,13 +155,13 @@ class ParquetSource(TableSource):
         return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
 
     def _decoded(self) -> tuple[int, int]:
-        """Bytes of pages as stored, and as decoded."""
+        """Bytes of stored pages, and of decoded pages."""
         pages, text, rows = 0, TEXT_BYTES, self._most_rows()
         groups = max((len(groups) for _, groups in self._reads), default=0)
         for file in self._files.files:
             sizes = dict(zip(file.schema.names, file.widest, strict=True))
             pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
-            # Row groups are described one by one: as they are, and their distinct values, as texts, too.
+            # Row groups are described one by one: their values, and their distinct values as texts.
             pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
             if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
@@ -170,14 +170,14 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _per_letter(self) -> float:
-        """Bytes of a target's letters as an object for each that is stored: 1 of plain letters, up to 5 of others.
+        """Return bytes in memory for each stored byte of a target's text: 1 for ASCII letters, up to 5 for others.
 
-        Others are held as two or four bytes a letter, and once they are written as they are stored, too.
+        Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
         """
         name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
         found: list[Any] = []
         if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports it, with its place
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
                 found = self._files.first(files[0], name, _SAMPLE)
         texts = [text for text in found if isinstance(text, str) and text]
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
@@ -191,7 +191,7 @@ class ParquetSource(TableSource):
         return (self._groups(file, range(group, group + 1), names) for group in groups)
 
     def _groups(self, file: DataFile, groups: range, names: Sequence[str]) -> pa.Table:
-        """Columns of neighbouring row groups, and partition keys as columns."""
+        """Return columns of neighbouring row groups, with partition keys as columns."""
         stored = [name for name in names if name not in self._partitions]
         words = [name for name in stored if is_text(file.schema.field(name).type)]
         if self._names_rows:
@@ -213,22 +213,22 @@ def write_parquet(
     columns: Sequence[str] | None = None,
     weight: str = "weight",
 ) -> None:
-    """Write rows as one parquet file of the layout that reads fastest: a fixed-size binary column for all features.
+    """Write rows as one parquet file with all features in a fixed-size binary column, the fastest layout to read.
 
-    Row groups are about 4 MiB, with a checksum on every page. The file appears under its name when it is whole.
+    Row groups are about 4 MiB, with a checksum on every page. The file gets its name when it is complete.
 
     Args:
-        path: a local path; a file that is there is replaced.
+        path: a local path; an existing file is replaced.
         X: features, shape (n, ...); or an iterable of blocks: (X, y), or (X, y, sample weights).
         y: targets, shape (n,), or (n, c), which makes c columns ``target_0``, ...; None with an iterable.
         target: name of the target column.
-        row_group_rows: rows a row group.
+        row_group_rows: rows of a row group.
         columns: names of the flattened features.
-        weight: name of the column of sample weights, where blocks have them.
+        weight: name of the column of sample weights, if blocks have weights.
 
     Raises:
         StorageError: the file cannot be written.
-        DataError: rows that cannot be stored.
+        DataError: rows cannot be stored.
         UsageError: parameters that contradict each other.
     """
     path = Path(path)
@@ -289,7 +289,7 @@ def _partition_type(values: Sequence[str]) -> pa.DataType:
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:
-    """Values in the rows of the first row group that has rows: the footer counts them, so that none is read."""
+    """Return the length of lists, from the counts in a footer's first row group with rows; reads no values."""
     for file in files.files:
         for rows, values in files.values_in_lists(file, name):
             if rows:
@@ -298,7 +298,7 @@ def _list_width(files: DatasetFiles, name: str) -> int:
 
 
 def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partitions: dict[str, pa.DataType]) -> None:
-    """Raises DataError naming both files if a later one differs from the first in a used column (None: in any)."""
+    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column)."""
     first = files[0]
     names = first.schema.names if used is None else [name for name in used if name not in partitions]
     like = {name: first.schema.field(name).type for name in names}

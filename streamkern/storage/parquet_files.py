@@ -27,19 +27,19 @@ _MAGIC = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One parquet file as it was when the dataset was opened.
+    """The state of a parquet file when the dataset was opened.
 
     Attributes:
-        path: its path or URL, as people may see it.
-        address: where the file system finds it.
+        path: path or URL for messages, with secrets hidden.
+        address: path for the file system.
         name: path relative to the dataset.
         size: in bytes.
         version: identifier of this content: time of the last change in ns, or a remote store's tag.
         rows: rows of each row group.
-        schema: its Arrow schema.
-        widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
-        footer: digest of its footer.
-        partitions: key=value pairs of its folders.
+        schema: the file's Arrow schema.
+        widest: largest uncompressed bytes of each column in a row group, in the schema's order.
+        footer: digest of the footer.
+        partitions: key=value pairs of the file's folders.
     """
 
     path: str
@@ -55,7 +55,7 @@ class DataFile:
 
     @property
     def identity(self) -> list[Any]:
-        """Identifier of the content, which a copy with its time shares, found without reading it."""
+        """Identifier of the content from metadata; copies with the same time share it."""
         return [self.name, self.size, self.version, self.footer]
 
 
@@ -63,7 +63,7 @@ class DatasetFiles:
     """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or any fsspec URL.
 
     Raises:
-        StorageError: nothing there, a file without a whole footer, or a store that does not answer.
+        StorageError: the path does not exist, a file has no complete footer, or the store does not answer.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None) -> None:
@@ -95,7 +95,7 @@ class DatasetFiles:
             )
         self._footers: dict[str, pq.FileMetaData] = {}
         self._lock = Lock()
-        with ThreadPoolExecutor(8) as pool:  # footers of a remote dataset cost a round trip each
+        with ThreadPoolExecutor(8) as pool:  # reading each remote footer waits for the network
             self.files: list[DataFile] = list(pool.map(self._describe, *zip(*found, strict=True)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class DatasetFiles:
 
     @property
     def identity(self) -> list[Any]:
-        """Identifiers of the files."""
+        """Identifiers of all files."""
         return [file.identity for file in self.files]
 
     def require_unchanged(self) -> None:
@@ -128,7 +128,7 @@ class DatasetFiles:
                 raise changed(file.path)
 
     def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
-        """Size and version of a file."""
+        """Return size and version of a file."""
         if not isinstance(self._fs, Remote):
             size, written = stamp(address)
             return size, str(written)
@@ -136,7 +136,7 @@ class DatasetFiles:
         return info["size"], version(info)
 
     def missing(self) -> dict[str, bool | None]:
-        """True for columns with missing values, by the statistics of the footers; None where they do not say."""
+        """True for columns with missing values, from the footers' statistics; None if there are none."""
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)
@@ -149,7 +149,7 @@ class DatasetFiles:
         return found
 
     def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
-        """(rows, values) of a list column in each row group, from the footer."""
+        """Return (rows, values) of a list column in each row group, from the footer."""
         footer = self._footer(file)
         groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
         if not groups:
@@ -161,13 +161,13 @@ class DatasetFiles:
     def read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
     ) -> pa.Table:
-        """Columns of neighbouring row groups of one file. A page that does not decode is read again.
+        """Return columns of neighbouring row groups of one file. A page that does not decode is read again.
 
         Args:
             file: the file.
-            groups: its row groups.
-            columns: their names.
-            words: those whose texts stay a dictionary, as their pages have them: a few long texts in many rows.
+            groups: numbers of the row groups.
+            columns: names of the columns.
+            words: columns of text to read as dictionaries, as stored, to save memory for long texts in many rows.
 
         Raises:
             CorruptChunkError: a page does not decode.
@@ -185,7 +185,7 @@ class DatasetFiles:
                 expected="a row group that the file has",
                 remedy="restore the file, or open the dataset again",
             ) from error
-        except Exception as error:  # decoders raise whatever they like
+        except Exception as error:  # decoders may raise anything
             group, error = self._culprit(file, groups, columns, error)
             raise CorruptChunkError(
                 f"row group {group} cannot be read: {type(error).__name__}: {error}",
@@ -205,7 +205,7 @@ class DatasetFiles:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
-        """The first values of a column of a file that has rows, of which no more is read than their pages.
+        """Return the first values of a column of a file with rows, reading only their pages.
 
         Raises:
             StorageError: the file is gone or has changed, or the store cannot be read.
@@ -229,7 +229,7 @@ class DatasetFiles:
     def _culprit(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], error: Exception
     ) -> tuple[int, Exception]:
-        """The first row group that fails when read alone."""
+        """Return the first row group that fails when read alone."""
         for group in groups if len(groups) > 1 else ():
             try:
                 self._read(file, [group], columns)
@@ -241,7 +241,7 @@ class DatasetFiles:
         return StorageError(
             f"the file has changed since the dataset was opened: {what}",
             where=file.path,
-            expected="files that stay as they are while they are read",
+            expected="files that do not change while they are read",
             remedy="open the dataset again; if this file is truncated, restore it first",
         )
 
@@ -291,7 +291,7 @@ class DatasetFiles:
             footer, digest = reread(read)
         except StorageError:
             raise
-        except Exception as error:  # as above
+        except Exception as error:  # decoders may raise anything
             raise StorageError(
                 f"the file has no readable footer: {error}",
                 where=path,
@@ -306,7 +306,7 @@ class DatasetFiles:
 
 
 def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
-    """Bytes of every column, in the row group where it has most."""
+    """Return the largest bytes of every column in a row group."""
     most = dict.fromkeys(schema.names, 0)
     for g in range(footer.num_row_groups):
         group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
@@ -320,7 +320,7 @@ def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
 
 
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """(address, name relative to the dataset, info) of its files, in natural order: part-2 before part-10."""
+    """Return (address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
     found: dict[str, dict[str, Any]] = {}
     lists = not isinstance(fs, Remote) or fs.lists
     try:
@@ -341,6 +341,6 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         found = {root: at_root} if at_root else {}
     base = base.rstrip("/") + "/" if base else ""
     named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
-    # Engines leave _SUCCESS, _temporary/ and .part.crc next to the data.
+    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data.
     seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
     return sorted(seen, key=lambda each: natural(each[1]))

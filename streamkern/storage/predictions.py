@@ -1,6 +1,6 @@
-"""Predictions at rest: a parquet or CSV file or a zarr group, made part by part in a directory next to it.
+"""Stored predictions: a parquet or CSV file or a zarr group, written part by part in a directory next to it.
 
-A part is a fixed range of rows. It is there or it is not; the target appears by one rename when every part is.
+A part is a fixed range of rows and is written atomically; the target appears by one rename when all parts exist.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from streamkern.storage.zarr import writable
 from streamkern.types import Array
 
 SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "csv": (".csv",), "zarr": (".zarr",)}
-"""How targets of each format end."""
+"""File endings of each format."""
 
 _MARK = "streamkern.predictions"
 
 _NAMES = re.compile(r"prediction(_.*)?|(score|probability)_.*|(lower|upper)(_\d+)?", re.DOTALL)
-"""Names of columns of predictions."""
+"""Names of the columns of predictions."""
 
 _IS_PREDICTION = re.compile(r"prediction(_.*)?", re.DOTALL)
 
 _NOTE = 1800
-"""Bytes of a column of a row group in a footer: 850 measured while parts are written, and as many when it is."""
+"""Bytes of a column of a row group in a footer: 850 measured while parts are written, and again for the footer."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class OutputColumn:
     """A column of predictions.
 
     Args:
-        name: of the zarr array, and of the parquet column where a row has one value.
-        dtype: of the values; ``object`` for text.
-        fields: names of the values where a row has several: parquet columns.
-        text_bytes: of a text in memory.
+        name: name of the zarr array, or of the parquet column if a row has one value.
+        dtype: dtype of the values; ``object`` for text.
+        fields: names of the parquet columns if a row has several values.
+        text_bytes: bytes of a text in memory.
     """
 
     name: str
@@ -67,9 +67,9 @@ class OutputColumn:
 
 
 def record_at(place: Path) -> dict[str, Any] | None:
-    """Return the notes written with the predictions at a place; None if they are absent or incomplete.
+    """Return the record stored with predictions; None if predictions are absent or incomplete.
 
-    A text table has none: where its columns are those of predictions, and an id first, the fingerprint is empty.
+    A CSV file has no record: if it has an id column and columns of predictions, the fingerprint is empty.
     """
     found: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -86,14 +86,14 @@ def record_at(place: Path) -> dict[str, Any] | None:
 
 
 class Predictions(ABC):
-    """Predictions on their way: ``writing`` holds the directory, ``write`` adds a part, ``commit`` puts all in place.
+    """Base class of writers of predictions: lock with ``writing``, add parts with ``write``, finish with ``commit``.
 
     Args:
-        place: the local file or directory to make.
-        columns: of a row.
-        n: rows.
+        place: the local file or directory to create.
+        columns: columns of a row.
+        n: number of rows.
         part_rows: rows of a part; the last one may have fewer.
-        record: kept with the predictions: its ``fingerprint`` identifies them.
+        record: facts stored with the predictions; their ``fingerprint`` identifies the predictions.
     """
 
     def __init__(
@@ -104,25 +104,25 @@ class Predictions(ABC):
         self.data = self.work.data
 
     def __len__(self) -> int:
-        """Number of parts; no rows make one, of no rows."""
+        """Return the number of parts, at least one, which may be empty."""
         return max(1, -(-self.n // self.part_rows))
 
     @property
     def noted_bytes(self) -> int:
-        """Bytes that the format notes of the parts in memory until all are written."""
+        """Bytes of the format's metadata that stay in memory until all parts are written."""
         return 0
 
     def rows(self, part: int) -> tuple[int, int]:
-        """First and last + 1 row of a part."""
+        """Return the first and last + 1 row of a part."""
         return part * self.part_rows, min(self.n, (part + 1) * self.part_rows)
 
     def missing(self) -> list[int]:
-        """Parts that are still to be written, ascending."""
+        """Return the parts still to be written, ascending."""
         return [part for part in range(len(self)) if not all(file.exists() for file in self._files(part))]
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the workspace, with the parts of an earlier attempt at the same predictions. Raises as it does."""
+        """Lock the workspace, with the parts of an earlier attempt at the same predictions; see ``Workspace.held``."""
         with self.work.held():
             self.work.begin({"fingerprint": self.record["fingerprint"], "part_rows": self.part_rows}, self._prepare)
             try:
@@ -131,7 +131,7 @@ class Predictions(ABC):
                 self._end()
 
     def commit(self) -> None:
-        """Put the whole in place of an earlier file or group."""
+        """Commit the finished predictions, replacing an earlier file or group."""
         self.work.commit(self._joined())
 
     @abstractmethod
@@ -140,11 +140,11 @@ class Predictions(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the file or group that parts are written into."""
+        """Create the file or group for the parts."""
 
     @abstractmethod
     def _files(self, part: int) -> list[Path]:
-        """Files that are there when a part is."""
+        """Return the files that exist if a part is complete."""
 
     @abstractmethod
     def write(self, part: int, values: Sequence[Array]) -> None:
@@ -152,23 +152,23 @@ class Predictions(ABC):
 
     @abstractmethod
     def _joined(self) -> Path:
-        """All parts as the one thing that is put in place."""
+        """Return the finished file or directory with all parts."""
 
 
 class _Writer(Protocol):
     """A writer of tables to one file."""
 
     def write_table(self, table: pa.Table, row_group_size: int) -> None:
-        """Append rows, together where the format has groups of them."""
+        """Append rows, as row groups if the format has them."""
 
     def close(self) -> None:
         """Finish the file."""
 
 
 class FilePredictions(Predictions):
-    """One file. A part is kept as an Arrow file, from which an interrupted prediction goes on.
+    """Predictions in one file. Each part is also stored as an Arrow file, to resume from after an interruption.
 
-    The whole is encoded behind the parts as they come, so that little of it is left to do when the last one is there.
+    The file is encoded while parts are written, so that little remains to do after the last.
     """
 
     _whole: _Writer | None = None
@@ -176,14 +176,14 @@ class FilePredictions(Predictions):
 
     @abstractmethod
     def _opened(self) -> _Writer:
-        """Open the writer that encodes the file."""
+        """Open the writer of the file."""
 
     def _prepare(self) -> None:
         pass
 
     def _end(self) -> None:
         if self._whole is not None:
-            with contextlib.suppress(OSError):  # a full disk takes no footer either, and this file is left behind
+            with contextlib.suppress(OSError):  # on a full disk the footer fails, too; the unfinished file is discarded
                 self._whole.close()
         self._whole, self._encoded = None, 0
 
@@ -221,10 +221,10 @@ class FilePredictions(Predictions):
             self._encode()
 
     def _encode(self) -> None:
-        """The next part, at the end of the file."""
+        """Append the next part to the file."""
         if self._whole is None:
             self._whole = self._opened()
-        # Arrow's own file and no threads: a thread that releases a Python object while the process exits aborts it.
+        # Arrow's file object and no threads: a thread that releases a Python object at exit aborts the process.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         part = str(self._files(self._encoded)[0])
         with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
@@ -243,11 +243,11 @@ class FilePredictions(Predictions):
 
 
 class ParquetPredictions(FilePredictions):
-    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page."""
+    """Predictions in a parquet file, a row group for each part: plain columns, compressed, with page checksums."""
 
     @property
     def noted_bytes(self) -> int:
-        """The footer, as it grows and as it is written."""
+        """Bytes of the footer's data and of its encoding."""
         return _NOTE * len(self) * len(self._schema)
 
     def _opened(self) -> _Writer:
@@ -256,7 +256,7 @@ class ParquetPredictions(FilePredictions):
             self._schema,
             compression="zstd",
             write_page_checksum=True,
-            # Labels are few: a dictionary of them takes half the time that compressing them does.
+            # There are few labels: a dictionary takes half as long as compression.
             use_dictionary=[
                 field.name
                 for field in self._schema
@@ -267,7 +267,7 @@ class ParquetPredictions(FilePredictions):
 
 
 class CsvPredictions(FilePredictions):
-    """One CSV file of UTF-8, its first line the names of columns; numbers are as short as reads back the same."""
+    """Predictions in a UTF-8 CSV file with a header; numbers are the shortest that read back the same."""
 
     def _opened(self) -> _Writer:
         return _CsvWriter(self._file, self._schema)
@@ -292,7 +292,7 @@ class _CsvWriter:
 
 
 class ZarrPredictions(Predictions):
-    """A zarr group of one array a column, a chunk a part, each with a checksum; ``fields`` are its attributes."""
+    """Predictions in a zarr group, with an array for each column and a chunk with a checksum for each part."""
 
     def _prepare(self) -> None:
         group = zarr.create_group(LocalStore(self.data))
@@ -304,7 +304,7 @@ class ZarrPredictions(Predictions):
                 dtype=str if column.dtype == object else column.dtype,
                 chunks=(max(1, min(self.n, self.part_rows)), *shape[1:]),
                 compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-                # A chunk that is not there is a part that is missing, whatever its values would be.
+                # Chunks of zeros are stored, too, because an absent chunk means an unfinished part.
                 config={"write_empty_chunks": True},
             )
             if column.fields:

@@ -1,7 +1,7 @@
-"""Stores over a network: requests have timeouts and are repeated until a deadline; messages contain no secrets.
+"""Remote stores: requests have timeouts and are repeated until a deadline; messages contain no secrets.
 
-The file systems are fsspec's, so that credentials come from where each of them looks: the environment, the machine's
-role, or ``storage_options``.
+Stores are accessed through fsspec, which finds credentials in the environment, the machine's role, or
+``storage_options``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified", "LastModified", "last_modified", "created")
 
-_READS = 3  # of a chunk that does not decode, before it counts as corrupt
+_READS = 3  # reads of a chunk that does not decode, before it counts as corrupt
 _AT_ONCE = 32  # concurrent requests, each about one object
-_jitter = random.Random()  # decides when a request is repeated, and changes no data
+_jitter = random.Random()  # only affects waiting times, not data
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Retry:
     Args:
         timeout: seconds that one request may take.
         deadline: seconds that a request and its repetitions may take together.
-        first_wait: seconds before the first repetition, doubled for each later one, and shortened by a random part of
-            up to a half so that many workers do not come back together.
-        longest_wait: seconds that a wait grows to.
+        first_wait: seconds before the first repetition, doubled for each later one, and shortened at random by up to
+            half so that workers do not repeat requests at the same time.
+        longest_wait: upper bound of a wait in seconds.
 
     Raises:
         UsageError: a value is not positive.
@@ -80,52 +80,52 @@ class RequestCounts:
         self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
-        """Count one."""
+        """Increment a count."""
         with self._lock:
             setattr(self, name, getattr(self, name) + 1)
 
     def now(self) -> dict[str, int]:
-        """The counts so far."""
+        """Return the counts so far."""
         with self._lock:
             return {"requests": self.requests, "retries": self.retries, "rereads": self.rereads}
 
 
 COUNTS = RequestCounts()
-"""Of this process, since it began; a difference of two ``now()`` belongs to what ran in between."""
+"""Counts of this process since it started; subtract two ``now()`` for the work in between."""
 
 
 def is_remote(url: str) -> bool:
-    """Return True if it is a URL of something else than a local file."""
+    """Return True if the URL is not of a local file."""
     return "://" in url and not url.startswith("file://")
 
 
 def bare(url: str) -> str:
-    """The URL without the query of http(s), which may be a signature; a ``?`` of other stores is part of a glob."""
+    """Return an http(s) URL without its query, which may be a signature; in other URLs ``?`` is part of a glob."""
     return re.split(r"[?#]", url, maxsplit=1)[0] if url.lower().startswith(("http://", "https://")) else url
 
 
 def version(info: dict[str, Any]) -> str:
-    """Identifier of the content of an object: its tag where the store has one, else when it was written."""
+    """Return an identifier of an object's content: its tag, or its time if the store has no tags."""
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
 def reread(read: Callable[[], T]) -> T:
-    """Call ``read``, and again if the bytes do not decode, as the network may have damaged them; then raise."""
+    """Call ``read``, and repeat it if the bytes do not decode, in case the network damaged them; then raise."""
     for _ in range(_READS - 1):
         try:
             return read()
         except (MemoryError, StorageError, FileNotFoundError, PermissionError):
             raise
-        except Exception:  # decoders raise whatever they like
+        except Exception:  # decoders may raise anything
             COUNTS.add("rereads")
     return read()
 
 
 class Remote:
-    """One place in a store, read with patience. Thread-safe, picklable.
+    """Read objects at a URL, with timeouts and repetitions. Thread-safe, picklable.
 
     Attributes:
-        root: the place, as the file system calls it.
+        root: the file system's path of the URL.
         lists: whether the store can list its objects.
 
     Raises:
@@ -140,7 +140,8 @@ class Remote:
         self.shown = redacted(url)
         scheme = url.partition("://")[0].lower()
         if scheme in ("s3", "s3a", "gs", "gcs"):
-            # Listings of an earlier moment would make an earlier fingerprint; and the instance is changed below.
+            # No cached listings, which would give an old fingerprint; and no shared instance, since it is changed
+            # below.
             options = {"use_listings_cache": False, "skip_instance_cache": True, **options}
         if scheme in ("s3", "s3a"):
             options.setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
@@ -163,57 +164,57 @@ class Remote:
         self._once()
 
     def _hide(self) -> None:
-        """Keep the secrets of the URL and the options out of everything that this process writes."""
+        """Hide the secrets of the URL and the options in all output of this process."""
         url, options = self._given
         keep_url_secrets(url)
         keep_option_secrets(options)
 
     def _once(self) -> None:
-        """S3's file system repeats requests on its own, uncounted and beyond the deadline."""
+        """Switch off repetitions by S3's file system, which are not counted and ignore the deadline."""
         if "s3" in self.fs.protocol:
             self.fs.retries = 1
 
     def name(self, path: str) -> str:
-        """The object's URL, as people may see it."""
+        """Return the object's URL with secrets hidden."""
         return redacted(str(self.fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> dict[str, Any]:
-        """The store's metadata of an object.
+        """Return the store's metadata of an object.
 
         Raises:
             FileNotFoundError: it is not there.
-            StorageError: the store does not say so.
+            StorageError: the store did not answer.
         """
         found: dict[str, Any] = self._call(path, self.fs._info)
         return found
 
     def find(self, path: str) -> dict[str, dict[str, Any]]:
-        """All objects below a path, with the store's metadata of each."""
+        """Return all objects below a path, with the store's metadata."""
         self.require_listing(path)
         found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
         return found
 
     def glob(self, pattern: str) -> dict[str, dict[str, Any]]:
-        """All objects that match a pattern, with the store's metadata of each."""
-        # By one listing: the file systems' own globs ask several questions, and take a failure for a no.
+        """Return all objects that match a pattern, with the store's metadata."""
+        # One listing: the file systems' globs make several requests, and treat a failure as absence.
         folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(glob_translate(pattern)).match
         return {path: info for path, info in self.find(folder).items() if matches(path)}
 
     def listed(self, path: str) -> list[str]:
-        """Last parts of the names directly below a path; none where nothing is."""
+        """Return the last parts of names directly below a path; empty if there are none."""
         return sync(self.fs.loop, self.names, path)  # type: ignore[no-any-return]
 
     def read(self, path: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of an object."""
+        """Return bytes [start, stop) of an object."""
         return sync(self.fs.loop, self.get, path, start, stop)  # type: ignore[no-any-return]
 
     def open(self, path: str, size: int) -> RemoteFile:
-        """An object of ``size`` bytes as a file to read."""
+        """Return an object of ``size`` bytes as a readable file."""
         return RemoteFile(self, path, size)
 
     def versions(self, names: Iterable[str], folder: str) -> list[Any]:
-        """(name, size, version) of the objects below a folder; where the store cannot list, of those named."""
+        """Return (name, size, version) of the objects below a folder, or of ``names`` if the store cannot list."""
         if self.lists:
             found = self.find(folder)
             return sorted([path.removeprefix(folder), info.get("size"), version(info)] for path, info in found.items())
@@ -233,7 +234,7 @@ class Remote:
         return sync(self.fs.loop, all_of)  # type: ignore[no-any-return]
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes of an object, in the file system's own loop: all, [start, stop), from start on, or the last -start."""
+        """Return bytes of an object: all, [start, stop), from start on, or the last -start; for the store's loop."""
 
         async def part() -> bytes:
             found: bytes = await self.fs._cat_file(path, start=start, end=stop)
@@ -249,11 +250,11 @@ class Remote:
         return await self._attempt(path, part)
 
     async def elsewhere(self, coroutine: Any) -> Any:
-        """Await a coroutine of the file system's loop in another loop."""
+        """Await, from another event loop, a coroutine of the file system's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.fs.loop))
 
     async def names(self, path: str) -> list[str]:
-        """Last parts of the names directly below a path, in the file system's own loop; none where nothing is."""
+        """Return the last parts of names directly below a path; for the file system's loop; empty if there are none."""
         self.require_listing(path)
         try:
             found = await self._attempt(path, partial(self.fs._ls, path, detail=False))
@@ -262,7 +263,7 @@ class Remote:
         return [name.rstrip("/").rpartition("/")[2] for name in found]
 
     async def below(self, path: str) -> list[str]:
-        """All objects below a path, in the file system's own loop."""
+        """Return all objects below a path; for the file system's loop."""
         self.require_listing(path)
         return list(await self._attempt(path, partial(self.fs._find, path)))
 
@@ -270,11 +271,11 @@ class Remote:
         return sync(self.fs.loop, self._attempt, path, partial(request, path, **how))  # type: ignore[no-any-return]
 
     async def _attempt(self, path: str, request: Callable[[], Awaitable[T]]) -> T:
-        """One request, repeated with growing waits until it succeeds, is hopeless, or the deadline is near.
+        """Make a request, and repeat it with growing waits until it succeeds, cannot succeed, or the deadline is near.
 
         Raises:
             FileNotFoundError: the store says that there is no such object.
-            StorageError: it refuses, or has not answered by the deadline.
+            StorageError: the store refuses, or has not answered by the deadline.
         """
         began, attempt = time.monotonic(), 0
         while True:
@@ -284,7 +285,7 @@ class Remote:
                 return await asyncio.wait_for(request(), min(self.retry.timeout, left))
             except (StorageError, MemoryError):
                 raise
-            except Exception as error:  # file systems raise whatever they like
+            except Exception as error:  # file systems may raise anything
                 cause = _cause(error)
             if isinstance(cause, FileNotFoundError):
                 raise FileNotFoundError(self.name(path)) from None
@@ -333,7 +334,7 @@ class Remote:
         )
 
     def require_listing(self, path: str) -> None:
-        """Raises StorageError if the store cannot list its objects."""
+        """Raise StorageError if the store cannot list its objects."""
         if not self.lists:
             raise StorageError(
                 "http has no listing: the objects below this URL cannot be found",
@@ -390,11 +391,11 @@ _HOPELESS = (
     ValueError,
     AttributeError,
 )
-_UNSETTLED = (408, 425, 429)  # the 4xx that another attempt may settle
+_UNSETTLED = (408, 425, 429)  # 4xx for which another attempt may succeed
 
 
 def _cause(error: Exception) -> BaseException:
-    """The error itself; or the one behind "not found", which HTTP's file system makes of any failure."""
+    """Return the error, or the cause of a "not found", which HTTP's file system raises for any failure."""
     behind = error.__cause__
     failed = isinstance(behind, TimeoutError) or type(behind).__module__.partition(".")[0] == "aiohttp"
     if behind is not None and isinstance(error, FileNotFoundError) and failed:

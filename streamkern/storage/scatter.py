@@ -1,9 +1,9 @@
 """A uniform random permutation of more rows than fit in memory, in two passes over them.
 
-Row i goes to its place in the ascending order of ``row_hash(i, seed)``. That order is a function of the seed and of
-the rows' numbers: not of chunks, threads, memory, or how often the work was interrupted. The first pass writes runs of
-neighbouring rows, each sorted by hash. The second cuts the range of hashes into buckets that fit in memory, gathers
-each bucket's rows, which are contiguous in every run, and sorts them.
+Rows are sorted by ``row_hash(i, seed)`` of their number i, so the order depends on the seed and the number of rows, not
+on chunks, threads, memory or interruptions. The first pass writes runs of neighbouring rows, each sorted by hash. The
+second cuts the range of hashes into buckets that fit in memory, gathers each bucket's rows, which are contiguous in
+every run, and sorts them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from streamkern.types import Array, IntArray, Rows, Target
 _SHUFFLE = 4  # name of the hash family
 _NAME = "run-{:015}-{:015}"
 ROW_EXTRA = 24
-"""Bytes a row takes besides its own while runs are made and buckets sorted: its hash, its place, its label's code."""
+"""Bytes of a row's hash, position and label code while runs are made and buckets sorted."""
 
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Rows of a run while it is filled; ``y`` has codes where targets are strings, and ``labels`` their meanings."""
+    """Rows of a run while it is filled; for string targets ``y`` has codes, and ``labels`` the strings."""
 
     X: Array
     y: Array | None
@@ -38,11 +38,11 @@ class SortedRun:
 
     @property
     def sections(self) -> list[Array]:
-        """The arrays of a row, one after another."""
+        """The arrays of the rows, in stored order."""
         return [values for values in (self.X, self.y, self.w) if values is not None]
 
     def taken(self, index: IntArray) -> Rows:
-        """Rows by their places, with codes for labels."""
+        """Return rows by position, with codes for labels."""
         return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
 
     def first(self, n: int) -> SortedRun:
@@ -50,7 +50,7 @@ class SortedRun:
         return SortedRun(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:
-        """Fill in rows from position ``at`` on."""
+        """Copy rows to positions from ``at`` on."""
         here = slice(at, at + len(rows.X))
         self.X[here] = rows.X
         if self.y is not None and rows.y is not None:
@@ -67,9 +67,8 @@ class SortedRun:
 class SortedRuns:
     """Runs of sorted rows in a folder.
 
-    A run is rows [a, b) of the source: features, targets (codes, where they are strings), weights and hashes, one after
-    another, in the order of the hashes; its labels stand in a file of their own. It appears under its name when it is
-    whole.
+    The file of a run has rows [a, b) of the source in the order of their hashes: all features, then targets (codes for
+    strings), weights and hashes; labels are in another file. It gets its name when complete.
     """
 
     folder: Path
@@ -81,15 +80,15 @@ class SortedRuns:
 
     @property
     def done(self) -> int:
-        """Rows [0, done) are in runs."""
+        """Number of rows in runs: rows [0, done)."""
         return max((b for _, b in self.spans), default=0)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """(a, b) of the runs that are there, ascending. They are written in order, so none is missing between two.
+        """Return (a, b) of the existing runs, ascending. Runs are written in order, so there are no gaps.
 
         Raises:
-            OSError: one is missing all the same.
+            OSError: a run is missing.
         """
         names = sorted(path.name.split("-") for path in self.folder.glob("run-*-*"))
         spans = [(int(a), int(b)) for _, a, b in names]
@@ -109,7 +108,7 @@ class SortedRuns:
         return self.n_features * self.dtype.itemsize + outputs + 8 * self.weighted + 8
 
     def empty(self, n: int) -> SortedRun:
-        """A run of n rows to be filled."""
+        """Return a run of n rows to be filled."""
         y = None if self.target is None else np.empty((n, *self.target.outputs), self._target_dtype)
         return SortedRun(np.empty((n, self.n_features), dtype=self.dtype), y, np.empty(n) if self.weighted else None)
 
@@ -126,11 +125,11 @@ class SortedRuns:
                 buffer = np.empty_like(values[:step])
                 for start in range(0, n, step):
                     rows = order[start : start + step]
-                    # Several times as fast as indexing, and into pages that are there already.
+                    # Several times as fast as indexing, and reuses allocated pages.
                     stream.write(np.take(values, rows, axis=0, out=buffer[: len(rows)], mode="clip").data)
 
     def permuted(self, run: SortedRun, start: int, rows: int) -> Iterator[Rows]:
-        """All rows in the order of the permutation, where one run in memory holds them; see ``shuffled``."""
+        """Yield all rows in permuted order from one run in memory; see ``shuffled``."""
         order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), _SHUFFLE, self.seed))
         labels = list(run.labels)
         for first in range(start, len(order), rows):
@@ -141,12 +140,12 @@ class SortedRuns:
             yield Rows(X, y, w)
 
     def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
-        """All rows in the order of the permutation, from its position ``start`` on.
+        """Yield all rows in permuted order, from position ``start`` on.
 
         Args:
-            start: rows left out at the beginning.
-            bucket_rows: about how many rows are held in memory at a time.
-            rows: most rows that are given at a time; but at the ends of buckets, multiples of it lie between them.
+            start: number of rows to skip.
+            bucket_rows: approximate number of rows in memory at once.
+            rows: rows of a block; blocks are shorter at the ends of buckets.
         """
         spans = self.spans
         n = spans[-1][1] if spans else 0
@@ -182,7 +181,7 @@ class SortedRuns:
                 yield Rows(X, y, w)
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
-        """Fill arrays with the rows from ``low`` on of a run's sections."""
+        """Fill arrays with a run's rows from ``low`` on."""
         begin = 0
         with open(self.folder / _NAME.format(*span), "rb") as stream:
             for into in sections:

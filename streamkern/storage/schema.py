@@ -1,4 +1,4 @@
-"""Schema: the name and the kind of every column of a table. It travels with the data and is saved with the model."""
+"""Schema: name and kind of every column of a table, stored with the data and saved with the model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Column:
     """One column of a table.
 
     Attributes:
-        name: its name.
+        name: name of the column.
         kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
-        text: whether the values of a category are text, for which numbers stand; else they are numbers themselves.
-        missing: whether values are missing; None where only reading every row would show it.
-        dated: whether a number stands for a date, because the user calls a column of dates numbers.
+        text: whether the values of a category are text, represented by codes; else values are numbers.
+        missing: whether values are missing; None if unknown without reading every row.
+        dated: whether dates are read as numbers, because the user declared the column a ``number``.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Column:
 
     @property
     def plain(self) -> bool:
-        """True if the column is read as it is stored."""
+        """True if the column is read as stored, without conversion."""
         return self.kind in ("number", "boolean")
 
 
@@ -68,37 +68,37 @@ class Schema:
 
     @property
     def kinds(self) -> tuple[tuple[str, str, bool], ...]:
-        """Name, kind and ``text`` of each column, which decide how values are read."""
+        """Name, kind and ``text`` of each column, which determine how values are read."""
         return tuple((column.name, column.kind, column.text) for column in self.columns)
 
     def positions(self, *kinds: str) -> tuple[int, ...]:
-        """Positions of the columns of these kinds."""
+        """Return positions of the columns of these kinds."""
         return tuple(j for j, column in enumerate(self.columns) if column.kind in kinds)
 
     def picked(self, names: Iterable[str]) -> Schema:
-        """Some of the columns, in the order given."""
+        """Return a schema of some columns, in the given order."""
         known = {column.name: column for column in self.columns}
         return Schema(tuple(known[name] for name in names))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The columns as JSON."""
+        """Return the columns as JSON-serialisable data."""
         marks = ("text", "missing", "dated")
         return [
             {"name": c.name, "kind": c.kind} | {mark: True for mark in marks if getattr(c, mark)} for c in self.columns
         ]
 
     def text_lines(self) -> list[str]:
-        """One line a column, for people."""
+        """Return a line for each column, for display."""
         width = max((len(column.name) for column in self.columns), default=0)
         gaps = {True: "values are missing", False: "", None: ""}
         return [f"{c.name:<{width}}  {c.kind:<8}  {gaps[c.missing]}".rstrip() for c in self.columns]
 
     @classmethod
     def from_json(cls, described: Any) -> Schema:
-        """Make a schema from the output of ``to_json``.
+        """Return the schema that ``to_json`` described.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: ``described`` is not a schema.
         """
         columns = []
         for each in described if isinstance(described, list) else [None]:
@@ -119,7 +119,7 @@ class Schema:
 
 
 def join_schemas(schemas: Iterable[Schema]) -> Schema:
-    """The schema of tables that are read one after another, alike in their kinds."""
+    """Return the schema of several tables with equal kinds; a column has missing values if one table's has."""
     first, *rest = schemas
     columns = list(first.columns)
     for other in rest:
@@ -131,13 +131,13 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
 
 
 def declared(schema: Any) -> dict[str, Column]:
-    """The user's declarations of columns, by name.
+    """Return the user's declarations of columns, by name.
 
     Args:
         schema: a Schema, names with their kinds, or None.
 
     Raises:
-        UsageError: it is something else, or a kind is unknown.
+        UsageError: ``schema`` is none of these, or a kind is unknown.
     """
     if schema is None:
         return {}
@@ -154,10 +154,10 @@ def declared(schema: Any) -> dict[str, Column]:
                 where="schema",
                 expected=f"one of {', '.join(COLUMN_KINDS)}",
             )
-    # The stored type says whether a category's values are text.
+    # The stored type determines whether a category's values are text.
     return {name: Column(name, kind) for name, kind in schema.items()}
 
 
 def number_of(text: str) -> float:
-    """Return the number of a text, the same wherever it is read: a whole one of 52 bits, which float64 holds."""
+    """Return the code of a text, equal in every process: a whole number of 52 bits, exact in float64."""
     return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 12)

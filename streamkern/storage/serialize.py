@@ -1,6 +1,6 @@
-"""Frozen values as JSON and arrays, and back: how checkpoints and results of stages are kept.
+"""Serialisation of frozen values as JSON and arrays, for checkpoints and results of stages.
 
-Only classes marked with ``serializable`` can come back, field by field: reading a file executes no code of its own.
+Only classes marked with ``serializable`` are restored, field by field: reading executes no code from the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLASSES: dict[str, type] = {}
 
 
 def serializable(cls: C) -> C:
-    """Mark a dataclass or named tuple as data, to be written and read field by field.
+    """Mark a dataclass or named tuple as data that is written and read field by field.
 
     Fields may hold numbers, text, arrays, tuples, lists, dictionaries, and other such classes.
     """
@@ -33,14 +33,14 @@ def serializable(cls: C) -> C:
 
 
 def sound_array(value: Any, shape: tuple[int, ...], kinds: str = "f") -> bool:
-    """Return True if a value that was read is an array of finite numbers of this shape, and a dtype of these kinds."""
+    """Return True if a restored value is an array of finite numbers with this shape and a dtype of these kinds."""
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in kinds:
         return False
     return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
 
 
 def sound_number(value: Any) -> bool:
-    """Return True if a value that was read is a finite number."""
+    """Return True if a restored value is a finite number."""
     return isinstance(value, int | float | np.integer | np.floating) and bool(-1e300 < value < 1e300)
 
 
@@ -60,7 +60,7 @@ def load_value(path: str | os.PathLike[str], kind: str) -> Any:
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is damaged, of another kind, or holds a class that this release does not know.
+        ModelFormatError: the file is damaged, has another kind, or has a class unknown to this release.
     """
     arrays, metadata = load_artifact(path, kind)
     return unflatten(metadata.get("value"), arrays)
@@ -69,12 +69,12 @@ def load_value(path: str | os.PathLike[str], kind: str) -> Any:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A value of many small arrays, with one array for those of each dtype: a file each would take too long.
+    """A value of many small arrays, joined in one array for each dtype, because a file for each would take too long.
 
     Attributes:
         tree: the value as JSON text, with references to arrays, see ``flatten``.
-        index: by name of an array: its dtype, the place of its first number, and its shape.
-        numbers: by dtype, the numbers of all arrays one after another.
+        index: dtype, position of the first number, and shape of each array, by name.
+        numbers: concatenated numbers of all arrays, by dtype.
     """
 
     tree: str
@@ -83,7 +83,7 @@ class Bundle:
 
 
 def bundled(value: Any) -> Bundle:
-    """Join the arrays of a value, see ``Bundle``.
+    """Return a value with its arrays joined, see ``Bundle``.
 
     Raises:
         TypeError: something in it is neither data nor a serializable class.
@@ -99,10 +99,10 @@ def bundled(value: Any) -> Bundle:
 
 
 def unbundled(bundle: Bundle) -> Any:
-    """Return the value that ``bundled`` was given.
+    """Return the value from the result of ``bundled``.
 
     Raises:
-        ModelFormatError: it is not a result of ``bundled``, or holds a class that this release does not know.
+        ModelFormatError: this is not a result of ``bundled``, or has a class unknown to this release.
     """
     try:
         arrays = dict[str, Array]()
@@ -115,7 +115,7 @@ def unbundled(bundle: Bundle) -> Any:
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Array]]:
-    """A value as JSON, with references to arrays; and the arrays by name.
+    """Return a value as JSON data with references to arrays, and the arrays by name.
 
     Raises:
         TypeError: something in it is neither data nor a serializable class.
@@ -129,7 +129,7 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
         return value
     if isinstance(value, np.ndarray | np.generic):
         name, array = f"a{len(arrays)}", np.asarray(value)
-        # Products of the same numbers in another order of memory may differ in their last bits.
+        # Keep the memory order, since products of arrays in another order may differ in the last bits.
         turned = array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
         arrays[name] = array.T if turned else array
         return {"array": name, "kind": "scalar" if isinstance(value, np.generic) else "turned" if turned else "plain"}
@@ -137,7 +137,7 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
         return {type(value).__name__: [_flatten(item, arrays) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _flatten(item, arrays) for key, item in value.items()}}
-    if isinstance(value, dict):  # JSON has no other keys than text
+    if isinstance(value, dict):  # JSON keys must be text
         return {"items": [[_flatten(key, arrays), _flatten(item, arrays)] for key, item in value.items()]}
     cls = type(value).__name__
     if _CLASSES.get(cls) is not type(value):
@@ -148,10 +148,10 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
-    """Restore a value from its tree and arrays, as ``flatten`` returned them.
+    """Return the value from its tree and arrays, as ``flatten`` returned them.
 
     Raises:
-        ModelFormatError: it is not a result of ``flatten``, or holds a class that this release does not know.
+        ModelFormatError: this is not a result of ``flatten``, or has a class unknown to this release.
     """
     try:
         return _unflatten(tree, arrays)

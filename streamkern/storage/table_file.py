@@ -1,4 +1,4 @@
-"""One file of a table, local or at any fsspec URL: opening it, and errors that name it."""
+"""A table's file, local or at any fsspec URL, with errors that name it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_AHEAD = 1 << 20
 
 
 class _Readable(RemoteFile):
-    """A remote file that fills a buffer."""
+    """A remote file with ``readinto``."""
 
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
@@ -30,18 +30,18 @@ class _Readable(RemoteFile):
 
 
 class TableFile:
-    """A file as it was when it was opened first.
+    """A file in the state of its first opening.
 
     Args:
         url: a local path or an fsspec URL; a file that ends in ``.gz`` is decompressed.
         storage_options: for fsspec.
 
     Attributes:
-        path: the file, as people may see it.
-        size: its bytes.
+        path: path of the file, with secrets hidden.
+        size: size in bytes.
 
     Raises:
-        StorageError: nothing there.
+        StorageError: there is no such file.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
@@ -94,12 +94,12 @@ class TableFile:
 
     @property
     def local(self) -> bool:
-        """True if the path is of the local file system, and its bytes are stored there uncompressed."""
+        """True if the file is in the local file system and not compressed."""
         return self._remote is None and not self._place.endswith(".gz")
 
     @property
     def identity(self) -> list[Any]:
-        """Identifier of this content, found without reading it."""
+        """Identifier of the content, from metadata."""
         return [posixpath.basename(self._place), *self._stamp]
 
     def require_unchanged(self) -> None:
@@ -111,17 +111,17 @@ class TableFile:
             raise changed(self.path)
 
     def _found(self) -> list[Any]:
-        """Size and time of the file, or the version that its store has of it."""
+        """Return size and time of the file, or its version in the store."""
         if self._remote is None:
             return stamp(self.path)
         info = self._remote.info(self._remote.root)
         return [int(info["size"]), version(info)]
 
     def open(self) -> BinaryIO:
-        """The file's bytes, decompressed.
+        """Open the file's decompressed bytes.
 
         Raises:
-            StorageError: its size has changed.
+            StorageError: the file's size has changed.
         """
         zipped = self._place.endswith(".gz")
         if self._remote is not None:
@@ -131,23 +131,23 @@ class TableFile:
         return cast(BinaryIO, gzip.open(path) if zipped else open(path, "rb"))
 
     def unchanged(self) -> str:
-        """The path of a file of the local file system.
+        """Return the path of a local file after checking its size.
 
         Raises:
-            StorageError: its size has changed.
+            StorageError: the file's size has changed.
         """
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(
                 f"the file has changed since it was opened: {size} bytes instead of {self.size}",
                 where=self.path,
-                expected="files that stay as they are while they are read",
+                expected="files that do not change while they are read",
                 remedy="open it again; if it is truncated, restore it first",
             )
         return self.path
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes from ``start`` on. A stream that cannot seek is read on from where it was, or from its beginning."""
+        """Return ``size`` bytes from ``start`` on. A stream without seek is read forwards, or again from its start."""
         if self.local:
             with self.open() as stream:
                 stream.seek(start)
@@ -164,12 +164,12 @@ class TableFile:
 
     @contextlib.contextmanager
     def explaining(self, expected: str) -> Iterator[None]:
-        """Errors of decoders as one StorageError that names the file."""
+        """Convert errors of decoders to a StorageError that names the file."""
         try:
             yield
         except (StreamkernError, MemoryError):
             raise
-        except Exception as error:  # decoders and remote file systems raise whatever they like
+        except Exception as error:  # decoders and remote file systems may raise anything
             raise StorageError(
                 f"the file cannot be read: {type(error).__name__}: {error}",
                 where=self.path,

@@ -1,4 +1,4 @@
-"""Tables of any supported kind as one Source: parquet, zarr, CSV, Arrow, npy, npz, HDF5, arrays and frames; joined."""
+"""Tables of any kind joined as one Source: parquet, zarr, CSV, Arrow, npy, npz, HDF5, arrays and frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUFFIXES = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5", ".hdf"),
 }
-"""How files of each kind end; ``.gz`` may follow. Other endings are parquet or zarr."""
+"""File endings of each kind; ``.gz`` may follow. Other endings mean parquet or zarr."""
 
 
 def open_tables(
@@ -53,27 +53,27 @@ def open_tables(
     memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Source:
-    """Open tables and join their rows, in the order given.
+    """Open tables and join their rows in the given order.
 
     Args:
         sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) or triples (X, y, weights) of them,
             pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
-        weight: the column of sample weights; another ``.npy`` file for one.
-        id: a column that names the rows, which takes the place of a target.
+        weight: the column of sample weights, or, for a ``.npy`` file, another ``.npy`` file.
+        id: a column of row ids, read in place of a target.
         header: whether the first line of a text table names its columns.
-        lenient: pass over columns that are no plain numbers, such as text: ``non_features`` of the source names them,
-            and ``describe`` returns their kind of value. A null is None then among labels.
-        schema: kinds of columns by name, or a Schema, where they differ from their types.
+        lenient: skip columns other than plain numbers, such as text: ``non_features`` of the source names them, and
+            ``describe`` describes their values. Null labels are read as None.
+        schema: kinds of columns by name, or a Schema, to override their types.
         exclude: columns to leave out.
         format: ``zarr`` or ``parquet`` if the path does not show it.
-        retry: how patient to be with a remote store.
-        memory: bytes that the process may hold, which bound the part of a text table that is read at a time.
+        retry: timeouts and repetitions of requests to a remote store.
+        memory: memory limit of the process in bytes, which bounds the part of a text table read at once.
         storage_options: for fsspec.
 
     Raises:
-        StorageError: nothing there, or nothing that is known.
+        StorageError: a path does not exist, or its format is unknown.
         DataError: the files cannot be read as rows, or differ from one table to the next.
         UsageError: parameters that contradict each other.
     """
@@ -87,14 +87,14 @@ def open_tables(
     for place in _expanded(sources, storage_options):
         try:
             source = _open(place, request, header, storage_options, memory, format, retry)
-        except NoRowsError as error:  # among others it is passed over, as a table without rows of any other format is
+        except NoRowsError as error:  # next to other tables it is skipped, as tables without rows of other formats are
             empty = error
             continue
         if opened:
             source = source.conformed(opened[0].schema) if source.columns == opened[0].columns else source
             _require_alike(opened[0], source)
         elif columns is None and source.columns is not None:
-            # The next table may have them in another order.
+            # The next table may have the columns in another order.
             request = replace(request, columns=(*source.columns, *dict(source.non_features)))
         opened.append(source)
     if not opened and empty is not None:
@@ -105,12 +105,12 @@ def open_tables(
 
 
 class JoinedSource(DerivedSource):
-    """The rows of several sources, one after another.
+    """The concatenated rows of several sources.
 
-    Rows that are shuffled within each source are not shuffled as a whole.
+    The result does not count as shuffled, even if all sources are.
 
     Args:
-        parts: alike in columns, text, target and weight; see ``open_tables``.
+        parts: sources with equal columns, text, target and weight; see ``open_tables``.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
@@ -145,7 +145,7 @@ class JoinedSource(DerivedSource):
 
     def reading(self) -> Reading:
         found = [part.reading() for part in self._parts]
-        wider = 0 if self.in_memory else self._most_rows() * self._row_bytes()  # a part of a narrower dtype is copied
+        wider = 0 if self.in_memory else self._most_rows() * self._row_bytes()  # a part with a narrower dtype is copied
         return Reading(
             max(self._row_bytes(), *(each.row for each in found)),
             wider + max(each.decoding for each in found),
@@ -157,7 +157,7 @@ class JoinedSource(DerivedSource):
         part, inside = self._find(chunk)
         X, y, w = part.read(inside)
         X = X.astype(np.result_type(X.dtype, self.dtype), copy=False)
-        if y is not None and self.target is not None and y.dtype != object:  # objects: text, or some are missing
+        if y is not None and self.target is not None and y.dtype != object:  # objects: text, or labels with nulls
             y = y.astype(self.target.dtype, copy=False)
         return Rows(X, y, w)
 
@@ -189,7 +189,7 @@ class JoinedSource(DerivedSource):
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of table that a file's name says; None for parquet and zarr, which ``open_source`` knows."""
+    """Return the kind of table from a file's ending; None for parquet and zarr, which ``open_source`` recognises."""
     name = bare(path).rstrip("/").lower().removesuffix(".gz")
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
@@ -243,7 +243,7 @@ def _open_object(value: Any, request: Request) -> Source:
 
 
 def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) -> list[Any]:
-    """Every source, globs of other files than parquet as the files they match, in natural order."""
+    """Return the sources, with globs (except of parquet) replaced by their files in natural order."""
     places: list[Any] = []
     for source in sources:
         if isinstance(source, os.PathLike):
@@ -257,7 +257,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                         "no file matches",
                         where=source,
                         expected="at least one file",
-                        remedy="check the pattern; see where it starts from",
+                        remedy="check the pattern; a relative one starts at the working directory",
                     )
                 places += [fs.unstrip_protocol(path) for path in found]
                 continue
@@ -266,7 +266,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
 
 
 def _require_alike(first: Source, other: Source) -> None:
-    """Raises DataError naming both unless the two can be joined."""
+    """Raise DataError, naming both sources, unless they can be joined."""
     what = None
     texts = sorted({*first.text} ^ {*other.text})
     if other.n_features != first.n_features or other.columns != first.columns:

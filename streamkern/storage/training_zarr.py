@@ -1,4 +1,4 @@
-"""The training layout in zarr, written piece by piece: chunks (or shards) that can be written again."""
+"""Writer of the training layout in zarr, piece by piece; a piece (chunk or shard) can be written again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from streamkern.types import Rows, Target
 
 
 class TrainingZarr:
-    """A group of the training layout on its way: pieces of ``piece_rows`` rows, in any order, then ``complete``.
+    """Write a group of the training layout: pieces of ``piece_rows`` rows, in any order, then ``complete``.
 
     Args:
         place: a local directory; files of an earlier attempt are kept.
-        n: rows.
+        n: number of rows.
         n_features: width d of a row.
-        dtype: of the features.
+        dtype: dtype of the features.
         target: name, kind and dtype of the target, or None.
         columns: names of the features.
-        record: kept with the data: where they come from.
-        shard_bytes: chunks are joined in shards of about so many bytes; None for none.
+        record: origin of the data, stored with them.
+        shard_bytes: approximate bytes of a shard; None for chunks without shards.
         weight: name of the sample weights, or None.
-        compression: as of ``write_zarr``.
+        compression: as in ``write_zarr``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingZarr:
             self._arrays[2] = self._array(weight, (n,), np.dtype(np.float64))
 
     def write(self, piece: int, rows: Rows) -> None:
-        """Write a piece, or write it again."""
+        """Write a piece; it may be written again."""
         start = piece * self.piece_rows
         for array, values in zip(self._arrays, rows, strict=True):
             if array is not None and values is not None and len(values):

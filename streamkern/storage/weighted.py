@@ -15,15 +15,15 @@ from streamkern.types import Array, Rows
 
 
 class WeightedSource(DerivedSource):
-    """Rows of a source, with weights in memory.
+    """The rows of a source, with weights in memory.
 
     Args:
         source: the rows, without weights.
         weights: w >= 0, shape (n,).
-        name: of the weights.
+        name: name of the weights.
 
     Raises:
-        DataError: not one number a row.
+        DataError: there is not one number for each row.
         UsageError: the rows have weights already.
     """
 
@@ -33,7 +33,7 @@ class WeightedSource(DerivedSource):
             raise UsageError(
                 "The rows have weights already.",
                 where="sample_weight",
-                expected="weights given once",
+                expected="weights from one of the two",
                 remedy="leave sample_weight out, or open the rows without weight=",
             )
         given: Array = np.asarray(weights)
@@ -61,10 +61,10 @@ class WeightedSource(DerivedSource):
 
 
 class TargetedSource(DerivedSource):
-    """Rows of a source, with targets in memory.
+    """The rows of a source, with targets in memory.
 
     Raises:
-        DataError: not one target a row, or of a type that cannot be a target.
+        DataError: there is not one target for each row, or its type cannot be a target.
     """
 
     def __init__(self, source: Source, y: Any, name: str = "target") -> None:

@@ -1,9 +1,9 @@
-"""Write files and directories so that after any crash the old one or the new one is there whole.
+"""Atomic writes of files and directories: after any crash the old or the new content is complete.
 
-Everything that the package replaces on a local disk is written here, in five steps: hold a lock, stage the new content
-under another name in the same directory, sync it to the disk, commit it by one rename or exchange, and, where a process
-was killed, resume: clear its remains, and go on with trusted files. Locks are ``flock``, which the kernel
-releases when their process ends, however it ends (ADR 15).
+Everything that the package replaces on a local disk is written here, in five steps: hold a lock; stage the new content
+under another name in the same directory; sync it to the disk; commit it by one rename or exchange; and, after a killed
+process, resume: remove unfinished files, and continue from trusted ones. Locks are ``flock``, which the kernel releases
+when their process ends in any way (ADR 15).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from streamkern.errors import BusyError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.files import read_json_file
 
-_GLANCE = 0.2  # seconds; a status request shares the lock of a run for a moment
+_GLANCE = 0.2  # seconds, because a status request briefly shares a run's lock
 _POLL = 0.02
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# Files of a killed writer; earlier releases used the number of their process.
+# Files of a killed writer; earlier releases put the process id into the name.
 _LEFTOVER = re.compile(r"\.(?P<target>.+)\.(?:[0-9a-f]{8}|\d+|part)\.(?P<kind>tmp|old)|\..+\.writing")
 _PLAN = "plan.json"
 
@@ -42,16 +42,16 @@ _PLAN = "plan.json"
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds this directory") -> Iterator[None]:
-    """Hold a directory, which is made if it is not there.
+    """Lock a directory, creating it if absent.
 
     Args:
         folder: the directory.
         name: name of the lock file in it.
-        busy: first words of the error when another process, or another thread of this one, holds it.
+        busy: beginning of the error if another process, or another thread of this process, has the lock.
 
     Raises:
-        BusyError: it is held already.
-        StorageError: it cannot be written.
+        BusyError: the directory is already locked.
+        StorageError: the directory cannot be written.
     """
     path = folder / name
     try:
@@ -68,7 +68,7 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
             f"The directory cannot be written: {_reason(error)}.",
             where=str(folder),
             expected="a directory that can be written",
-            remedy="give another place (--run-dir, for a run)",
+            remedy="choose another directory (--run-dir, for a run)",
         ) from error
     try:
         yield
@@ -77,13 +77,13 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
 
 
 def lock_owner(path: Path) -> int | None:
-    """Return the process that holds a lock file, 0 if its number cannot be read, None if nobody holds it."""
+    """Return the id of the process with a lock, 0 if the id cannot be read, None if the file is not locked."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        # Shared, so that two readers do not take one another for an owner.
+        # A shared lock, so that two readers do not mistake each other for an owner.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         text = os.read(handle, 20)
@@ -94,7 +94,7 @@ def lock_owner(path: Path) -> int | None:
 
 
 def _acquire(path: Path, patience: float, parents: bool = False) -> int:
-    """Open and lock a file, made if need be; BlockingIOError if it is held for longer."""
+    """Open and lock a file, creating it if absent; raise BlockingIOError if it is still locked after ``patience``."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -102,7 +102,7 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
                 path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except (FileExistsError, FileNotFoundError):
-            # A holder that was done may remove the directory between two of these calls: then it is made again.
+            # The previous owner may remove the directory between two of these calls; then create it again.
             in_the_way = path.parent.exists() and not path.parent.is_dir()
             if not parents or in_the_way or time.monotonic() >= deadline:
                 raise
@@ -118,12 +118,10 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
         except OSError:
             os.close(handle)
             raise
-        # A holder that was done may have removed the file while this process waited: then the lock guards no name.
+        # The previous owner may have removed the file during the wait; then the lock is on a file without a name.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
-                with contextlib.suppress(
-                    OSError
-                ):  # a full disk: the number only helps a process that finds the lock held
+                with contextlib.suppress(OSError):  # full disk: the id is only for messages
                     os.ftruncate(handle, 0)
                     os.write(handle, str(os.getpid()).encode())
                 return handle
@@ -132,7 +130,7 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
 
 @contextlib.contextmanager
 def turn(target: Path) -> Iterator[bool]:
-    """Wait for a turn to write a target; False where the file system has no locks."""
+    """Wait for the lock to write a target; yield False if the file system has no locks."""
     path, handle = target.with_name(f".{target.name}.writing"), None
     try:
         handle = _acquire(path, math.inf)
@@ -155,16 +153,16 @@ def turn(target: Path) -> Iterator[bool]:
 def staged(
     target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False, sync: bool = True
 ) -> Iterator[Path]:
-    """Give a new file or directory to fill, which replaces the target when the block ends without an error.
+    """Yield a new file or directory to fill, which replaces the target if the block ends without an error.
 
-    Remains of an earlier process that was killed while it wrote the same target are removed first.
+    Unfinished files of an earlier, killed writer of the same target are removed first.
 
     Args:
         target: the file or directory to replace.
-        folder: whether it is a directory. The caller makes sure that existing content may be replaced.
-        parents: make the directories above it; without, one that is missing is an error.
-        sync: wait until it is on the disk. Without, it survives its process and not the machine's end: for content that
-            is not trusted once ``boot`` is another.
+        folder: whether the target is a directory. The caller checks that existing content may be replaced.
+        parents: create missing parent directories; otherwise they are an error.
+        sync: wait until the content is on the disk. Otherwise it survives the process but not a crash of the machine,
+            and must not be trusted when ``boot`` has changed.
 
     Raises:
         StorageError: the disk is full or cannot be written; the previous content is unchanged.
@@ -205,7 +203,7 @@ def write_text(path: Path, text: str, *, parents: bool = False) -> None:
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Replace a JSON file, in a directory that may be new; values that JSON does not know are written as text.
+    """Replace a JSON file, in a directory that may be new; other values than JSON's are written as text.
 
     Secrets are hidden: in URLs, and under names such as ``token``.
     """
@@ -213,7 +211,7 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None where it is missing or no JSON object."""
+    """Return the object in a JSON file; None if there is no file or no JSON object in it."""
     try:
         found = read_json_file(path)
     except (OSError, ValueError):
@@ -223,9 +221,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def staged_part(path: Path) -> Iterator[Path]:
-    """Give a file to fill that gets its name when it is whole.
+    """Yield a file to fill, which gets its name when the block ends without an error.
 
-    For parts in a ``Workspace``, whose lock is held and whose ``commit`` syncs them.
+    For parts in a locked ``Workspace``, whose ``commit`` syncs them.
     """
     unfinished = part_name(path)
     yield unfinished
@@ -233,19 +231,18 @@ def staged_part(path: Path) -> Iterator[Path]:
 
 
 def part_name(path: Path) -> Path:
-    """Return the name of a file or directory while it is filled."""
+    """Return the temporary name of a file or directory."""
     return path.with_name(f".{path.name}.part.tmp")
 
 
 def commit(staging: Path, target: Path, sync: bool = True) -> None:
-    """Sync a finished file or directory to the disk and put it in the place of the target.
+    """Sync a finished file or directory to the disk and replace the target by it.
 
-    The caller holds a lock. A target that is there is exchanged with the new one in one step where the system can do
-    so; where it cannot (NFS), a directory that is not empty takes two renames, between which ``target_or_previous``
-    finds the old one.
+    The caller has the lock. An existing target is exchanged in one step if the system supports it; otherwise (NFS) a
+    directory that is not empty takes two renames, between which ``target_or_previous`` finds the old one.
 
     Raises:
-        OSError: the target is as it was.
+        OSError: the target is unchanged.
     """
     for path, _, names in os.walk(staging) if sync else ():
         for name in names:
@@ -271,14 +268,14 @@ def commit(staging: Path, target: Path, sync: bool = True) -> None:
 
 
 def discard(target: Path) -> None:
-    """Remove a directory so that readers find all of it or none."""
+    """Remove a directory atomically."""
     staging = part_name(target)
     os.rename(target, staging)
     _remove(staging)
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot."""
+    """Exchange two names in one step; return False if the system or the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     if not hasattr(libc, "renameat2"):
@@ -301,7 +298,7 @@ def _sync(path: str | os.PathLike[str]) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        for _ in range(20):  # threads of zarr that do not know of an error yet may write a last chunk
+        for _ in range(20):  # threads of zarr may still write a chunk after an error in another
             shutil.rmtree(path, ignore_errors=True)
             if not path.exists():
                 return
@@ -312,10 +309,10 @@ def _remove(path: Path) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Return why a disk cannot be written to, found among the causes of an error."""
+    """Return why writing failed, from the causes of an error."""
     cause: BaseException | None = error
     while cause is not None:
-        # pyarrow's errors have no number.
+        # pyarrow's errors have no errno.
         if getattr(cause, "errno", None) in _FULL or "No space left" in str(cause):
             return f"the disk is full ({getattr(cause, 'strerror', None) or os.strerror(errno.ENOSPC)})"
         cause = cause.__cause__ or cause.__context__
@@ -326,13 +323,13 @@ def _reason(error: OSError) -> str:
 
 
 def tidy(folder: Path, name: str = "") -> None:
-    """Undo the unfinished work of dead processes in a directory. The caller holds a lock on it.
+    """Undo unfinished writes of dead processes in a directory. The caller has the lock.
 
-    Half-written content is removed; the content that it was to replace is put back if its place is empty.
+    Half-written content is removed; the content it should have replaced is restored if its name is free.
 
     Args:
         folder: the directory.
-        name: only files of this target, on which the caller has a lock.
+        name: target on which the caller has a lock, to undo writes of this target only; "" for all.
     """
     with contextlib.suppress(OSError):
         for left in sorted(os.listdir(folder)):
@@ -346,7 +343,7 @@ def tidy(folder: Path, name: str = "") -> None:
 
 
 def target_or_previous(target: Path) -> Path | None:
-    """Return the target; or the one before it, where a process was killed between two renames; or None."""
+    """Return the target; or the previous one, if a process was killed between two renames; or None."""
     if target.exists() or not target.parent.is_dir():
         return target if target.exists() else None
     for name in sorted(os.listdir(target.parent)):
@@ -357,24 +354,24 @@ def target_or_previous(target: Path) -> Path | None:
 
 
 def unfinished_folder(place: Path, kind: str = "ingest") -> Path:
-    """Return the directory in which an ingest or a prediction works until its target is complete."""
+    """Return the working directory of an ingest or a prediction whose target is incomplete."""
     return place.with_name(f".{place.name}.{kind}")
 
 
 class Workspace:
-    """A directory next to a target in which it is made part by part, by one process after another if need be.
+    """A directory next to a target, in which one or several successive processes write its parts.
 
-    ``plan.json`` describes the work. Work for another plan is removed; so is work from before the machine was started,
-    of which not all may have reached the disk: parts are synced only when they are committed.
+    ``plan.json`` describes the work. Work for another plan is removed. So is work from before the machine's last start,
+    because parts are synced only by ``commit`` and may not have reached the disk.
 
     Args:
-        place: the local file or directory to make.
+        place: the local file or directory to create.
         kind: ``ingest`` or ``predict``.
-        room: the room it takes, for the error when the disk is full.
+        room: description of the space needed, for the error when the disk is full.
 
     Attributes:
         folder: the directory.
-        data: the directory in it for the parts.
+        data: the subdirectory for the parts.
     """
 
     def __init__(self, place: Path, kind: str, room: str) -> None:
@@ -385,7 +382,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the directory. Parts stay for the next process unless ``begin`` was never reached.
+        """Lock the directory. Parts are kept for the next process unless ``begin`` was never called.
 
         Raises:
             BusyError: another process writes to the same target.
@@ -397,7 +394,7 @@ class Workspace:
             except OSError as error:
                 reason = _reason(error)
                 if isinstance(error, StorageError) and "disk is full" not in reason:
-                    raise  # of the rows, or a temporary failure
+                    raise  # an error in the rows, or a temporary failure
                 raise StorageError(
                     f"{self.place.name} cannot be written: {reason}.",
                     where=str(self.folder),
@@ -409,19 +406,19 @@ class Workspace:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self, plan: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
-        """Keep the parts of an earlier attempt at the same plan, or make room for new ones.
+        """Keep the parts of an earlier attempt at the same plan, or start with an empty directory.
 
         Args:
-            plan: of the work, JSON-serialisable.
+            plan: description of the work, JSON-serialisable.
             prepare: fills the new ``data`` with the files that parts need.
 
         Returns:
-            How many parts were noted; 0 for a new plan.
+            Number of recorded parts; 0 for a new plan.
         """
         found = read_json(self.folder / _PLAN) or {}
         done = found.pop("done", 0)
         if found and found == self._marked(plan):
-            for pattern in (".*.tmp", "*.partial"):  # zarr's name for half a chunk
+            for pattern in (".*.tmp", "*.partial"):  # zarr's name of an unfinished chunk
                 for left in list(self.folder.rglob(pattern)):
                     _remove(left)
         else:
@@ -437,36 +434,36 @@ class Workspace:
         return int(done)
 
     def note(self, done: int) -> None:
-        """Remember how many parts are there."""
+        """Record the number of finished parts."""
         with staged_part(self.folder / _PLAN) as unfinished:
             unfinished.write_text(json.dumps({**self._plan, "done": done}), encoding="utf-8")
 
     def commit(self, made: Path | None = None) -> None:
-        """Put a finished file or directory, ``data`` by default, in the place of the target; remove the rest."""
+        """Replace the target by a finished file or directory, ``data`` by default; remove the rest."""
         commit(self.data if made is None else made, self.place)
         self.discard()
 
     def discard(self) -> None:
-        """Remove the directory, first the plan: without it nobody goes on with the rest."""
-        if os.path.lexists(self.place):  # the replaced content, if a process was killed after two renames
+        """Remove the directory; the plan first, so that no process resumes from the rest."""
+        if os.path.lexists(self.place):  # replaced content, left if a process was killed after two renames
             tidy(self.place.parent, self.place.name)
         (self.folder / _PLAN).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove the files of a process that was killed after its commit."""
+        """Remove the files that a process left if it was killed after its commit."""
         if self.folder.exists():
             with self.held():
                 self.discard()
 
     def _marked(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """A plan with the boot, and the directory: after an exchange ``data`` is the previous content."""
+        """Return the plan with boot and directory, because after an exchange ``data`` has the previous content."""
         inode = self.data.stat().st_ino if self.data.exists() else None
         return {**plan, "boot": boot(), "data": inode}
 
 
 def boot() -> str:
-    """Return the name of this start of the machine; "" where it has none."""
+    """Return the identifier of the machine's last start; "" if unknown."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

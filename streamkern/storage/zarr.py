@@ -1,4 +1,4 @@
-"""Zarr groups and arrays (v3 and v2) as a Source, and the training layout that is written for it."""
+"""Zarr groups and arrays (v3 and v2) as a Source, and a writer of the training layout."""
 
 from __future__ import annotations
 
@@ -60,26 +60,26 @@ def open_zarr(
     """Open a zarr array (features only) or group as rows.
 
     In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
-    several; rows are flattened), else all one-dimensional arrays, sorted by name: the columns of a table, which may
-    hold text, dates and times. NaN, NaT and an empty text are missing values.
+    several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
+    be text, dates and times. NaN, NaT and an empty text are missing values.
 
     Args:
         url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
-        target: the array of targets, shape (n,) or (n, c), or several of shape (n,); "" for none. Default: what the
-            training layout names.
+        target: the array of targets, shape (n,) or (n, c), or several of shape (n,); "" for none. Default: the target
+            of the training layout.
         columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
             lists; or the name of the one features array.
         storage_options: for fsspec.
-        weight: the array of sample weights, shape (n,). Default: as the training layout names it.
-        retry: how patient to be with a remote store.
-        sparse: a chunk that is not stored means the fill value. By default it is an error, because a lost chunk looks
-            the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
+        weight: the array of sample weights, shape (n,). Default: the weights of the training layout.
+        retry: timeouts and repetitions of requests to a remote store.
+        sparse: read an absent chunk as the fill value. By default it is an error, because a lost chunk looks the same;
+            an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
 
     Raises:
-        StorageError: nothing there, not zarr, a training layout whose writing was not completed, or a store that does
-            not answer.
-        DataError: arrays that cannot be features, target or weight.
-        UsageError: ``columns`` that cannot be chosen.
+        StorageError: the path does not exist, is not zarr, or is an incomplete training layout; or the store does not
+            answer.
+        DataError: arrays cannot be features, target or weight.
+        UsageError: ``columns`` cannot be chosen.
     """
     return zarr_source(os.fspath(url), Request(target, columns, weight), storage_options, retry, sparse)
 
@@ -128,8 +128,8 @@ def zarr_source(
 class ZarrSource(NamedArrays):
     """Rows of zarr arrays; made by `open_zarr`.
 
-    A chunk is a stored chunk of the features along the first axis (inside a shard: an inner chunk), or several
-    neighbours where they are small.
+    A chunk is a stored chunk of the features along the first axis (inside a shard: an inner chunk), or several small
+    neighbouring ones.
     """
 
     def __init__(self, arrays: dict[str, StoredArray], roles: Roles, request: Request, **facets: Any) -> None:
@@ -141,7 +141,7 @@ class ZarrSource(NamedArrays):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the arrays' metadata, and of size and time of every chunk file where the store is local."""
+        """Digest of the arrays' metadata, and of size and time of every chunk file of a local store."""
         return digest(
             "zarr",
             [stored.identity for stored in self._stored.values()],
@@ -185,35 +185,35 @@ def write_zarr(
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
 ) -> None:
-    """Write rows in the training layout: zarr v3, chunks of about 4 MiB, compressed, then a checksum.
+    """Write rows in the training layout: zarr v3, compressed chunks of about 4 MiB with checksums.
 
-    The group is marked complete last, so that a writing that was interrupted is not mistaken for data.
+    The group is marked complete last, so that an interrupted write is not mistaken for data.
 
     Args:
         url: a local path or an fsspec URL.
-        X: features, shape (n, ...); or an iterable of (X, y) blocks, of which one chunk at a time is held in memory.
+        X: features, shape (n, ...); or an iterable of (X, y) blocks, with one chunk at a time in memory.
         y: targets, shape (n,) or (n, c); None with an iterable.
         target: name of the target array.
-        n_rows: how many rows the iterable gives.
-        chunk_rows: rows a chunk.
+        n_rows: total rows of the iterable.
+        chunk_rows: rows of a chunk.
         columns: names of the flattened features.
         checksum: store a CRC-32C with every chunk, so that a flipped byte is an error.
-        compression: ``fast`` decodes fastest; ``small`` takes less room, and several times longer to decode.
-        overwrite: replace a group of this layout that is there.
+        compression: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
+        overwrite: replace an existing group of this layout.
         storage_options: for fsspec.
 
     Raises:
-        StorageError: something is there already, or the store cannot be written.
-        DataError: rows that cannot be stored, or not ``n_rows`` of them.
+        StorageError: the path exists already, or the store cannot be written.
+        DataError: rows cannot be stored, or their number is not ``n_rows``.
         UsageError: parameters that contradict each other.
     """
     url = os.fspath(url)
     require_compression(compression, "write_zarr")
     if not hasattr(X, "shape") and (n_rows is None or y is not None):
         raise UsageError(
-            "X is an iterable of blocks" + ("" if y is None else ", and y is given besides"),
+            "X is an iterable of blocks" + ("" if y is None else ", and y is also given"),
             where="write_zarr",
-            expected="(X, y) blocks, and n_rows: how many rows they hold together",
+            expected="(X, y) blocks, and n_rows, their total number of rows",
             remedy="pass n_rows=, with the targets inside the blocks",
         )
     blocks = blocks_of(X, y, chunk_rows)
@@ -277,12 +277,12 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
 def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
     if not is_remote(url):
         return LocalStore(Path(url.removeprefix("file://")))
-    Remote(url, storage_options)  # names the package to install
+    Remote(url, storage_options)  # the error names the package to install
     return FsspecStore.from_url(url, storage_options=storage_options)
 
 
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
-    """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
+    """Return the arrays of a group, by name; if the store cannot list, only those that the request names."""
     store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
@@ -306,7 +306,7 @@ def _metadata(url: str, read: Callable[[], T]) -> T:
         return reread(read)
     except StorageError:
         raise
-    except Exception as error:  # damaged metadata raises whatever it likes
+    except Exception as error:  # damaged metadata may raise anything
         raise StorageError(
             f"no zarr array or group can be opened: {type(error).__name__}: {error}",
             where=url,
@@ -352,10 +352,10 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
 
 
 def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
-    """Rows where reads begin: stored chunks, small ones together, never across the end of a shard."""
+    """Return the rows at which reads begin: stored chunks, small ones joined, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    step = rows * pieces_per_read(rows * row_bytes)  # stored chunks of one length, read together
+    step = rows * pieces_per_read(rows * row_bytes)  # rows of stored chunks that are read together
     reads = -(-n // shard) * -(-shard // step)
     if reads > _MOST_READS:
         raise StorageError(
@@ -391,10 +391,10 @@ def create(
     checksum: bool = True,
     compression: str = "fast",
 ) -> zarr.Array[Any]:
-    """An array of the training layout: chunks of ``rows`` rows, joined in shards of ``shard``.
+    """Create an array of the training layout: chunks of ``rows`` rows, joined in shards of ``shard``.
 
-    Bytes of equal significance are put together ("shuffle") for whole numbers, whose high bytes are alike. Of floats
-    that gains a tenth of the room, and unshuffled ones that do not repeat are copied rather than decoded.
+    Bytes of equal significance are grouped ("shuffle") for whole numbers, whose high bytes are alike. For floats this
+    would save a tenth of the space, but floats without repetitions are then decoded, not just copied.
     """
     if compression == "small":
         blosc = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")
@@ -407,13 +407,13 @@ def create(
         chunks=(rows, *shape[1:]),
         shards=None if shard is None else (shard, *shape[1:]),
         compressors=[blosc, *([Crc32cCodec()] if checksum else [])],
-        # A chunk that is not there is a lost chunk, whatever its values would be.
+        # Chunks of the fill value are stored, too, so that an absent chunk is a lost one.
         config={"write_empty_chunks": True},
     )
 
 
 def writable(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """Open an array so that chunks of zeros are stored, as ``create`` has it: metadata do not keep that setting."""
+    """Open an array so that chunks of zeros are stored, as in ``create``; metadata do not keep this setting."""
     with zarr.config.set({"array.write_empty_chunks": True}):
         found = group[name]
     assert isinstance(found, zarr.Array)

@@ -1,4 +1,4 @@
-"""One zarr array whose reads are checked: a missing, truncated or corrupt chunk is an error that names it."""
+"""A zarr array with checked reads: the error for a missing, truncated or corrupt chunk names the chunk."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.types import Array
 
 KEPT_BYTES = 32 << 20
-"""Decoded bytes kept of an array whose stored chunks are longer than a read (labels in one large chunk)."""
+"""Decoded bytes that are cached if stored chunks are longer than a read (such as labels in one large chunk)."""
 
-_CHECKSUM = 4  # bytes of a checksum at the end of a chunk
+_CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
 
 class StoredArray:
-    """One zarr array whose reads either return the written values or name the chunk at fault."""
+    """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
         store = array.store
@@ -64,11 +64,11 @@ class StoredArray:
 
     @property
     def remote(self) -> bool:
-        """True if a read is a round trip to a store."""
+        """True if a read is a request to a remote store."""
         return isinstance(self._store, RemoteStore)
 
     def read_kept(self, a: int, b: int) -> Array:
-        """Rows a to b, from kept blocks where a stored chunk is longer than that and would be decoded repeatedly."""
+        """Return rows a to b, from a cache if stored chunks are longer and would be decoded repeatedly."""
         rows = self.array.chunks[0]
         if b - a >= rows:
             return self.read(a, b)
@@ -79,9 +79,9 @@ class StoredArray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return the bytes of the stored chunks that a read touches, as stored and decoded; and that are kept.
+        """Return bytes of the stored chunks of a read, stored and decoded; and bytes that are cached.
 
-        Chunks longer than a read are decoded by one thread at a time, and kept.
+        Chunks longer than a read are decoded by one thread at a time, and cached.
         """
         chunk = self.array.chunks[0]
         row = math.prod(self.array.shape[1:]) * (text if self.dtype.kind in "OT" else self.dtype.itemsize)
@@ -89,16 +89,16 @@ class StoredArray:
             block = min(chunk, self.array.shape[0]) * row
             return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
         if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
-            return chunk * row, 0  # the frame alone: it is decoded into the rows
+            return chunk * row, 0  # only the frame, which is decoded into the rows
         return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
 
     def key_of_row(self, row: int) -> str:
-        """The key of the first stored chunk (or shard) that holds the row."""
+        """Return the key of the first stored chunk (or shard) with the row."""
         return self._key((row // self.outer[0], *(0 for _ in self.array.shape[1:])))
 
     @cached_property
     def identity(self) -> str:
-        """Digest of this array's metadata and stored chunks, as they were at the first call."""
+        """Digest of the array's metadata and stored chunks at the first call."""
         return digest(self._found())
 
     def require_unchanged(self) -> None:
@@ -107,7 +107,7 @@ class StoredArray:
         _ = self.identity
 
     def _found(self) -> list[Any]:
-        """Metadata of the stored chunks, known without reading them."""
+        """Return metadata of the stored chunks, without reading them."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):
@@ -124,9 +124,9 @@ class StoredArray:
         return [self.array.path, metadata, files]
 
     def files(self, a: int, b: int) -> list[Any] | None:
-        """Name, size, time and last bytes of the stored chunks of rows a to b; None where the store is not local.
+        """Return name, size, time and last bytes of the stored chunks of rows a to b; None if the store is remote.
 
-        The last bytes are a checksum in what ``write_zarr`` writes.
+        In files of ``write_zarr`` the last bytes are a checksum.
         """
         if not isinstance(self._store, LocalStore):
             return None
@@ -139,7 +139,7 @@ class StoredArray:
                 path = os.path.join(self._store.root, key)
                 size, written = stamp(path)
                 found.append((key, size, written, tail(path, _CHECKSUM)))
-            except FileNotFoundError:  # a chunk of the fill value alone
+            except FileNotFoundError:  # an absent chunk has the fill value
                 found.append((key, None))
         return found
 
@@ -153,7 +153,7 @@ class StoredArray:
         return f"{self.array.path}/{key}" if self.array.path else key
 
     def _keys(self) -> Iterator[str]:
-        """Keys, relative to the array, of all its stored chunks (or shards)."""
+        """Yield keys of all stored chunks (or shards), relative to the array."""
         counts = [-(-size // step) for size, step in zip(self.array.shape, self.outer, strict=True)]
         return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
 
@@ -164,7 +164,7 @@ class StoredArray:
                 return self._kept[stored]
         rows = self.array.chunks[0]
         row_bytes = math.prod(self.array.shape[1:]) * self.dtype.itemsize
-        with self._decoding:  # by one thread: the chunk is large, and others may want the same
+        with self._decoding:  # one thread only, since the chunk is large and others may need it, too
             with self._lock:
                 if stored in self._kept:
                     return self._kept[stored]
@@ -178,7 +178,7 @@ class StoredArray:
         return block
 
     def read(self, a: int, b: int) -> Array:
-        """Rows a to b. A chunk that does not decode is read again: the transfer may have failed.
+        """Return rows a to b. A chunk that does not decode is read again, in case the transfer failed.
 
         Raises:
             CorruptChunkError: a stored chunk is missing or does not decode.
@@ -195,14 +195,14 @@ class StoredArray:
                 expected="permission to read it",
                 remedy="check the permissions of the files",
             ) from error
-        except Exception as error:  # codecs raise whatever they like
+        except Exception as error:  # codecs may raise anything
             raise self._explained(a, b, error) from error
         if not self.sparse:
             self._require_stored(a, b, block)
         return block
 
     def _decoded(self, a: int, b: int) -> Array:
-        """Rows a to b, without zarr's pipeline where they are one stored chunk of a layout known here."""
+        """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
         index, begin = divmod(a, self.array.chunks[0])
         if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
             key = self._key((index, *(0 for _ in self.array.shape[1:])))
@@ -212,9 +212,9 @@ class StoredArray:
         return np.asarray(self.array[a:b])
 
     def _bytes(self, key: str) -> Any:
-        """The bytes of a chunk's key in the store; None where the key is absent.
+        """Return the bytes of a chunk's key in the store; None if the key is absent.
 
-        A file is read in this thread: zarr hands it to two others in turn, and each waits for a core that computes.
+        Files are read in this thread, because zarr would use two others in turn, which wait for busy cores.
         """
         if type(self._store) is LocalStore:
             path = self._store.root / key
@@ -227,7 +227,7 @@ class StoredArray:
         return None if found is None else found.as_numpy_array()
 
     def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """Coordinates of the (inner) chunks that hold rows a to b, and the region of each, cut to these rows."""
+        """Yield coordinates of the (inner) chunks of rows a to b, and the region of each, cut to these rows."""
         shape, chunks = self.array.shape, self.array.chunks
         grid = [range(a // chunks[0], -(-b // chunks[0]))]
         grid += [range(-(-size // step)) for size, step in zip(shape[1:], chunks[1:], strict=True)]
@@ -239,7 +239,7 @@ class StoredArray:
             yield coords, tuple(region)
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
-        """A chunk that is not there reads as its fill value: ask the store about chunks that hold nothing else."""
+        """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
         for coords, region in self._stored_chunks(a, b):
             part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
             if not _is_all(part, self._fill):
@@ -275,7 +275,7 @@ class StoredArray:
         return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
 
     async def _shard_index(self, store: Store, key: str) -> Array | None:
-        """(offset, length) of every inner chunk of a shard; None where the shard or a plain index is not there."""
+        """Return (offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
         codec = getattr(self.array.metadata, "codecs", (None,))[0]
         if not isinstance(codec, ShardingCodec):
             return None
@@ -293,7 +293,7 @@ class StoredArray:
         return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
-        """The error of a failed read, by the first stored chunk that fails alone."""
+        """Return the error of a failed read, naming the first stored chunk that fails when read alone."""
         culprit, rows = self.key_of_row(a), (a, b - 1)
         for coords, region in self._stored_chunks(a, b):
             try:
@@ -320,7 +320,7 @@ def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
 
 
 def _frame_bytes(array: zarr.Array[Any]) -> int | None:
-    """Bytes of a chunk before Blosc has compressed it; None where another codec has changed them first."""
+    """Return bytes of a chunk before Blosc's compression; None if another codec is applied first."""
     metadata = array.metadata.to_dict()
     if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
         return None
@@ -329,9 +329,9 @@ def _frame_bytes(array: zarr.Array[Any]) -> int | None:
 
 
 def _is_all(part: Array, fill: Any) -> bool:
-    """Return True if the chunk holds the fill value alone.
+    """Return True if the chunk has only the fill value.
 
-    Rows are looked at in runs that double, since the first of them mostly settle it.
+    Rows are compared in runs of doubling length, since the first rows mostly decide.
     """
     fill = part.dtype.type() if fill is None else fill
     start, count = 0, 1

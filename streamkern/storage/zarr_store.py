@@ -1,4 +1,4 @@
-"""Stores that zarr reads from: a patient remote one, and two that check metadata, files and Blosc frames."""
+"""Stores for zarr: a remote one with repetitions, and two that check metadata, files and Blosc frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class RemoteStore(Store):
-    """A zarr hierarchy in a remote place, to read."""
+    """A remote zarr hierarchy, read-only."""
 
     supports_writes = False
     supports_deletes = False
@@ -60,7 +60,7 @@ class RemoteStore(Store):
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        """Return True if a read finds the key: a HEAD request of some file systems turns every failure into a no."""
+        """Return True if a read finds the key, since some file systems' HEAD requests report any failure as absence."""
         return await self.get(key, default_buffer_prototype()) is not None
 
     async def list(self) -> AsyncIterator[str]:
@@ -87,10 +87,10 @@ class RemoteStore(Store):
 
 
 class CheckedStore(WrapperStore[Store]):
-    """A store of rows from anywhere: its metadata are looked at before zarr sees them, its files before they are read.
+    """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
 
-    Every read of zarr passes through ``get``. So no codec is made that is not on the list in ``codecs``, wherever the
-    metadata stand: with the array, or consolidated in a group.
+    All reads of zarr use ``get``, so that zarr only creates codecs from the list in ``codecs``, whether metadata are
+    the array's or consolidated in a group.
     """
 
     def __str__(self) -> str:
@@ -98,14 +98,14 @@ class CheckedStore(WrapperStore[Store]):
 
     @property
     def inner(self) -> Store:
-        """The store around which this one is."""
+        """The wrapped store."""
         return self._store
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of a key, or None if it is absent.
 
         Raises:
-            StorageError: the key is no regular file, or metadata that name a codec that is not read.
+            StorageError: the key is not a regular file, or metadata name a codec that is not allowed.
         """
         if isinstance(self._store, LocalStore):
             require_regular(self._store.root / key, LARGEST_JSON if _is_metadata(key) else None)
@@ -121,7 +121,7 @@ class CheckedStore(WrapperStore[Store]):
 
     async def _get_many(
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> Any:  # an AsyncGenerator; the base class annotates it otherwise from release to release
+    ) -> Any:  # an AsyncGenerator, whose annotation in the base class varies between releases
         for request in requests:
             yield request[0], await self.get(*request)
 
@@ -130,7 +130,7 @@ class CheckedStore(WrapperStore[Store]):
         try:
             reason = objection(parse_json(data, where))
         except ValueError:
-            return  # zarr says so
+            return  # zarr reports invalid JSON
         if reason is not None:
             raise StorageError(
                 f"the array is not read: {reason}",
@@ -141,14 +141,14 @@ class CheckedStore(WrapperStore[Store]):
 
 
 class WholeBlosc(WrapperStore[Store]):
-    """A store whose chunks are Blosc frames, checked for their length.
+    """A store of Blosc frames, whose lengths are checked.
 
-    The decoder trusts the length that stands in a frame: of a truncated one it reads past the end of the buffer, and
-    gives whatever it finds there as rows.
+    The decoder trusts the length in a frame's header: given a truncated frame, it reads past the end of the buffer and
+    returns garbage as rows.
 
     Args:
-        store: where the chunks are.
-        chunk_bytes: bytes of a decoded chunk: a frame that says more is not decoded. None if other codecs follow.
+        store: store of the chunks.
+        chunk_bytes: bytes of a decoded chunk; a frame that declares more is refused. None if other codecs follow.
     """
 
     def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:
@@ -157,7 +157,7 @@ class WholeBlosc(WrapperStore[Store]):
 
     @property
     def inner(self) -> Store:
-        """The store around which this one is."""
+        """The wrapped store."""
         return self._store
 
     def _with_store(self, store: Store) -> WholeBlosc:

@@ -1,1 +1,1 @@
-"""Add rows to a fitted model, or subtract them."""
+"""Updates of fitted models: adding and removing rows."""

@@ -23,10 +23,10 @@ from streamkern.updates.rows import rows_for, updated
 
 
 def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
-    """The solver of a fit that rows are then added to.
+    """Return a solver that keeps sums, so that rows can be added to the fit.
 
     Raises:
-        UsageError: it is not ``Direct``, or there is a partition.
+        UsageError: the solver is not ``Direct``, or there is a partition.
     """
     chosen = Direct() if isinstance(solver, str) else solver
     if not isinstance(chosen, Direct) or partition is not None:
@@ -40,10 +40,10 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
 
 
 def has_sums(estimator: Any) -> bool:
-    """Return True if rows can be added to a fitted estimator; one that is not fitted keeps its sums if it begins so.
+    """Return True if rows can be added to an estimator; without a fit, ``partial_fit`` keeps the sums.
 
     Raises:
-        AttributeError: it was fitted without them.
+        AttributeError: it was fitted without keeping sums.
     """
     if hasattr(estimator, "model_") and estimator.model_.sums is None:
         raise AttributeError(
@@ -66,26 +66,26 @@ class _Updates:
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Take rows away again: the weights become those of never having seen them, to rounding.
+        """Remove rows: the weights become those of a model that never saw them, to rounding.
 
-        A sweep over these rows alone. Centers that are forgotten rows stay, with a warning; ``update_model`` can remove
-        them. See ``partial_fit`` for the parts that stay unchanged.
+        Only these rows are read. Centers that are removed rows stay, with a warning; ``update_model`` can remove them.
+        See ``partial_fit`` for the parts of the model that do not change.
 
         Args:
-            X: rows that ``fit`` or ``partial_fit`` were given, each once; as in ``fit``.
-            y: their targets; None with a ``Dataset``.
-            sample_weight: their weights; None with a ``Dataset``.
+            X: rows passed to ``fit`` or ``partial_fit`` before, each once; as in ``fit``.
+            y: targets of the rows; None with a ``Dataset``.
+            sample_weight: weights of the rows; None with a ``Dataset``.
 
         Raises:
             AttributeError: the model was fitted without its sums.
-            UsageError: the contributions of its rows are not known.
-            DataError: rows that cannot be used, or more than the model has seen.
-            PlanRefusedError: it would not fit the memory.
+            UsageError: the contribution of a single row to the sums is unknown.
+            DataError: rows cannot be used, or there are more than the model has seen.
+            PlanRefusedError: the update would exceed ``memory``.
         """
         return self._updated(X, y, sample_weight, "forget")
 
     def _updated(self, X: Any, y: Any, sample_weight: Any, verb: str) -> Self:
-        """The model with rows added or forgotten."""
+        """Update the model with rows to add or forget."""
         check_is_fitted(self)
         model = self.model_
         if isinstance(X, Dataset):
@@ -106,28 +106,28 @@ class _Updates:
 
 
 class RegressorUpdates(_Updates):
-    """Rows of a regressor."""
+    """``partial_fit`` of a regressor."""
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
+        """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
 
-        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel,
-        centers and ridge that the first rows chose: give enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` goes on from there. Intervals stay as they are until a call has as many rows
-        as the model had; they are then made from those.
+        Weights become those of one fit on all rows so far, to rounding, with the preprocessing, kernel, centers and
+        ridge chosen on the first rows: pass enough of them. A model fitted with ``solver=Direct(keep_sums=True)`` can
+        be continued. Intervals do not change until a call has as many rows as the model had; they are then refitted
+        to these rows.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,); only ratios matter, to those of other calls too, where rows
-                without weights have 1.
+            sample_weight: weights w >= 0, shape (n,); only ratios matter, also to the weights of other calls; rows
+                without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.
             UsageError: the solver is not ``Direct``.
-            DataError: as ``fit``; or columns that are not those of the first call.
-            PlanRefusedError: it would not fit the memory.
+            DataError: as ``fit``; or columns differ from those of the first call.
+            PlanRefusedError: the update would exceed ``memory``.
         """
         if hasattr(self, "model_"):
             return self._updated(X, y, sample_weight, "add")
@@ -135,31 +135,31 @@ class RegressorUpdates(_Updates):
 
 
 class ClassifierUpdates(_Updates):
-    """Rows of a classifier."""
+    """``partial_fit`` of a classifier."""
 
     classes_: Array
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
+        """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
 
-        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel,
-        centers and ridge that the first rows chose: give enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` goes on from there. Probabilities stay as they are until a call has as many
-        rows as the model had; they are then made from those.
+        Weights become those of one fit on all rows so far, to rounding, with the preprocessing, kernel, centers and
+        ridge chosen on the first rows: pass enough of them. A model fitted with ``solver=Direct(keep_sums=True)`` can
+        be continued. Probabilities do not change until a call has as many rows as the model had; they are then
+        refitted to these rows.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
-            classes: all labels that may come, shape (K,), in the first call; None: those of the first rows.
-            sample_weight: weights w >= 0, shape (n,); only ratios matter, to those of other calls too, where rows
-                without weights have 1.
+            classes: in the first call, all labels of this and later calls, shape (K,); None: labels of the first rows.
+            sample_weight: weights w >= 0, shape (n,); only ratios matter, also to the weights of other calls; rows
+                without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.
-            UsageError: the solver is not ``Direct``, or the classes are others.
-            DataError: as ``fit``; a label that is not among the classes; or columns other than the first call's.
-            PlanRefusedError: it would not fit the memory.
+            UsageError: the solver is not ``Direct``, or the classes differ.
+            DataError: as ``fit``; a label is not among the classes; or columns differ from those of the first call.
+            PlanRefusedError: the update would exceed ``memory``.
         """
         if not hasattr(self, "model_"):
             return self._trained(X, y, sample_weight, True, classes)
@@ -168,6 +168,6 @@ class ClassifierUpdates(_Updates):
                 f"The classes are {np.unique(classes).tolist()}, and were {self.classes_.tolist()}.",
                 where="partial_fit(classes=...)",
                 expected="the classes of the first call, or None",
-                remedy="name all classes that may come in the first call",
+                remedy="name the classes of all calls in the first call",
             )
         return self._updated(X, y, sample_weight, "add")

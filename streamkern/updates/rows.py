@@ -1,8 +1,8 @@
-"""Add rows to a model, or subtract them, by a sweep over these rows alone.
+"""Add rows to a model, or remove them, by reading these rows alone.
 
-The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). What turns a row
-into numbers stays what the fit made it: preprocessing, kernel, centers, metric, classes and ridge; weights, and the
-mean of the targets, become those of a fit on the rows as they are now.
+The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). Preprocessing,
+kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the targets become
+those of a fit on the present rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from streamkern.storage.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import IntArray
 
-LANES = 4  # of the projection: a sweep over all rows has none
+LANES = 4  # passed to the memory plan, whose sweep has no steps
 
 _KEPT = "kept from an earlier fit"
 
@@ -56,33 +56,33 @@ def update_model(
     threads: int | None = None,
     scheduler: Scheduler = "threads",
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows subtracted as if it had never seen them.
+    """Return the model with rows added, or with rows removed as if it had never seen them.
 
-    A sweep over these rows alone, and a solve. Weights are those of a fit on all rows that are then in the model, with
-    its preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers.
-    Probabilities and intervals are made anew from ``validation``, or from added rows where they are at least as many as
-    the model had; else they stay.
+    Only these rows are read, followed by one solve. Weights equal those of a fit on the model's present rows with its
+    preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers. Probabilities
+    and intervals are refitted to ``validation``, or to the added rows if these are at least as many as the model's rows
+    before; otherwise they stay.
 
     Args:
-        model: one that was fitted by ``Direct(keep_sums=True)``, or loaded from where it was saved.
+        model: a model fitted by ``Direct(keep_sums=True)``, in memory or loaded.
         add: new rows: a ``Dataset`` with a target; or (X, y), or (X, y, sample_weight), with X as in ``predict``.
-        forget: rows that the model was fitted to, with their targets and weights, in the same forms. That they were
-            among its rows cannot be verified.
-        validation: rows to make probabilities or intervals from, in the same forms.
-        drop_centers: whether centers that are equal to a forgotten row go as well: a center holds a row's features.
+        forget: rows of the model to remove, with their targets and weights, in the same forms. It cannot be verified
+            that they were among its rows.
+        validation: rows to fit probabilities or intervals to, in the same forms.
+        drop_centers: also remove centers equal to a forgotten row, because a center contains the row's features.
             Otherwise they stay, with a warning.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of this process; its cores by default.
         scheduler: where blocks run: as for ``run``.
 
     Returns:
-        A new model, with the sums of its rows; the one that was given is as it was.
+        A new model with its sums; ``model`` is unchanged.
 
     Raises:
-        UsageError: the model keeps no sums, no rows are given, or rows cannot be taken away from it.
-        PlanRefusedError: it would not fit the memory; said before a row is read.
-        DataError: rows that cannot be used: other columns, a label that is not among the model's classes, or more rows
-            to be forgotten than there are.
+        UsageError: the model keeps no sums, no rows are given, or rows cannot be removed from it.
+        PlanRefusedError: the update would exceed ``memory``; raised before a row is read.
+        DataError: rows cannot be used: other columns, a label outside the model's classes, or more rows to forget than
+            the model has.
         NumericalError: the equations cannot be solved.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
@@ -92,7 +92,7 @@ def update_model(
 
 
 def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
-    """Rows with targets in any form, prepared as the model prepares them."""
+    """Return rows with targets, given in any form, as a dataset with the model's preprocessing."""
     if rows is None:
         return None
     if isinstance(rows, Dataset | str | os.PathLike):
@@ -123,15 +123,15 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
 
 
 def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
-    """The sums of a model.
+    """Return the sums of a model.
 
     Raises:
-        UsageError: it has none, or rows cannot be taken away.
+        UsageError: the model has no sums, or rows cannot be removed.
     """
     if isinstance(model, PartitionedMachine) or model.sums is None:
         leaves = isinstance(model, PartitionedMachine)
         raise UsageError(
-            "The model is one of leaves, which keep no sums." if leaves else "The model keeps no sums.",
+            "The model is partitioned into leaves, which keep no sums." if leaves else "The model keeps no sums.",
             where="update_model",
             expected="a model fitted by sk.Direct(keep_sums=True), without partition=",
             remedy="fit once more on all rows with solver=sk.Direct(keep_sums=True); or begin with partial_fit",
@@ -142,16 +142,16 @@ def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
 
 
 def require_forgetting(sums: Sums) -> None:
-    """Raise UsageError for taking rows away where a row's contribution is not known.
+    """Raise UsageError if rows cannot be removed because a row's contribution is unknown.
 
     Raises:
-        UsageError: the features of rows depended on more than the row.
+        UsageError: the features of a row depended on other rows.
     """
     if sums.bound:
         raise UnlikeChampionError(
             f"Rows cannot be subtracted from this model: {sums.bound}.",
             where="forget",
-            expected="rows that add the same whatever their number",
+            expected="rows whose features depend on the row alone",
             remedy="fit again without these rows; or fit without target encoding and augmentation",
         )
 
@@ -165,7 +165,7 @@ def updated(
     executor: Executor,
     budget: int,
 ) -> KernelMachine:
-    """As ``update_model``, for rows that are prepared, in a budget that is in force."""
+    """Update as ``update_model`` does, with prepared rows and within the current memory limit."""
     rows = [data for data in (added, forgotten) if data is not None]
     if not rows:
         raise UsageError("There are no rows.", where="update_model", expected="rows to add, or rows to forget")
@@ -185,7 +185,7 @@ def updated(
     problem, before = _problem(model, sums, rows[0], executor, projected), model.answers
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
-            # Without weights a row counts as one of weight 1 would.
+            # Without weights, rows have weight 1.
             parts = _swept(problem, data, sums)
             sums = sums.plus(parts, sign, 1.0 if data.weighted else sums.unit)
             del parts
@@ -196,7 +196,7 @@ def updated(
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
-        wanted = ""  # their weights are in another unit than those of the sums
+        wanted = ""  # their weights are not in the unit of the sums' weights
     left_out = ROWS if wanted == "leave-one-out" else 0
     problem = replace(problem, encoding=encoding, validation=validation, leave_out=left_out)
     solved, report = _solved(problem, sums)
@@ -226,7 +226,7 @@ def _projected(
     executor: Executor,
     budget: int,
 ) -> Footprint:
-    """The memory of an update: of a fit on these rows, with the sums of all that were before."""
+    """Return the expected memory of an update: a fit on these rows, and the sums of the earlier rows."""
     largest = max(rows, key=lambda data: data.base_rows)
     held = loaded() + (stored.nbytes if isinstance(stored, StoredSums) else 0)
     return footprint(
@@ -237,8 +237,8 @@ def _projected(
 
 
 def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor, projected: Footprint) -> Problem:
-    """The problem that the model solves, of these rows."""
-    assert isinstance(model.Z, np.ndarray)  # Direct holds its centers
+    """Return the model's problem for these rows."""
+    assert isinstance(model.Z, np.ndarray)  # Direct keeps its centers in memory
     return Problem(
         rows, model.encoding, model.kernel, CenterSet(model.Z, None), executor, dtype=model.Z.dtype, lanes=LANES,
         memory=projected.solver_bytes, cache_bytes=projected.cache_bytes, features=model.features,
@@ -247,20 +247,20 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
 
 
 def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    """Contributions of rows to the sums."""
+    """Return the contributions of rows to the sums."""
     contribution = normal_equations(problem.basis(), problem, sums.change, True)
     return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
 
 
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
-    """The solution of the sums, and the solver's report."""
+    """Solve the equations; return the solution and the solver's report."""
     solver = Direct(sums.ridge, keep_sums=True)
     iteration = DirectIteration(solver, problem.stream(problem.lanes), problem.basis(), problem, sums)
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
 
 
 def _answers(problem: Problem, solved: Solved, before: Answers | None) -> tuple[Answers | None, str, list[str]]:
-    """Probabilities or intervals of the solution, where they are from, and warnings; those before if classes lack."""
+    """Return probabilities or intervals, their origin, and warnings; the earlier ones if a class has no rows."""
     outcome, said = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.left_out), list[str]()
     threshold = None if before is None else before.facts.get("threshold", {}).get("metric")
     made = make_answers(problem, outcome, said.append, threshold)
@@ -272,7 +272,7 @@ def _answers(problem: Problem, solved: Solved, before: Answers | None) -> tuple[
 
 
 def _missing(answers: Answers | None) -> Any:
-    """Classes of which no row was among those that probabilities were made from."""
+    """Return the classes without rows in the fit of probabilities."""
     return answers.facts.get("missing", ()) if answers is not None else ()
 
 
@@ -280,7 +280,7 @@ def _missing(answers: Answers | None) -> Any:
 
 
 def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
-    """Numbers of the centers that are equal to one of the rows."""
+    """Return numbers of the centers that are equal to one of the rows."""
     Z = problem.centers.Z
     if problem.features is not None or not len(Z):
         return set()
@@ -294,14 +294,14 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
 def _without_centers(
     problem: Problem, sums: Sums, answers: Answers | None, centers: IntArray, drop: bool
 ) -> tuple[Problem, Sums, Answers | None]:
-    """The problem without centers that are forgotten rows, if they are to go; else a warning where there are some."""
+    """Return the problem without centers that are forgotten rows, if requested; else warn about them."""
     Z = problem.centers.Z
     if not len(centers):
         return problem, sums, answers
     if not drop:
         warnings.warn(
-            f"{len(centers)} of {len(Z)} centers are forgotten rows: no weight knows their targets, and their features "
-            "stay in the model; drop_centers=True removes them",
+            f"{len(centers)} of {len(Z)} centers are forgotten rows: weights do not depend on their targets, but "
+            "their features stay in the model; drop_centers=True removes them",
             UserWarning,
             stacklevel=4,
         )
@@ -312,18 +312,18 @@ def _without_centers(
             if len(centers) == len(Z)
             else "The centers cannot be removed from these sums: the equations were solved in another basis.",
             where="drop_centers=True",
-            expected="a model that keeps some of its centers, and whose equations float64 can solve as they are",
+            expected="a model that keeps some of its centers, and was solved without a change of basis",
             remedy="fit again without these rows",
         )
     rest = np.delete(np.asarray(Z), centers, axis=0)
-    if isinstance(answers, Intervals):  # scales are made of functions of the basis
+    if isinstance(answers, Intervals):  # interval scales use the basis functions
         answers = replace(answers, weights=sums.nearest(answers.weights, centers, problem.engine))
     return replace(problem, centers=CenterSet(rest, None)), sums.without(centers, problem.engine), answers
 
 
 @dataclass(eq=False)
 class _Equal:
-    """Contributes the digests of rows that are among given ones."""
+    """Return the digests of a block's rows that are among given digests."""
 
     wanted: frozenset[bytes]
 
