@@ -201,9 +201,9 @@ def test_a_direction_is_along_the_feature_that_matters():
     y = np.sin(2 * X[:, [3]])
     found = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
     assert found is not None
-    line, places = found
-    np.testing.assert_allclose(places, X @ line.direction)
-    direction = line.direction * X.std(axis=0)
+    np.testing.assert_allclose(found.t, X @ found.axis.direction)
+    assert found.counts.tolist() == np.histogram(found.t, [-np.inf, *found.axis.edges, np.inf])[0].tolist()
+    direction = found.axis.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
 
 
