@@ -74,7 +74,7 @@ def test_what_float32_cannot_hold_is_said_so() -> None:
     X = PLAIN.to_numpy(np.float32)
     rows = X[:3].astype(np.float64)
     rows[2, 1] = 1e308
-    with pytest.raises(sk.DataError, match=r"(?s)too large: 1e\+308.*row 2, feature 1.*float32 holds.*float64"):
+    with pytest.raises(sk.DataError, match=r"(?s)too large: 1e\+308.*row 2, feature 1.*float32 can represent.*float64"):
         fitted(X).predict(rows)
 
 
