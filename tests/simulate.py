@@ -2,8 +2,8 @@
 
 The driver serialises the state and sends it to each root in turn, which hands it down its tree of workers; workers
 compute their lanes, sums come back up the trees and are added, the driver updates; a worker begins its next block ahead
-as far as one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed
-again and the step is repeated.
+as far as one panel goes. Processes on the same cores share them evenly. If a worker dies, its lanes are placed on the
+others and the step is repeated.
 
 Where centers are shared out (``SharedCosts``), each worker has some of them for all rows of a step. Rows, outputs and
 what follows from those go up the tree of workers of ``execute/shared.py`` and down again, the rows of a step while the
@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamkern.execute.lanes import ROOTS
+from streamkern.execute.lanes import ROOTS, tree_roots
 from streamkern.execute.peers import Route
 from streamkern.rng import generator
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a step is made of, measured or assumed. Seconds of one core where nothing else is said.
+    """Constants of a step, measured or assumed, in seconds of one core unless they say otherwise.
 
     Attributes:
         lane: computing one lane's block.
@@ -75,7 +75,7 @@ class Machines:
         lanes: blocks of a step.
         cores: cores of the one machine that holds the driver and all workers; None: every worker has its own core.
         host_cores: cores of the driver's machine that the update may use.
-        roots: workers that the driver serves, each the root of a tree of ``execute/peers.py``; None: it serves all.
+        roots: most workers that exchange messages with the driver, as roots of trees; None for all workers, a star.
     """
 
     workers: int
@@ -204,9 +204,7 @@ class _Run:
         self.machines = [self.host if layout.cores else _Cores(self.clock, 1, 1.0) for _ in range(active)]
         self.warming: list[_Job | None] = [None] * active
         self.wire = costs.size / costs.bandwidth
-        count = min(active, layout.roots or active)
-        firsts = [active * number // count for number in range(count + 1)]
-        self.trees = [range(*ends) for ends in pairwise(firsts)]
+        self.trees = [range(*ends) for ends in pairwise([*tree_roots(active, layout.roots or active), active])]
 
     def times(self, steps: int) -> Times:
         found = Times()
@@ -241,7 +239,7 @@ class _Run:
             self.handle(self.costs.message, partial(self.clock.after, self.costs.latency, hand_down))
 
     def hand_down(self, number: int) -> None:
-        """A root has the state."""
+        """Send the state from a root down its tree."""
         for rank, w in enumerate(self.trees[number]):
             self.clock.after(self.relay(rank, self.costs.message), partial(self.compute, w, number, rank))
 
@@ -265,7 +263,7 @@ class _Run:
         self.clock.after(self.relay(rank, costs.message + costs.add), partial(self.joined, number))
 
     def joined(self, number: int) -> None:
-        """A root has the sums of one more worker of its tree, or its own."""
+        """Count the sums of a worker at the root; after the last, send the total to the driver."""
         self.below[number] -= 1
         if not self.below[number]:
             message = self.costs.message + self.costs.add
@@ -302,7 +300,10 @@ class _Run:
             self.host.run(seconds, partial(self.clock.after, self.wire, through))
 
     def relay(self, rank: int, message: float) -> float:
-        """Seconds that a message takes through a tree between its root and a worker: a node serves its k-th as k-th."""
+        """Return the seconds of a message between a root and a worker of its tree.
+
+        A node serves its children, in the order of ``Route.children``, one by one: the k-th waits for k messages.
+        """
         seconds = 0.0
         while rank:
             place = (rank & -rank).bit_length()
@@ -324,7 +325,7 @@ def ideal(costs: Costs, layout: Machines) -> float:
 
 @dataclass(frozen=True)
 class SharedCosts:
-    """What a step is made of where centers are shared out. Seconds of one core where nothing else is said.
+    """Constants of a step with shared-out centers, in seconds of one core unless they say otherwise.
 
     Attributes:
         forward: kernel values and outputs of all rows of a step at one tile of centers.
@@ -503,13 +504,13 @@ class _SharedRun:
 
 @dataclass(frozen=True)
 class LeafCosts:
-    """What the leaves of a partition are made of. Seconds of one core.
+    """Constants of the leaves of a partition, in seconds of one core.
 
     Attributes:
-        leaf: fitting one, on a worker of one thread.
-        keep: on the driver: sending the request for a leaf, reading its result and writing it to disk.
-        straggle: σ of the logarithm of a leaf's time, beside its mean.
-        mtbf: seconds between failures of one worker; each costs its leaf, which is fitted again.
+        leaf: fit of a leaf, on a worker of one thread.
+        keep: the driver's work for a leaf: the request, and reading and writing the result.
+        straggle: σ of the logarithm of a leaf's time; the mean stays ``leaf``.
+        mtbf: mean time between failures of a worker; a failure repeats the worker's leaf.
     """
 
     leaf: float
@@ -519,16 +520,17 @@ class LeafCosts:
 
 
 def simulate_leaves(costs: LeafCosts, leaves: int, workers: int, seed: int = 0) -> float:
-    """Seconds until all leaves are fitted and kept.
+    """Return the seconds until all leaves are fitted and kept.
 
     Args:
-        costs: what they are made of.
-        leaves: how many.
-        workers: of one thread, each on a core of its own; it has its next leaf before it has ended one.
-        seed: of stragglers and failures.
+        costs: constants of the leaves.
+        leaves: number of leaves.
+        workers: number of workers, each of one thread on a separate core; the request for the next leaf is there before
+            the running leaf ends.
+        seed: seed of stragglers and failures.
     """
     clock, rng = _Clock(), generator("simulate", seed)
-    driver, waiting = _Queue(clock), leaves
+    waiting, kept = leaves, 0.0  # leaves to begin, and the time at which the driver has kept all that have come
 
     def free() -> None:
         """A worker begins its next leaf."""
@@ -543,21 +545,11 @@ def simulate_leaves(costs: LeafCosts, leaves: int, workers: int, seed: int = 0) 
         clock.after(lost + seconds, fitted)
 
     def fitted() -> None:
-        driver.run(costs.keep)
+        nonlocal kept
+        kept = max(kept, clock.now) + costs.keep
         free()
 
     for _ in range(min(workers, leaves)):
         free()
     clock.run()
-    return max(clock.now, driver.free)
-
-
-class _Queue:
-    """A core that does its jobs one after another."""
-
-    def __init__(self, clock: _Clock) -> None:
-        self._clock, self.free = clock, 0.0
-
-    def run(self, seconds: float) -> None:
-        """Add a job."""
-        self.free = max(self.free, self._clock.now) + seconds
+    return kept

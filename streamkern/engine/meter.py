@@ -52,7 +52,7 @@ class MeterEngine:
     """The engine's methods on arrays without values.
 
     Args:
-        x
+        meter: counts the operations and bytes.
         real: the engine of the run, which states the memory of centers.
         slots: threads, or blocks that run concurrently.
         overlaps: as for the executor of the run.

@@ -1,7 +1,7 @@
 """Lanes of a step on the workers of a Dask cluster: one long-lived actor a worker, made again where one is lost.
 
-The driver sends the state to ``ROOTS`` workers and takes their sums; with more workers each of those is the root of a
-tree, which hands the state down and adds the sums up (ADR 26). The additions are those of ``Tree`` in any case.
+The driver sends the state to ``ROOTS`` workers and receives their sums. With more workers, each of these is the root of
+a tree of workers, which passes the state down and adds the sums up (ADR 26), in the order of ``Tree``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLOSE = 5.0
 """Seconds that an actor may take to release its state."""
 
 ROOTS = 8
-"""Workers that the driver itself exchanges messages with in a step: it handles one at a time, in about 1 ms."""
+"""Most workers with which the driver exchanges messages in a step, one after another, in about 1 ms each."""
 
 
 class Cluster(Protocol):
@@ -167,7 +167,7 @@ class Lanes:
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         """An actor for each part."""
         spread, name = self.executor.spread(self.payload), f"streamkern-lanes-{secrets.token_hex(8)}"
-        peers, roots = [(address, f"{name}-{number}") for number, address in enumerate(parts)], self._roots(len(parts))
+        peers, roots = [(address, f"{name}-{number}") for number, address in enumerate(parts)], tree_roots(len(parts))
         futures = list[Future[Any]]()
         for first, last in pairwise([*roots, len(parts)]):
             tree = tuple(peers[first:last])
@@ -188,11 +188,6 @@ class Lanes:
                 )
         return futures
 
-    def _roots(self, workers: int) -> list[int]:
-        """Numbers of the workers that are roots: with those that follow each, trees of about the same size."""
-        count = min(ROOTS, workers)
-        return [workers * number // count for number in range(count)]
-
     def _step(
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
@@ -200,7 +195,7 @@ class Lanes:
         executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
         self._number += 1
         message, deadline = dumps((self._number, position, state, ahead)), time.monotonic() + executor.step_timeout
-        roots = [self._actors[number] for number in self._roots(len(self._actors))]
+        roots = [self._actors[number] for number in tree_roots(len(self._actors))]
         calls = [(placed, ask(placed, message)) for placed in roots]
         for placed, call in calls:
             done: Summed = executor.opened(self._answer(placed, call, deadline), placed.address)
@@ -224,7 +219,7 @@ class Lanes:
                 raise LostError from error
 
     def _late(self, placed: Placed) -> Placed:
-        """Return the actor that a root waits for: itself, or one below it, which may not reply at all."""
+        """Return the actor at the end of the chain of actors that wait for one another, from a root on."""
         below = {each.address: each for each in self._actors}
         while True:
             try:
@@ -236,7 +231,7 @@ class Lanes:
             placed = below[address]
 
     def _require_others(self) -> None:
-        """Check the actors that an answer may depend on.
+        """Check that all actors are alive, since a reply may depend on any of them.
 
         Raises:
             LostError: one of them is gone.
@@ -245,7 +240,7 @@ class Lanes:
             raise LostError
 
     def _stop(self) -> None:
-        """Make actors stop waiting for one another."""
+        """End the actors' waiting for one another."""
         if len(self._actors) > ROOTS:
             self._stop_actors()
 
@@ -254,6 +249,17 @@ class Lanes:
             for placed in self._actors:
                 with suppress(Exception, CancelledError):
                     placed.actor.stop().result(timeout=CLOSE)
+
+
+def tree_roots(workers: int, most: int | None = None) -> list[int]:
+    """Return the numbers of the workers that are roots; each tree has a root and the workers up to the next root.
+
+    Args:
+        workers: number of workers.
+        most: largest number of roots; ``ROOTS`` by default.
+    """
+    count = min(ROOTS if most is None else most, workers)
+    return [workers * number // count for number in range(count)]
 
 
 class Placed(NamedTuple):
@@ -284,13 +290,13 @@ def large_arguments() -> dask.config.set:
 
 
 class Summed(NamedTuple):
-    """Reply of a root, of all workers of its tree.
+    """Reply of a root for all workers of its tree.
 
     Attributes:
-        sums: of the largest complete subtrees of lanes, by (level, index).
-        shares: of the workers.
-        elapsed: seconds of the slowest from its request to its sums.
-        counts: requests to stores, by worker.
+        sums: sums of the largest complete subtrees of lanes, by (level, index).
+        shares: the share of each worker in the step.
+        elapsed: seconds of the slowest worker from request to sums.
+        counts: counts of each worker's requests to stores.
     """
 
     sums: dict[tuple[int, int], Parts]
@@ -304,7 +310,7 @@ class LaneActor:
 
     Args:
         shared: the work.
-        route: the worker's place among the others of its tree.
+        route: the position of the worker in its tree.
         mine: the lanes held here.
         lanes: how many there are.
         threads: how many may compute here.
@@ -322,11 +328,11 @@ class LaneActor:
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
     async def step(self, message: bytes) -> bytes:
-        """At a root: a ``Summed``; or the exception, pickled."""
+        """Run a step, called at a root; return a pickled ``Summed``, or the exception."""
         return await asyncio.wrap_future(self._steps.submit(self._context.copy().run, self._step, message))
 
     async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Accept a message of another worker: a step to begin with, or sums that a running one waits for."""
+        """Accept a message of another worker: the request for a step, or sums for the running step."""
         if name[0] == "go":
             self._steps.submit(self._context.copy().run, self._step, message)
         else:
@@ -337,7 +343,7 @@ class LaneActor:
         return self._peers.awaited
 
     async def stop(self) -> None:
-        """Have threads that wait for a message raise ``LostError``."""
+        """Raise ``LostError`` in threads that wait for a message."""
         self._peers.close()
 
     def close(self) -> ProcessCounts | None:

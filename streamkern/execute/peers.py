@@ -1,6 +1,6 @@
-"""Messages among the workers of a step, which form a tree: their parts go up it, and the whole goes down again.
+"""Messages among the workers of a step, which form a tree: each sends its result up, and receives the total from above.
 
-A worker calls an actor of another worker, through the connections that Dask's workers have among themselves.
+A message is a call of an actor on another worker, over the connections that Dask's workers have to each other.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from streamkern.execute.wire import LostError, as_sent, dumps, loads
 
 T = TypeVar("T")
 
-_TICK = 1.0  # seconds between looks whether a message is still waited for
+_TICK = 1.0  # seconds between checks of the deadline while a thread waits for a message
 _CLOSED = "closed"
 
 
 class Route(NamedTuple):
-    """A worker's place in the tree of a step.
+    """The position of a worker in the tree of a step.
 
     Attributes:
-        rank: its number; 0 is the root.
-        peers: address and actor's key of every worker of the tree, by rank.
-        timeout: seconds that a message is waited for.
+        rank: number of the worker; 0 is the root.
+        peers: address and actor key of every worker of the tree, by rank.
+        timeout: seconds after which a missing message counts as lost.
     """
 
     rank: int
@@ -36,28 +36,28 @@ class Route(NamedTuple):
 
     @property
     def parent(self) -> int:
-        """Rank of the worker that sums are sent to."""
+        """Rank of the worker that receives this worker's results."""
         return self.rank & (self.rank - 1)
 
     @property
     def children(self) -> list[int]:
-        """Ranks of the workers that send their sums here, in the order of what they hold."""
+        """Ranks of the workers that send their results here, in the order of their lanes or tiles."""
         below = self.rank & -self.rank or len(self.peers)
         return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
 
 
 class Failed(NamedTuple):
-    """An error of one worker, raised by all of them."""
+    """Message with the error of a worker, which all workers of the tree then raise."""
 
     error: Exception
 
 
 class Peers:
-    """A worker's messages to and from the others of its tree.
+    """Send messages to the other workers of a tree, and wait for theirs.
 
     Args:
-        route: its place.
+        route: the position of this worker.
     """
 
     def __init__(self, route: Route) -> None:
@@ -67,33 +67,34 @@ class Peers:
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
         self._mail: dict[Any, bytes] = {}
         self._came = threading.Condition()
-        self._awaited: int | None = None
+        self._waiting = set[tuple[Any, ...]]()  # names of messages; the rows of the next step are a thread of their own
 
     @property
     def closed(self) -> bool:
-        """True once nothing more is waited for."""
+        """True after ``close``."""
         return _CLOSED in self._mail
 
     @property
     def awaited(self) -> str | None:
-        """Address of the worker below whose part a step waits for; None while it waits for none of them."""
-        rank = self._awaited
-        return None if rank is None else self.route.peers[rank][0]
+        """Address of a child whose message a thread waits for; None if no thread waits for a child."""
+        with self._came:
+            senders = {name[-1] for name in self._waiting} & set(self.route.children)
+        return self.route.peers[min(senders)][0] if senders else None
 
     def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Accept a message that a step waits for, or will."""
+        """Store a message for the thread that waits for it, now or later."""
         with self._came:
             self._mail[name] = message
             self._came.notify_all()
 
     def close(self) -> None:
-        """Have threads that wait for a message raise ``LostError``."""
+        """Raise ``LostError`` in all threads that wait for a message."""
         with self._came:
             self._mail[_CLOSED] = b""
             self._came.notify_all()
 
     def go(self, number: int, message: bytes) -> None:
-        """Have the workers below begin a step."""
+        """Send the request for a step to the children."""
         for child in self.route.children:
             self._send(child, ("go", number), message)
 
@@ -105,18 +106,19 @@ class Peers:
         close: Callable[[Any], T],
         rest: Callable[[T, Any], Any] | None = None,
     ) -> T:
-        """Results of all workers, joined up the tree, closed at its root and sent down again.
+        """Combine the results of all workers up the tree, and return the total, which the root sends down.
 
         Args:
-            name: of the messages.
-            compute: a worker's part.
-            join: two neighbours' parts.
-            close: the whole, from the parts joined.
-            rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
+            name: name of the messages.
+            compute: returns the result of this worker.
+            join: combines the results of two neighbours.
+            close: returns the total from the results of all workers; called at the root.
+            rest: returns the part of the total that a child lacks, given the result of the child, which then joins the
+                two; None to send the total.
 
         Raises:
-            LostError: a worker does not answer.
-            Exception: that of one of them.
+            LostError: a message did not arrive in time, or ``close`` was called.
+            Exception: the exception of one of the workers.
         """
         value, below = self._up(name, compute, join)
         if self.route.rank:
@@ -134,10 +136,9 @@ class Peers:
         return done
 
     def gathered(self, name: tuple[Any, ...], compute: Callable[[], T], join: Callable[[T, T], T]) -> T | None:
-        """At the root, the parts of all workers joined; elsewhere None, once the own part is on its way.
+        """Combine the results of all workers up the tree; return them at the root, and None elsewhere.
 
-        Raises:
-            LostError, Exception: see ``together``.
+        Arguments and exceptions are those of ``together``.
         """
         value, _ = self._up(name, compute, join)
         if isinstance(value, Failed):
@@ -148,7 +149,7 @@ class Peers:
     def _up(
         self, name: tuple[Any, ...], compute: Callable[[], Any], join: Callable[[Any, Any], Any]
     ) -> tuple[Any, dict[int, Any]]:
-        """This worker's part joined with those below, sent on to the one above; and those below, by rank."""
+        """Combine this worker's result with its children's and send it to the parent; return it, and the children's."""
         try:
             value = compute()
         except LostError:
@@ -157,9 +158,7 @@ class Peers:
             value = Failed(as_sent(error))
         below = {}
         for child in self.route.children:
-            self._awaited = child
             other = below[child] = loads(self._take((*name, child)))
-            self._awaited = None
             if not isinstance(value, Failed):
                 value = other if isinstance(other, Failed) else join(value, other)
         if self.route.rank:
@@ -167,24 +166,25 @@ class Peers:
         return value, below
 
     def _take(self, name: tuple[Any, ...]) -> bytes:
-        """Wait for a message.
+        """Return a message, after waiting for it. The last entry of its name is the sender's rank.
 
         Raises:
-            LostError: it does not come, or this worker is told to give up.
+            LostError: the message did not arrive in time, or ``close`` was called.
         """
         deadline = time.monotonic() + self.route.timeout
         with self._came:
-            while name not in self._mail:
-                if _CLOSED in self._mail or time.monotonic() > deadline:
-                    raise LostError
-                self._came.wait(_TICK)
-            return self._mail.pop(name)
+            self._waiting.add(name)
+            try:
+                while name not in self._mail:
+                    if _CLOSED in self._mail or time.monotonic() > deadline:
+                        raise LostError
+                    self._came.wait(_TICK)
+                return self._mail.pop(name)
+            finally:
+                self._waiting.discard(name)
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
-        """Begin to send a message to another worker.
-
-        If that worker is gone, the threads here that wait for a message raise ``LostError``.
-        """
+        """Send a message to another worker, without waiting for its arrival; call ``close`` if it cannot be sent."""
         address, key = self.route.peers[rank]
 
         async def send() -> None:

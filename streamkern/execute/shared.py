@@ -39,15 +39,15 @@ Sums = list[dict[tuple[int, int], Parts]]
 """For each of several: sums of the largest complete subtrees of tiles, by (level, index)."""
 
 
-class Tiles(NamedTuple):
-    """A worker's part in a step with shared centers.
+class Assignment(NamedTuple):
+    """The work of one worker in steps with shared centers.
 
     Attributes:
-        tiles: of centers, held by this one.
-        lanes: whose rows this one reads.
-        threads: that compute here.
+        tiles: tiles of centers in this worker's memory.
+        lanes: lanes whose rows this worker reads.
+        threads: number of computing threads.
         driver: name of the driver's machine.
-        folder: of checkpoints, where this worker sees it and may write; else empty.
+        folder: directory of checkpoints if this worker may write there, else empty.
     """
 
     tiles: range
@@ -86,12 +86,12 @@ class ShareActor:
 
     Args:
         shared: the work, a set of shares, and the sums of steps that followed it.
-        route: the worker's place among the others.
-        mine: which tiles, and rows.
+        route: the position of the worker in the tree.
+        mine: tiles and rows of the worker.
         first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, mine: Tiles, first: int) -> None:
+    def __init__(self, shared: Shared, route: Route, mine: Assignment, first: int) -> None:
         keep_heap()
         self._shared, self._mine, self._peers = shared, mine, Peers(route)
         self._work: SharedWork = shared.value[0]
@@ -119,7 +119,7 @@ class ShareActor:
         return b""
 
     async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Accept a message of another worker: a step to begin with, or sums that a running one waits for."""
+        """Accept a message of another worker: the request for a step, or sums for the running step."""
         if name[0] == "go":
             self._steps.submit(self._context.copy().run, self._step, message)
             return
@@ -287,7 +287,7 @@ class ShareActor:
         return sums
 
     def _advance(self, responses: list[Any], totals: list[list[Parts]], common: Parts) -> Sums:
-        """Advance all tiles; return the results of the step that belong to one of them each."""
+        """Advance all tiles; return their results of ``SharedWork.own``."""
         work, tree, parts = self._work, Tree(self._work.leaves), list[Any]()
         for i, held in enumerate(self._held):
             own = work.own(held, self._values.pop(i), responses, totals)

@@ -28,7 +28,7 @@ from streamkern.execute.base import (
 )
 from streamkern.execute.lanes import TICK, Cluster, Lanes, Placed, ask, large_arguments
 from streamkern.execute.peers import Route
-from streamkern.execute.shared import Done, ShareActor, Tiles, Written, sees
+from streamkern.execute.shared import Assignment, Done, ShareActor, Written, sees
 from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
 from streamkern.execute.wire import LostError, dumps
 from streamkern.storage.writer import write_text
@@ -49,7 +49,7 @@ class _Set:
 
 
 class SharedLanes(Lanes):
-    """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
+    """Assignment of centers on the workers of a cluster; the driver calls the root of their tree.
 
     The driver has no weights: it has the last complete set of shares and the sums of the steps since. When a worker is
     lost, the others begin with those, and the step is repeated. Workers need nothing of the driver for the next step
@@ -117,7 +117,7 @@ class SharedLanes(Lanes):
                     ShareActor,
                     spread,
                     Route(rank, peers, self.executor.step_timeout),
-                    Tiles(
+                    Assignment(
                         mine, range(lanes * rank // workers, lanes * (rank + 1) // workers), threads[address],
                         platform.node(), seeing.get(address, ""),
                     ),

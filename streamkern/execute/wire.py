@@ -86,7 +86,7 @@ def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
 
 
 def as_sent(error: Exception) -> Exception:
-    """Return an error of this worker as it is sent: a full memory names the worker, where no other has done so yet."""
+    """Return an error in a form that can be sent; a memory error names this worker, unless it names another."""
     if isinstance(error, MemoryLimitError) and not str(error.where).startswith("worker "):
         error.where = f"worker {get_worker().address}, {error.where}"
     try:

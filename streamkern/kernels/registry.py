@@ -50,7 +50,7 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
         where: name of the parameter in an error.
 
     Raises:
-        UsageError: the parameter is none of these.
+        UsageError: the parameter is neither a kernel nor the name of one.
     """
     if isinstance(given, str) and given.lower() == "auto":
         return None

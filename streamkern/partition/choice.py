@@ -242,15 +242,18 @@ def _leaves(
         "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
     )
     own = found["leaves"]
-    shared = "shared" in found and not own.beats(found["shared"].weighted_like(own))
+    shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own))
     least = found["shared"] if shared else own
-    one = found["one"].weighted_like(least)
+    one = found["one"].on_rows_of(least)
     better = least.beats(one)
-    kernels = "" if choice is None else " of one kernel" if shared else " of kernels of their own"
+    tried, sample = f"{TRIAL_LEAVES} leaves", "a sample"
+    if shared:
+        tried = f"{TRIAL_LEAVES} leaves of one kernel"
+    elif choice is not None:
+        tried, sample = "leaves of kernels of their own", "half of a sample"
     reason = (
-        f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {TRIAL_LEAVES} leaves{kernels} and "
-        f"{one.mean:.4g} in one model on held-out rows of a sample, {least.doubt(one):.2g} the standard error of the "
-        "difference"
+        f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
+        f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference"
     )
     return better, reason, (data, facts), choice if shared else None
 
@@ -259,7 +262,7 @@ def trial(
     recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
     choice: KernelChoice | None,
 ) -> dict[str, Errors]:  # fmt: skip
-    """Squared errors on held-out rows of a sample.
+    """Return the squared errors of one model and of leaves on held-out rows of a sample.
 
     Args:
         recipe: of the fit.
@@ -271,10 +274,9 @@ def trial(
         choice: the kernel of a sample of all rows, where it was left open.
 
     Returns:
-        Errors of ``one`` model, of ``leaves`` with kernels of their own, and, if there is a choice, of leaves that have
-        ``shared`` it. The one model has the choice as well, if there is one, and leaves with kernels of their own are
-        then trained and measured on one side of the first cut alone, as their searches take long; other rows have
-        weight 0.
+        Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
+        have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only on
+        one side of the first cut, because their searches take long; the other rows have weight 0.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
@@ -283,7 +285,7 @@ def trial(
     def fitted(
         name: str, leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array
     ) -> tuple[Errors, KernelMachine]:
-        """Train one model, or leaves, on ``some`` of these rows; return the errors on held-out rows, and the model."""
+        """Train one model, or leaves, on ``some`` of the rows; return its errors on held-out rows, and the model."""
         known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
         own = out & some & known  # a class that is only held out tells nothing
         fit_to = some & ~own

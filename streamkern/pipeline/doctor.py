@@ -38,7 +38,7 @@ def examine() -> dict[str, Any]:
     Returns:
         ``version``, ``python``, ``system``; ``packages``, versions by name; ``cores`` of the ``process`` and the
         ``machine``; ``avx512``; ``memory`` in bytes: ``total``, ``free``, ``budget``;
-        ``blas``, the loaded libraries; ``gpu``, the device, or why there is none;
+        ``blas``, the loaded libraries; ``gpu``, the device, or the reason why there is no device;
         ``rates`` of one thread: ``gemm`` of BLAS and ``engine_gemm`` in float32 operations a second, ``elementwise`` in
         values exp(−‖x − z‖/σ) a second from inner products, ``copy`` in bytes read and written a second, and
         ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,

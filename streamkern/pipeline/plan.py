@@ -305,6 +305,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     trials: tuple[PlannedStage, ...] = ()
     if tried is not None:
         takes = tried.bill.effort
+        # One model and leaves; with a search, leaves that share its kernel, and half as many that choose their own.
         work = (2.0 if search is None else 2.5) * (takes.setup + takes.training)
         took = once + work.priced(prices.work)
         trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)

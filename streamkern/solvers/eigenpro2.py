@@ -15,7 +15,7 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -196,22 +196,16 @@ class Residual(Contribution):
         F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
         K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
         columns = np.searchsorted(ids, chosen)
+        diagonal, places = engine.diagonal(tile, X), np.searchsorted(ids, block.ids)
+        own = np.take(ids, places, mode="clip") == block.ids
         scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
-        for rows, K in self.panels(ids, tile, block, scratch):
+        for rows in tiles(len(X), ROW_TILE):
+            K = tile.block(X[rows], scratch[: rows.stop - rows.start])
+            mine = np.flatnonzero(own[rows])
+            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
             F[rows] = K @ alpha
             K_s[:, rows] = K[:, columns].T
         return (F,), K_s
-
-    def panels(self, ids: IntArray, tile: Expansion, block: Block, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Evaluate K(X_m, tile) panel by panel, each in ``out``."""
-        X = block.X
-        diagonal, places = tile.engine.diagonal(tile, X), np.searchsorted(ids, block.ids)
-        own = np.take(ids, places, mode="clip") == block.ids
-        for rows in tiles(len(X), ROW_TILE):
-            K = tile.block(X[rows], out[: rows.stop - rows.start])
-            mine = np.flatnonzero(own[rows])
-            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
-            yield rows, K
 
     def respond(self, block: Block, F: Array) -> tuple[Array, float]:
         """W r in place of F, the sum of all tiles', and the loss."""

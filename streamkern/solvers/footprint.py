@@ -194,7 +194,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         learning: the metric to learn, or the search for a kernel, or None.
-        answers: where outputs on rows that are left out come from; None where there are none.
+        answers: the source of outputs on held-out rows for probabilities or intervals; None for a model without them.
         better: whether the peak is that of a fit whose data need the better solve.
         processes: workers that centers may be shared out over; 0 for none.
         every_row: see ``Problem.every_row``.

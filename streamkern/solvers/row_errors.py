@@ -32,8 +32,8 @@ class Errors:
         """The mean squared error."""
         return float(np.average(self.squares, weights=self.weights))
 
-    def weighted_like(self, other: Errors) -> Errors:
-        """Return these errors with the weights of another model's, which may leave rows out by a weight of 0."""
+    def on_rows_of(self, other: Errors) -> Errors:
+        """Return these errors with the weights of another model's errors, which may exclude rows by a weight of 0."""
         return Errors(self.squares, other.weights)
 
     def doubt(self, other: Errors) -> float:

@@ -136,7 +136,7 @@ class DatasetFiles:
         return info["size"], version(info)
 
     def missing(self) -> dict[str, bool | None]:
-        """True for columns with missing values, from the footers' statistics; None if there are none."""
+        """Return whether each column has missing values, from the footers' statistics; None if a footer lacks them."""
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)

@@ -202,7 +202,7 @@ class Remote:
         return {path: info for path, info in self.find(folder).items() if matches(path)}
 
     def listed(self, path: str) -> list[str]:
-        """Return the last parts of names directly below a path; empty if there are none."""
+        """Return the names of the files and folders directly below a path, without their folders."""
         return sync(self.fs.loop, self.names, path)  # type: ignore[no-any-return]
 
     def read(self, path: str, start: int, stop: int) -> bytes:
@@ -254,7 +254,7 @@ class Remote:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.fs.loop))
 
     async def names(self, path: str) -> list[str]:
-        """Return the last parts of names directly below a path; for the file system's loop; empty if there are none."""
+        """As ``listed``, as a coroutine of the file system's event loop."""
         self.require_listing(path)
         try:
             found = await self._attempt(path, partial(self.fs._ls, path, detail=False))

@@ -137,7 +137,7 @@ def declared(schema: Any) -> dict[str, Column]:
         schema: a Schema, names with their kinds, or None.
 
     Raises:
-        UsageError: ``schema`` is none of these, or a kind is unknown.
+        UsageError: ``schema`` is neither None, a Schema, nor a dict of kinds by column; or a kind is unknown.
     """
     if schema is None:
         return {}

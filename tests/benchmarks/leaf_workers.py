@@ -1,4 +1,4 @@
-"""Leaves of a partition on one and on two worker processes of one thread, and what many workers would do.
+"""Fit the leaves of a partition on one and on two worker processes of one thread, and predict many workers.
 
     python -m tests.benchmarks.leaf_workers [--rows 4000000] [--leaf-rows 40000] [--centers 500] [--rounds 2]
 
@@ -26,14 +26,14 @@ from tests.simulate import LeafCosts, simulate_leaves
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "hundred_million.py"
 
 BILLION, LEAF_ROWS, DOUBLED = 10**9, 250_000, 1.23
-"""Rows, rows of a leaf, and what borders make of them, as measured with 100,000,000 rows."""
+"""Rows, rows of a leaf, and the factor by which borders multiply the rows, as measured with 100,000,000 rows."""
 
 ASSUMED = {"straggle": 0.1, "mtbf": 30 * 86400.0}
-"""Leaves that differ by 10%, and a failure of each worker a month."""
+"""Spread of the leaves' seconds, 10%, and the time between failures of a worker, a month."""
 
 
 class Found(NamedTuple):
-    """Of a run: seconds of all leaves, of one leaf on its worker, and of the driver to keep one; rows of all leaves."""
+    """Seconds of all leaves of a run, of one leaf, and of the driver for a leaf; number of leaves, and of rows."""
 
     all: float
     leaf: float

@@ -12,7 +12,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
-from streamkern.errors import DataError, StorageError
+from streamkern.errors import DataError, MemoryLimitError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
 from streamkern.execute.dask import DaskExecutor
@@ -180,6 +180,39 @@ def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, tmp_path, ahe
         assert result.retries in (1, 2)  # two where the scheduler still names the worker as the step is first repeated
         placement.close()
         executor.client.run(let_go)
+
+
+def test_the_worker_whose_memory_is_full_is_named_and_not_the_root(cluster):
+    """The last tile is not on the root, which receives the error and replies to the driver."""
+    with workers_of(cluster, 2) as executor:
+
+        def fill():
+            from streamkern.testing.executor import SharedSums
+
+            forward = SharedSums.forward
+
+            def full(work, held, *given):
+                if held[0] == work.leaves - 1:
+                    raise MemoryLimitError(f"Process {os.getpid()} is full.", where="the last tile")
+                return forward(work, held, *given)
+
+            SharedSums.forward, SharedSums.as_it_was = full, forward
+
+        def empty():
+            from streamkern.testing.executor import SharedSums
+
+            SharedSums.forward = SharedSums.as_it_was
+
+        executor.client.run(fill)
+        pids = executor.client.run(os.getpid)
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        with pytest.raises(MemoryLimitError) as caught:
+            placement.step((0, 0), SharedState())
+        address = next(address for address, pid in pids.items() if f"Process {pid} is" in str(caught.value))
+        assert address == sorted(pids)[-1]
+        assert str(caught.value.where) == f"worker {address}, the last tile"
+        placement.close()
+        executor.client.run(empty)
 
 
 def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(cluster):
