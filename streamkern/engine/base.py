@@ -53,8 +53,11 @@ NEAR = 1e-4
 KERNEL_TILE = 128
 """Rows of a kernel matrix in one task; each thread has two tasks at a time."""
 
-POWER_STEPS, POWER_TOLERANCE = 60, 1e-3
-"""Most steps of a power iteration, and the relative change of the eigenvalue at which it ends."""
+LANCZOS_STEPS = 60
+"""Most steps of the Lanczos method for a largest eigenvalue."""
+
+LANCZOS_TOLERANCE, LANCZOS_PATIENCE = 1e-3, 3
+"""Relative change of the largest eigenvalue, and the number of steps with no greater one, at which the method ends."""
 
 
 class Evaluated(Protocol):
@@ -365,4 +368,7 @@ class Engine(Protocol):
         """Q and R of A Π = Q R for tall A (n, k), with columns pivoted: |R_ii| falls."""
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """Return the largest eigenvalue of a matrix of size n by the power method; a plan assumes a declared value."""
+        """Return the largest eigenvalue of a symmetric matrix of size n, from below; a plan assumes a declared value.
+
+        The largest Ritz value of the Lanczos method, which needs far fewer products than the power method.
+        """

@@ -16,8 +16,9 @@ from streamkern.backends.numpy import NumpyBackend
 from streamkern.engine.base import (
     CENTER_TILE,
     KERNEL_TILE,
-    POWER_STEPS,
-    POWER_TOLERANCE,
+    LANCZOS_PATIENCE,
+    LANCZOS_STEPS,
+    LANCZOS_TOLERANCE,
     ROW_TILE,
     Centered,
     Engine,
@@ -408,15 +409,28 @@ class NumpyEngine:
         return Q, R
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        v, top = self.normal((n,), "power iteration", n), 0.0
-        for _ in range(POWER_STEPS):
-            v /= np.linalg.norm(v)
-            u = matvec(v)
-            before, top = top, float(v @ u)
-            v = np.asarray(u, dtype=np.float64)
-            if not np.isfinite(top) or abs(top - before) <= POWER_TOLERANCE * abs(top):
+        v = self.normal((n,), "largest eigenvalue", n)
+        v /= np.linalg.norm(v)
+        last, offset = np.zeros(n), 0.0
+        diagonal: list[float] = []
+        offsets: list[float] = []
+        tops = [0.0] * LANCZOS_PATIENCE
+        # Without orthogonalising again: rounding repeats eigenvalues that have been found, and moves none of them.
+        for _ in range(min(n, LANCZOS_STEPS)):
+            u = np.asarray(matvec(v), dtype=np.float64) - offset * last
+            if not np.isfinite(u).all():
+                return float("nan")
+            diagonal.append(float(v @ u))
+            u -= diagonal[-1] * v
+            tops.append(float(scipy.linalg.eigvalsh_tridiagonal(diagonal, offsets)[-1]))
+            offset = float(np.linalg.norm(u))
+            least = LANCZOS_TOLERANCE * abs(tops[-1])
+            # One step alone may gain little where the largest eigenvalue is not yet told from the next.
+            if tops[-1] - tops[-1 - LANCZOS_PATIENCE] <= least or offset <= least:
                 break
-        return top
+            offsets.append(offset)
+            last, v = v, u / offset
+        return tops[-1]
 
 
 def not_positive() -> NumericalError:

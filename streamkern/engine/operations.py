@@ -21,7 +21,7 @@ class Operations:
         gemm64: the same in float64, with Cholesky factors and their inverses by tiles.
         thin: operations of Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
         thin64: operations of products of a matrix in memory with c columns, in float64.
-        vector64: operations of products of a matrix with one vector, as in a power iteration.
+        vector64: operations of products of a matrix with one vector, as in a Lanczos iteration.
         serial64: operations of matrix products in float64 on one thread.
         eigen: operations of symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.
         numbers: numbers processed by elementwise arithmetic on the host.

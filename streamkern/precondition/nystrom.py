@@ -123,7 +123,7 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | 
     Args:
         diagonal: k_P(x_i, x_i), shape (n,).
         matvec: v -> K_P v, shape (n,) to (n,).
-        engine: engine of the power method; the default engine if None.
+        engine: engine of the Lanczos method; the default engine if None.
 
     Raises:
         NumericalError: the preconditioned kernel is not positive.
@@ -139,7 +139,7 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | 
             expected="both positive",
             remedy="lower q, or compute in float64",
         )
-    # The power method approaches the largest eigenvalue from below.
+    # The largest Ritz value approaches the largest eigenvalue from below.
     return StepSize(size.beta, min(1.05 * size.top, size.beta), size.peak)
 
 

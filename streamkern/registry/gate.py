@@ -143,16 +143,16 @@ class Gate:
             operand = kind != "sign" and text not in ("and", "or", "not")
             depth += (text == "(") - (text == ")")
             if value and not (operand or text in ("(", "not", "-")):
-                raise self._wrong(start, f"{text!r} comes where a value should.", "a metric, a number or (")
+                raise self._wrong(start, f"A value is expected before {text!r}.", "a metric, a number or (")
             if depth < 0 or (not value and (operand or text in ("(", "not"))):
-                raise self._wrong(start, f"{text!r} is one too many.", "the end, and, or")
+                raise self._wrong(start, f"{text!r} is not expected here.", "the end, and, or")
             if depth > DEEPEST:
                 raise self._wrong(start, "It is nested too deep.", f"at most {DEEPEST} levels")
             if operand and kind == "name":
                 self._names[start] = text
             value = not operand and text != ")"
         if value:
-            raise self._wrong(end, "the end comes where a value should.", "a metric, a number or (")
+            raise self._wrong(end, "The rule ends where a value is expected.", "a metric, a number or (")
         if depth:
             raise self._wrong(end, "A parenthesis is not closed.", ")")
 
@@ -173,7 +173,7 @@ class Gate:
                 if more:
                     at = right.end_col_offset or 0
                     at += re.search(r"[<>=!]", self.expression[at:]).start()  # type: ignore[union-attr]
-                    raise self._wrong(at, f"{self.expression[at]!r} is one too many.", "the end, and, or")
+                    raise self._wrong(at, f"{self.expression[at]!r} is not expected here.", "the end, and, or")
                 self._check(left, False, signs)
                 self._check(right, False, signs)
                 self._bind(node)

@@ -88,7 +88,7 @@ def reusable(
     kept, gone = _standing(pipeline.train.source, before, now)
     lost = sum(rows for _, _, rows in gone)
     if lost != (0 if forget is None else forget.base_rows):
-        given = "" if forget is None else f", and {forget.base_rows:,} are given to be forgotten"
+        given = "" if forget is None else f", and {forget.base_rows:,} are to be forgotten"
         return f"{lost:,} stored rows of the champion's have changed or are gone{given}"
     if lost and now["rules"]:
         return "rows are chosen by their numbers, and some are gone"

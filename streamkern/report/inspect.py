@@ -123,7 +123,7 @@ class Inspection:
             lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
         for j, name in enumerate(shown):
             if self.names[j] in facts["text"]:
-                lines.append(f"  {name:<{width}}  {'text, for which numbers stand':<46}  {int(c.missing[j]):>8,}")
+                lines.append(f"  {name:<{width}}  {'text, stored as codes':<46}  {int(c.missing[j]):>8,}")
                 continue
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -190,7 +190,7 @@ class Bill:
     @cached_property
     def memory(self) -> Memory:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
-        return _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH).memory(self.model_rows)
+        return self._once(_memory, self.model_rows)
 
     @cached_property
     def shared(self) -> SharedMemory | None:
@@ -206,7 +206,17 @@ class Bill:
     @cached_property
     def effort(self) -> Effort:
         """Operations, at a likely batch."""
-        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH, likely=True).effort()
+        return self._once(_effort)
+
+    def _once(self, of: Any, *more: int) -> Any:
+        """A function of the solver and the size, from its cache where the two are no more than numbers."""
+        try:
+            hash(self.solver)
+        except TypeError:
+            cached = False
+        else:
+            cached = self.size.features is None
+        return (of if cached else of.__wrapped__)(self.solver, self.size, *more)
 
     @property
     def choice(self) -> str:
@@ -353,6 +363,16 @@ class _Run:
         """An array for the results of all steps that an update stands for, in place of those of one."""
         stream: Any = self.iteration.stream
         return self.meter.array((stream.group * len(x), *x.shape[1:]), x.dtype)
+
+
+@lru_cache(maxsize=1024)  # a fit in leaves asks for the same ones again and again
+def _memory(solver: Solver, size: Size, model_rows: int) -> Memory:
+    return _Run(solver, size, 1.0 / _ANY_CRITICAL_BATCH).memory(model_rows)
+
+
+@lru_cache(maxsize=1024)
+def _effort(solver: Solver, size: Size) -> Effort:
+    return _Run(solver, size, 1.0 / LIKELY_CRITICAL_BATCH, likely=True).effort()
 
 
 def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operations, float]:

@@ -453,14 +453,14 @@ def _format(place: Path, format: str | None, given: Sequence[str], remote: bool)
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
         raise UsageError(
-            "parquet has no mark that completes it: in a store, files sent by halves would be read",
+            "a folder of parquet files does not show that it is complete: readers of the store would see a part of it",
             where="ingest(format=...)",
             expected="zarr, for a URL",
             remedy="ingest to a URL that ends in .zarr, or to a local directory and copy it to the store",
         )
     if format not in FORMATS or (given and format != "zarr"):
         raise UsageError(
-            f"format {format!r} is not known" if format not in FORMATS else f"{given[0]} belongs to zarr",
+            f"format {format!r} is not known" if format not in FORMATS else f"{given[0]} is an option of zarr alone",
             where="ingest",
             expected=f"one of {', '.join(FORMATS)}",
             remedy="correct the format" if format not in FORMATS else f"leave {given[0]} out",

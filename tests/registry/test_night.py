@@ -171,7 +171,7 @@ def test_another_definition_is_another_fit(place: Path):
 def test_rows_to_forget_that_are_too_few_are_another_fit(place: Path):
     (place / "rows" / "day1.parquet").unlink()
     found = night(place, forget=sk.from_arrays(day(1)[["a", "b", "c"]][:7], day(1)["y"][:7]))
-    assert found["why_cold"].endswith("have changed or are gone, and 7 are given to be forgotten")
+    assert found["why_cold"].endswith("have changed or are gone, and 7 are to be forgotten")
 
 
 def append(path: Path, frame: pd.DataFrame) -> None:

@@ -382,7 +382,7 @@ def test_numbers_that_stand_for_text_are_not_shown_as_numbers(tmp_path):
     found = inspect(tmp_path / "rows.zarr")
     text = found.text()
     assert found.to_json()["text"] == ["kind"]
-    assert "  kind    text, for which numbers stand" in text
+    assert "  kind    text, stored as codes" in text
     assert "to 59\n" in text  # the range
     assert "scales" not in text
 

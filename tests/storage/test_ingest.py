@@ -519,14 +519,14 @@ def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
     [
         ({"format": "csv"}, "'csv' is not known"),
         ({"missing": "drop"}, "missing is 'drop'"),
-        ({"format": "parquet", "shard": 100}, "shard belongs to zarr"),
-        ({"format": "parquet", "compression": "small"}, "compression belongs to zarr"),
+        ({"format": "parquet", "shard": 100}, "shard is an option of zarr alone"),
+        ({"format": "parquet", "compression": "small"}, "compression is an option of zarr alone"),
         ({"compression": "zip"}, "'zip' is not known"),
         ({"keep_bits": 24}, "24 bits cannot be kept of float32.*1 to 23 for float32"),
         ({"keep_bits": 0}, "0 bits cannot be kept"),
         ({"keep_bits": 5, "dtype": "int32"}, "5 bits cannot be kept of int32"),
         ({"dtype": "str"}, "'str' is not a dtype"),
-        ({"path": "memory://bucket/rows.parquet"}, "no mark that completes it"),
+        ({"path": "memory://bucket/rows.parquet"}, "does not show that it is complete"),
         ({"sources": []}, "no sources"),
     ],
 )
