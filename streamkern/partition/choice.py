@@ -2,7 +2,8 @@
 
 Both are trained on the sample at the same price of a prediction: one model of p centers, and leaves of p centers each
 on a quarter of the rows. Held-out rows of the sample decide, by the mean of the differences of their squared errors and
-its standard error. With all rows a leaf has more of them than it has here, so that leaves are rather underrated.
+its standard error. Where that gains less than a tenth, both are trained again in the shapes that they would have on all
+rows, which takes longer: leaves of as many rows as there, and one model of twice the centers.
 """
 
 from __future__ import annotations
@@ -56,6 +57,16 @@ TRIAL_CENTERS = 1000
 """Centers of a trial, at most."""
 
 TRIAL_LEAVES = 4
+
+CLEAR = 0.9
+"""Part of one model's squared error below which leaves are better without a second trial."""
+
+SECOND_CENTERS = 2 * TRIAL_CENTERS
+"""Centers of the second trial, at most: a sixteenth of the sample's rows, as one model has of many."""
+
+SECOND_BETTER = 0.97
+"""Part of one model's squared error below which leaves are better in the second trial: with all rows one model chooses
+its kernel on more of them than leaves do."""
 
 HELD_OUT = 0.2
 
@@ -198,12 +209,12 @@ def single(partition: Partition, n: int) -> bool:
     return open_to_one(partition) and n <= partition.most
 
 
-def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:
-    """The recipe of a trial, as ``LeafRecipe.on`` makes that of a leaf."""
+def trial_recipe(recipe: LeafRecipe, most: int = TRIAL_CENTERS) -> Callable[[Dataset], LeafRecipe]:
+    """The recipe of a trial with at most so many centers, as ``LeafRecipe.on`` makes that of a leaf."""
 
     def on(train: Dataset) -> LeafRecipe:
         leaf_recipe = recipe.on(train)
-        p = TRIAL_CENTERS if leaf_recipe.centers is None else min(TRIAL_CENTERS, leaf_recipe.centers.count(train))
+        p = most if leaf_recipe.centers is None else min(most, leaf_recipe.centers.count(train))
         return replace(leaf_recipe, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
 
     return on
@@ -211,12 +222,17 @@ def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:
 
 def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, slots: int) -> tuple[Footprint, int]:
     """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads."""
-    project = PartitionMemory(recipe, partition, trial_recipe(LeafRecipe.of(recipe)), budget, slots, True)
-    rows = planned(recipe)
+    rows, leaf = planned(recipe), LeafRecipe.of(recipe)
     looked = min(TRIAL_ROWS, rows.base_rows)
-    fits, _ = project.leaf(rows, looked, project.baseline)
+    fits, again = (
+        project.leaf(rows, looked, project.baseline)[0]
+        for project in (
+            PartitionMemory(recipe, partition, trial_recipe(leaf, most), budget, slots, True)
+            for most in (TRIAL_CENTERS, SECOND_CENTERS)
+        )
+    )
     sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
-    return fits, sample + min(slots, TRIAL_LEAVES) * max(fits.stages.values())
+    return fits, sample + min(slots, TRIAL_LEAVES) * max(*fits.stages.values(), *again.stages.values())
 
 
 def _leaves(
@@ -235,7 +251,7 @@ def _leaves(
     def key() -> tuple[Any, ...]:
         return (
             rows_key(data), encoding_to_json(encoding), described(recipe.kernel), described(partition),
-            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(), "errors of rows",
+            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(), "errors of rows, twice",
         )  # fmt: skip
 
     found = stages.keep(
@@ -247,15 +263,26 @@ def _leaves(
     one = found["one"].on_rows_of(least)
     better = least.beats(one)
     tried, sample = f"{TRIAL_LEAVES} leaves", "a sample"
+    close = ""
+    if better and (shared or choice is None) and "one again" in found:
+        least, one = found["leaves again"], found["one again"]
+        better, tried = least.mean < SECOND_BETTER * one.mean, f"{_as_many(partition, n)} leaves"
+        if not better and least.mean < one.mean:
+            close = f": less than {1 - SECOND_BETTER:.0%} better"
     if shared:
-        tried = f"{TRIAL_LEAVES} leaves of one kernel"
+        tried = f"{tried} of one kernel"
     elif choice is not None:
         tried, sample = "leaves of kernels of their own", "half of a sample"
     reason = (
         f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
-        f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference"
+        f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference{close}"
     )
     return better, reason, (data, facts), choice if shared else None
+
+
+def _as_many(partition: Partition, n: int) -> int:
+    """Leaves of the sample of n rows with as many rows each as those of all rows."""
+    return max(TRIAL_LEAVES, round((1 - HELD_OUT) * min(TRIAL_ROWS, n) / partition.expected(n)[1]))
 
 
 def trial(
@@ -276,27 +303,29 @@ def trial(
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
         have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only on
-        one side of the first cut, because their searches take long; the other rows have weight 0.
+        one side of the first cut, because their searches take long; the other rows have weight 0. Where leaves without
+        searches of their own are better, but not clearly, ``one again`` and ``leaves again`` are those of the second
+        trial.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
     def fitted(
-        name: str, leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array
-    ) -> tuple[Errors, KernelMachine]:
+        leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array, leaves: int,
+        most: int = TRIAL_CENTERS,
+    ) -> tuple[Errors, KernelMachine]:  # fmt: skip
         """Train one model, or leaves, on ``some`` of the rows; return its errors on held-out rows, and the model."""
         known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
         own = out & some & known  # a class that is only held out tells nothing
         fit_to = some & ~own
         train = from_arrays(X[fit_to], y[fit_to], sample_weight=None if w is None else w[fit_to])
-        made = trial_recipe(leaf_recipe)(train)
-        if name == "one":
+        made = trial_recipe(leaf_recipe, most)(train)
+        if leaves == 1:
             whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
             whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
             model = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
         else:
-            leaves = TRIAL_LEAVES if some.all() else TRIAL_LEAVES // 2
             cut = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
             model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
         F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
@@ -314,16 +343,20 @@ def trial(
         return X, y, w
 
     every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
+    given = leaf_recipe.chosen(choice)
     try:
+        rows = sample(data if choice is None else choice.metric.applied(data))
+        found["one"], _ = fitted(given, *rows, every, 1)
+        least, model = fitted(given, *rows, every, TRIAL_LEAVES)
+        if least.beats(found["one"]) and least.mean > CLEAR * found["one"].mean:
+            for name, leaves in (("one again", 1), ("leaves again", _as_many(partition, data.base_rows))):
+                found[name], _ = fitted(given, *rows, every, leaves, SECOND_CENTERS)
         if choice is None:
-            rows = sample(data)
-            return {name: fitted(name, leaf_recipe, *rows, every)[0] for name in ("one", "leaves")}
-        chosen, rows = leaf_recipe.chosen(choice), sample(choice.metric.applied(data))
-        found["one"], _ = fitted("one", chosen, *rows, every)
-        found["shared"], model = fitted("shared", chosen, *rows, every)
+            return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
-        found["leaves"], _ = fitted("leaves", leaf_recipe, *sample(data), model.tree.left_of_root(rows[0]))
-        return found
+        half = model.tree.left_of_root(rows[0])
+        found["leaves"], _ = fitted(leaf_recipe, *sample(data), half, TRIAL_LEAVES // 2)
+        return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"
         raise

