@@ -1,9 +1,8 @@
 """The choice of ``Partition(leaves="auto")`` between one model and leaves, on a sample, before any other stage.
 
-Both are trained on the sample at the same price of a prediction: one model of p centers, and leaves of p centers each
-on a quarter of the rows. Held-out rows of the sample decide, by the mean of the differences of their squared errors and
-its standard error. Where that gains less than a tenth, both are trained again in the shapes that they would have on all
-rows, which takes longer: leaves of as many rows as there, and one model of twice the centers.
+Held-out rows of the sample decide, by the mean of the differences of squared errors and its standard error, between
+leaves as they would be, of as many rows and with all of them as centers, and one model. On all rows that has more
+centers than it can have here. So where leaves are better by less than a tenth, it is trained again with twice as many.
 """
 
 from __future__ import annotations
@@ -54,19 +53,20 @@ TRIAL_ROWS = 40_000
 """Rows of the sample, a fifth of them held out."""
 
 TRIAL_CENTERS = 1000
-"""Centers of a trial, at most."""
-
-TRIAL_LEAVES = 4
-
-CLEAR = 0.9
-"""Part of one model's squared error below which leaves are better without a second trial."""
+"""Centers of the one model."""
 
 SECOND_CENTERS = 2 * TRIAL_CENTERS
-"""Centers of the second trial, at most: a sixteenth of the sample's rows, as one model has of many."""
+"""Centers of the one model that is trained again: for a sixteenth of its rows, as of many rows."""
+
+CLEAR = 0.9
+"""Part of the first one model's squared error below which leaves are better without a second."""
 
 SECOND_BETTER = 0.97
-"""Part of one model's squared error below which leaves are better in the second trial: with all rows one model chooses
-its kernel on more of them than leaves do."""
+"""Part of the second one model's squared error below which leaves are better: with all rows one model has more centers
+still, and chooses its kernel on more rows than leaves do."""
+
+LEAST_LEAVES = 4
+"""Leaves of the sample, at least."""
 
 HELD_OUT = 0.2
 
@@ -101,7 +101,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
         return None
     partition = in_leaves(replace(recipe, partition=partition)).partition
     try:
-        held = trial_footprint(recipe, partition, budget, TRIAL_LEAVES)[1]
+        held = trial_footprint(recipe, partition, budget, LEAST_LEAVES)[1]
         project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
         project.first()
     except PlanRefusedError:
@@ -224,15 +224,20 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
     """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads."""
     rows, leaf = planned(recipe), LeafRecipe.of(recipe)
     looked = min(TRIAL_ROWS, rows.base_rows)
-    fits, again = (
-        project.leaf(rows, looked, project.baseline)[0]
-        for project in (
-            PartitionMemory(recipe, partition, trial_recipe(leaf, most), budget, slots, True)
-            for most in (TRIAL_CENTERS, SECOND_CENTERS)
-        )
-    )
+
+    def project(on: Callable[[Dataset], LeafRecipe], n: int) -> Footprint:
+        shapes = PartitionMemory(recipe, partition, on, budget, slots, True)
+        return shapes.leaf(rows, n, shapes.baseline)[0]
+
+    def takes(fits: Footprint, at_once: int = 1) -> int:
+        return at_once * max(fits.stages.values())
+
+    fits = project(trial_recipe(leaf), looked)
+    # As many leaves are fitted at once as the budget allows.
+    of_leaf = min(looked, partition.expected(rows.base_rows)[1])
+    again = (project(trial_recipe(leaf, SECOND_CENTERS), looked), project(leaf.on, of_leaf))
     sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
-    return fits, sample + min(slots, TRIAL_LEAVES) * max(*fits.stages.values(), *again.stages.values())
+    return fits, sample + max(takes(fits, min(slots, LEAST_LEAVES)), *map(takes, again))
 
 
 def _leaves(
@@ -261,14 +266,13 @@ def _leaves(
     shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own))
     least = found["shared"] if shared else own
     one = found["one"].on_rows_of(least)
-    better = least.beats(one)
-    tried, sample = f"{TRIAL_LEAVES} leaves", "a sample"
-    close = ""
+    better, close = least.beats(one), ""
     if better and (shared or choice is None) and "one again" in found:
-        least, one = found["leaves again"], found["one again"]
-        better, tried = least.mean < SECOND_BETTER * one.mean, f"{_as_many(partition, n)} leaves"
+        one = found["one again"]
+        better = least.mean < SECOND_BETTER * one.mean
         if not better and least.mean < one.mean:
             close = f": less than {1 - SECOND_BETTER:.0%} better"
+    tried, sample = f"{_leaves_of_sample(partition, n)} leaves", "a sample"
     if shared:
         tried = f"{tried} of one kernel"
     elif choice is not None:
@@ -280,9 +284,9 @@ def _leaves(
     return better, reason, (data, facts), choice if shared else None
 
 
-def _as_many(partition: Partition, n: int) -> int:
-    """Leaves of the sample of n rows with as many rows each as those of all rows."""
-    return max(TRIAL_LEAVES, round((1 - HELD_OUT) * min(TRIAL_ROWS, n) / partition.expected(n)[1]))
+def _leaves_of_sample(partition: Partition, n: int) -> int:
+    """Leaves of the sample of n rows, with no more rows each than those of all rows."""
+    return max(LEAST_LEAVES, partition.expected(round((1 - HELD_OUT) * min(TRIAL_ROWS, n)))[0])
 
 
 def trial(
@@ -303,29 +307,29 @@ def trial(
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
         have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only on
-        one side of the first cut, because their searches take long; the other rows have weight 0. Where leaves without
-        searches of their own are better, but not clearly, ``one again`` and ``leaves again`` are those of the second
-        trial.
+        one side of the first cut, because their searches take long; the other rows have weight 0. ``one again`` is
+        there where leaves without searches of their own are better, but not clearly.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
     def fitted(
-        leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array, leaves: int,
-        most: int = TRIAL_CENTERS,
+        leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array, leaves: int = 1,
+        centers: int = TRIAL_CENTERS,
     ) -> tuple[Errors, KernelMachine]:  # fmt: skip
         """Train one model, or leaves, on ``some`` of the rows; return its errors on held-out rows, and the model."""
         known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
         own = out & some & known  # a class that is only held out tells nothing
         fit_to = some & ~own
         train = from_arrays(X[fit_to], y[fit_to], sample_weight=None if w is None else w[fit_to])
-        made = trial_recipe(leaf_recipe, most)(train)
         if leaves == 1:
+            made = trial_recipe(leaf_recipe, centers)(train)
             whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
             whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
             model = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
         else:
+            made = replace(leaf_recipe, train=train, metric=None, solver=AUTO)
             cut = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
             model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
         F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
@@ -343,19 +347,18 @@ def trial(
         return X, y, w
 
     every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
-    given = leaf_recipe.chosen(choice)
+    given, leaves = leaf_recipe.chosen(choice), _leaves_of_sample(partition, data.base_rows)
     try:
         rows = sample(data if choice is None else choice.metric.applied(data))
-        found["one"], _ = fitted(given, *rows, every, 1)
-        least, model = fitted(given, *rows, every, TRIAL_LEAVES)
+        found["one"], _ = fitted(given, *rows, every)
+        least, model = fitted(given, *rows, every, leaves)
         if least.beats(found["one"]) and least.mean > CLEAR * found["one"].mean:
-            for name, leaves in (("one again", 1), ("leaves again", _as_many(partition, data.base_rows))):
-                found[name], _ = fitted(given, *rows, every, leaves, SECOND_CENTERS)
+            found["one again"], _ = fitted(given, *rows, every, centers=SECOND_CENTERS)
         if choice is None:
             return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
         half = model.tree.left_of_root(rows[0])
-        found["leaves"], _ = fitted(leaf_recipe, *sample(data), half, TRIAL_LEAVES // 2)
+        found["leaves"], _ = fitted(leaf_recipe, *sample(data), half, leaves // 2)
         return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"
