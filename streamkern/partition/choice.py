@@ -65,8 +65,12 @@ SECOND_BETTER = 0.97
 """Part of the second one model's squared error below which leaves are better: with all rows one model has more centers
 still, and chooses its kernel on more rows than leaves do."""
 
-LEAST_LEAVES = 4
-"""Leaves of the sample, at least."""
+LEFT, LEAST_LEAVES = 2, 8
+"""Cuts on whose left leaves with kernels of their own are tried, since searches take long; leaves of the sample, at
+least."""
+
+TRIAL_THREADS = 4
+"""Threads that a trial's memory is projected for, at most."""
 
 HELD_OUT = 0.2
 
@@ -101,7 +105,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
         return None
     partition = in_leaves(replace(recipe, partition=partition)).partition
     try:
-        held = trial_footprint(recipe, partition, budget, LEAST_LEAVES)[1]
+        held = trial_footprint(recipe, partition, budget, TRIAL_THREADS)[1]
         project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
         project.first()
     except PlanRefusedError:
@@ -237,7 +241,7 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
     of_leaf = min(looked, partition.expected(rows.base_rows)[1])
     again = (project(trial_recipe(leaf, SECOND_CENTERS), looked), project(leaf.on, of_leaf))
     sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
-    return fits, sample + max(takes(fits, min(slots, LEAST_LEAVES)), *map(takes, again))
+    return fits, sample + max(takes(fits, min(slots, TRIAL_THREADS)), *map(takes, again))
 
 
 def _leaves(
@@ -276,7 +280,7 @@ def _leaves(
     if shared:
         tried = f"{tried} of one kernel"
     elif choice is not None:
-        tried, sample = "leaves of kernels of their own", "half of a sample"
+        tried, sample = "leaves of kernels of their own", "a quarter of a sample"
     reason = (
         f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
         f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference{close}"
@@ -307,8 +311,8 @@ def trial(
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
         have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only on
-        one side of the first cut, because their searches take long; the other rows have weight 0. ``one again`` is
-        there where leaves without searches of their own are better, but not clearly.
+        one side of two cuts, because their searches take long; the other rows have weight 0. ``one again`` is there
+        where leaves without searches of their own are better, but not clearly.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
@@ -357,8 +361,8 @@ def trial(
         if choice is None:
             return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
-        half = model.tree.left_of_root(rows[0])
-        found["leaves"], _ = fitted(leaf_recipe, *sample(data), half, leaves // 2)
+        part = model.tree.on_the_left(rows[0], LEFT)
+        found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, leaves >> LEFT)
         return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"

@@ -249,11 +249,15 @@ class CutTree:
         low, _, high = self.cuts[node]
         return t < high, t >= low
 
-    def left_of_root(self, X: Array) -> Array:
-        """Mask of the rows that are predicted on the left of the first cut, shape (n,); all, if there is no cut."""
-        if not len(self.cuts):
-            return np.ones(len(X), dtype=bool)
-        return np.asarray(project(X, self.directions[0]) < self.cuts[0, 1])
+    def on_the_left(self, X: Array, cuts: int) -> Array:
+        """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
+        inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
+        for _ in range(cuts):
+            if node < 0:
+                break
+            inside &= project(X, self.directions[node]) < self.cuts[node, 1]
+            node = int(self.children[node, 0])
+        return inside
 
     def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
         """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
