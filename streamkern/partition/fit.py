@@ -36,7 +36,7 @@ from streamkern.model import KernelMachine, from_artifact
 from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import PartitionMemory
-from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
+from streamkern.partition.model import LeafBasis, Leaves, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.rows import LeafRows, Prints
 from streamkern.partition.spread import RowsOfLeaves
@@ -519,7 +519,8 @@ def _finished(
     sizes, blend, tried = [each["rows"] for each in found], 1.0, dict[str, float]()
 
     def functions(models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
-        return LeafBasis(grown.tree, leaves_of(models, constants, sizes), blend if width is None else width, dtype)
+        # Without fingerprints, for which every center is hashed.
+        return LeafBasis(grown.tree, Leaves(models, constants, ()), blend if width is None else width, dtype)
 
     if validation is not None and recipe.partition is not None and recipe.partition.overlap:
         held, one = Assembly(validation, encoding, 0.0, dtype), functions(models)
