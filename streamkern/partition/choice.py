@@ -276,7 +276,7 @@ def _leaves(
         better = least.mean < SECOND_BETTER * one.mean
         if not better and least.mean < one.mean:
             close = f": less than {1 - SECOND_BETTER:.0%} better"
-    tried, sample = f"{_leaves_of_sample(partition, n)} leaves", "a sample"
+    tried, sample = f"{leaves_of_sample(partition, n)} leaves", "a sample"
     if shared:
         tried = f"{tried} of one kernel"
     elif choice is not None:
@@ -288,7 +288,7 @@ def _leaves(
     return better, reason, (data, facts), choice if shared else None
 
 
-def _leaves_of_sample(partition: Partition, n: int) -> int:
+def leaves_of_sample(partition: Partition, n: int) -> int:
     """Leaves of the sample of n rows, with no more rows each than those of all rows."""
     return max(LEAST_LEAVES, partition.expected(round((1 - HELD_OUT) * min(TRIAL_ROWS, n)))[0])
 
@@ -351,7 +351,7 @@ def trial(
         return X, y, w
 
     every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
-    given, leaves = leaf_recipe.chosen(choice), _leaves_of_sample(partition, data.base_rows)
+    given, leaves = leaf_recipe.chosen(choice), leaves_of_sample(partition, data.base_rows)
     try:
         rows = sample(data if choice is None else choice.metric.applied(data))
         found["one"], _ = fitted(given, *rows, every)
@@ -362,6 +362,8 @@ def trial(
             return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
         part = model.tree.on_the_left(rows[0], LEFT)
+        if len(np.unique(rows[1][part & ~out], axis=0)) == 1:  # there is nothing to choose a kernel for
+            return found | {"leaves": least, "shared": least}
         found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, leaves >> LEFT)
         return found | {"shared": least}
     except StreamkernError as error:

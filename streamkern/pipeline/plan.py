@@ -17,7 +17,15 @@ from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
+from streamkern.partition.choice import (
+    in_leaves,
+    leaves_of_sample,
+    open_to_one,
+    settled,
+    single,
+    trial_footprint,
+    without,
+)
 from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
 from streamkern.partition.memory import PartitionMemory
@@ -304,9 +312,10 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     )  # fmt: skip
     trials: tuple[PlannedStage, ...] = ()
     if tried is not None:
-        takes = tried.bill.effort
-        # One model and leaves; with a search, leaves that share its kernel, and half as many that choose their own.
-        work = (2.0 if search is None else 2.5) * (takes.setup + takes.training)
+        takes, one_leaf = tried.bill.effort, bill.effort
+        # One model and leaves; with a search, a quarter of the leaves choose kernels of their own, too.
+        fitted = leaves_of_sample(partition, data.base_rows) * (1.0 if search is None else 1.25 + SEARCH_SHARE / 4)
+        work = takes.setup + takes.training + fitted * (one_leaf.setup + one_leaf.training)
         took = once + work.priced(prices.work)
         trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
     before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-", "kernel")))

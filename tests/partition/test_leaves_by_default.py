@@ -146,3 +146,32 @@ def test_rows_are_added_to_one_model():
     model = sk.KernelRegressor(centers=100).partial_fit(X, y)
     assert "partition" not in model.report_
     assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_part_of_the_sample_with_one_class_alone_has_no_kernel_of_its_own():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(N, 2)).astype(np.float32)
+    y = (X[:, 0] > 0.9) & (np.sin(20 * X[:, 1]) > 0)
+    model = sk.KernelClassifier(memory="3GiB").fit(X, y)
+    assert "of kernels of their own" not in model.report_["partition"]["reason"]
+    assert model.score(X, y) > 0.97
+
+
+@pytest.mark.usefixtures("soon")
+def test_leaves_that_are_a_little_better_are_compared_with_a_larger_model(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + np.sin(3 * X[:, 1]) + 0.1 * rng.normal(size=N)
+    monkeypatch.setattr(choice, "TRIAL_CENTERS", 60)
+    monkeypatch.setattr(choice, "CLEAR", 0.0)  # whatever the leaves gain
+    reasons = []
+    for centers in (60, 1500):
+        monkeypatch.setattr(choice, "SECOND_CENTERS", centers)
+        reasons.append(sk.KernelRegressor(memory="3GiB").fit(X, y).report_["partition"]["reason"])
+    assert [reason.split(",")[0] for reason in reasons] == ["leaves", "one model"]
+    monkeypatch.setattr(choice, "SECOND_BETTER", 0.0)
+    monkeypatch.setattr(choice, "SECOND_CENTERS", 60)
+    last = sk.KernelRegressor(memory="3GiB").fit(X, y).report_["partition"]["reason"]
+    assert last.startswith("one model")
+    assert last.endswith("% better")
