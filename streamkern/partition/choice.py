@@ -65,9 +65,11 @@ SECOND_BETTER = 0.97
 """Part of the second one model's squared error below which leaves are better: with all rows one model has more centers
 still, and chooses its kernel on more rows than leaves do."""
 
-LEFT, LEAST_LEAVES = 2, 8
-"""Cuts on whose left leaves with kernels of their own are tried, since searches take long; leaves of the sample, at
-least."""
+LEAST_LEAVES = 4
+"""Leaves of the sample, at least."""
+
+OWN_DOUBTS = 2.0
+"""Standard errors by which kernels of their own have to be better: they are tried in two leaves, of few rows."""
 
 TRIAL_THREADS = 4
 """Threads that a trial's memory is projected for, at most."""
@@ -267,7 +269,7 @@ def _leaves(
         "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
     )
     own = found["leaves"]
-    shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own))
+    shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own), OWN_DOUBTS)
     least = found["shared"] if shared else own
     one = found["one"].on_rows_of(least)
     better, close = least.beats(one), ""
@@ -280,7 +282,7 @@ def _leaves(
     if shared:
         tried = f"{tried} of one kernel"
     elif choice is not None:
-        tried, sample = "leaves of kernels of their own", "a quarter of a sample"
+        tried, sample = "two leaves of kernels of their own", "a part of a sample"
     reason = (
         f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
         f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference{close}"
@@ -310,9 +312,9 @@ def trial(
 
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
-        have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only on
-        one side of two cuts, because their searches take long; the other rows have weight 0. ``one again`` is there
-        where leaves without searches of their own are better, but not clearly.
+        have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only
+        where two of the others are, because their searches take long; all other rows have weight 0. ``one again`` is
+        there where leaves without searches of their own are better, but not clearly.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
@@ -361,10 +363,10 @@ def trial(
         if choice is None:
             return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
-        part = model.tree.on_the_left(rows[0], LEFT)
+        part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves
         if len(np.unique(rows[1][part & ~out], axis=0)) == 1:  # there is nothing to choose a kernel for
             return found | {"leaves": least, "shared": least}
-        found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, leaves >> LEFT)
+        found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, 2)
         return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"

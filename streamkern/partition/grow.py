@@ -25,6 +25,7 @@ from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
 from streamkern.partition.rows import routed_scan
 from streamkern.partition.tree import CutTree, Partition, project
+from streamkern.rng import generator
 from streamkern.solvers.direction import gradient_outer
 from streamkern.solvers.metered import Size
 from streamkern.solvers.metric import round_work
@@ -337,9 +338,10 @@ class Ground:
         """Return the axes of the leaves that have one, with their rows of the sample."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
+        here = self.executor.name == "threads"  # where nothing is sent, no row is copied
         # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
-            (leaf, X[rows], y[rows], None if w is None else w[rows])
+            (leaf, X, y, w, rows) if here else (leaf, X[rows], y[rows], None if w is None else w[rows], None)
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
         )
         shared = (self.kernel, self.assembly.encoding, self.seed)
@@ -446,13 +448,15 @@ def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
     return parts
 
 
-def axis_of(
-    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
-) -> Sampled | None:
+SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
+"""Number of a leaf; encoded rows (m, d), targets and weights; and which of the rows are the leaf's, None for all."""
+
+
+def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> Sampled | None:
     """Find the axis along which a leaf's outputs change most; a task.
 
     Args:
-        item: number of the leaf, encoded rows of the sample (m, d), targets, weights.
+        item: rows of the sample.
         kernel: of the ridge regression.
         encoding: of the targets.
         seed: of draws.
@@ -460,17 +464,20 @@ def axis_of(
     Returns:
         None if no direction has rows on both sides.
     """
-    leaf, X, y, w = item
-    if len(X) < 2:
+    leaf, X, y, w, rows = item
+    rows = np.arange(len(X)) if rows is None else rows
+    if len(rows) < 2:
         return None
-    spread = X[:: -(-len(X) // SPREAD_ROWS)].std(axis=0, dtype=np.float64)
+    spread = X[rows[:: -(-len(rows) // SPREAD_ROWS)]].std(axis=0, dtype=np.float64)
     varying = np.flatnonzero(spread)
     if not len(varying):
         return None
     spread = spread[varying]
-    G = outer(X, y, w, kernel, encoding, seed + leaf) if len(X) >= LEAST_DIRECTION else None
+    some = generator("rows of a direction", seed + leaf).permutation(rows)[:DIRECTION_ROWS]
+    own = X[some], y[some], None if w is None else w[some]
+    G = outer(*own, kernel, encoding, seed + leaf) if len(rows) >= LEAST_DIRECTION else None
     if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
-        Z = X[:, varying]
+        Z = X[rows][:, varying]
         Z = (Z - Z.mean(axis=0, dtype=np.float64)) / spread
         G = Z.T @ Z if Z.shape[1] <= 1000 else np.square(Z).sum(axis=0)
         G = G / spread / (spread[:, None] if G.ndim == 2 else 1)
@@ -490,7 +497,7 @@ def axis_of(
         if not size > 0:
             continue
         direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
-        t = project(X, direction)
+        t = project(X, direction, rows)
         edges, smaller = quantile_edges(t)
         if smaller > share:
             best, share = (Axis(direction, edges), t), smaller
@@ -499,15 +506,13 @@ def axis_of(
     return Sampled.along(*best) if best is not None and share >= LEAST_SHARE else None
 
 
-def between_means(
-    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
-) -> Sampled | None:
+def between_means(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> Sampled | None:
     """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
 
     The means are those of Lloyd's method.
 
     Args:
-        item: number of the leaf, encoded rows of the sample (m, d), targets, weights; targets are not looked at.
+        item: rows of the sample; targets are not looked at.
         kernel: not looked at.
         encoding: not looked at.
         seed: not looked at: the method begins with the halves along the direction of the largest variance.
@@ -515,7 +520,9 @@ def between_means(
     Returns:
         None if the rows are all alike.
     """
-    _, X, _, w = item
+    _, X, _, w, rows = item
+    if rows is not None:
+        X, w = X[rows], None if w is None else w[rows]
     spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])
     varying = spread > 0
     if not varying.any():
@@ -550,7 +557,7 @@ def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encodin
     """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
     try:
         return gradient_outer(
-            X, as_values(y, encoding.outputs), w, kernel, seed, rows=DIRECTION_ROWS, centers=DIRECTION_CENTERS,
+            X, as_values(y, encoding.outputs), w, kernel, seed, rows=len(X), centers=DIRECTION_CENTERS,
             ridges=DIRECTION_RIDGES,
         )  # fmt: skip
     except (DataError, NumericalError):  # rows all alike

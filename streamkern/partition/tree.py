@@ -171,9 +171,9 @@ class Partition:
         return {"name": "Partition", **asdict(self)}
 
 
-def project(X: Array, direction: Array) -> Array:
-    """X · direction, shape (n,), float64: the same bits for a row whatever rows are around it."""
-    return get_backend().project(X, np.arange(len(X)), direction)
+def project(X: Array, direction: Array, rows: IntArray | None = None) -> Array:
+    """X · direction for some rows or all, float64: the same bits for a row whatever rows are around it."""
+    return get_backend().project(X, np.arange(len(X)) if rows is None else rows, direction)
 
 
 @serializable

@@ -313,8 +313,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     trials: tuple[PlannedStage, ...] = ()
     if tried is not None:
         takes, one_leaf = tried.bill.effort, bill.effort
-        # One model and leaves; with a search, a quarter of the leaves choose kernels of their own, too.
-        fitted = leaves_of_sample(partition, data.base_rows) * (1.0 if search is None else 1.25 + SEARCH_SHARE / 4)
+        # One model and leaves; with a search, two more leaves choose kernels of their own.
+        fitted = leaves_of_sample(partition, data.base_rows) + (0.0 if search is None else 2 * (1 + SEARCH_SHARE))
         work = takes.setup + takes.training + fitted * (one_leaf.setup + one_leaf.training)
         took = once + work.priced(prices.work)
         trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)

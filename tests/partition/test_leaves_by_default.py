@@ -51,7 +51,9 @@ def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
     assert model.report_["partition"]["leaves"] == 2
-    assert re.match(r"leaves, squared error .* in leaves of kernels of their own", model.report_["partition"]["reason"])
+    assert re.match(
+        r"leaves, squared error .* in two leaves of kernels of their own", model.report_["partition"]["reason"]
+    )
     asked = sk.KernelClassifier(memory="3GiB", threads=2, partition=sk.Partition()).fit(frame, labels)
     assert asked.model_.weights_sha256 == model.model_.weights_sha256
     one = sk.KernelClassifier(memory="3GiB", partition=None).fit(frame, labels)

@@ -199,7 +199,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_direction_is_along_the_feature_that_matters():
     X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
     y = np.sin(2 * X[:, [3]])
-    found = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
+    found = axis_of((0, X, y, None, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
     assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert found.counts.tolist() == np.histogram(found.t, [-np.inf, *found.axis.edges, np.inf])[0].tolist()
@@ -220,7 +220,7 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
     assert model.report_["partition"]["constant"] == 4  # each leaf is one cluster
     assert sorted(each["rows"] for each in model.report_["partition"]["by_leaf"]) == sorted(np.bincount(of).tolist())
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
-    assert between_means((0, np.ones((9, 2)), y[:9], None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
+    assert between_means((0, np.ones((9, 2)), y[:9], None, None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
     with pytest.raises(sk.UsageError, match="cuts is 'means'"):
         sk.Partition(cuts="means")
 
@@ -228,9 +228,9 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
 def test_rows_that_are_all_alike_have_no_direction():
     y = np.zeros((300, 1))
     encoding = Continuous(np.zeros(1), flat=False)
-    assert axis_of((0, np.ones((300, D)), y, None), sk.Laplace("median"), encoding, 0) is None
+    assert axis_of((0, np.ones((300, D)), y, None, None), sk.Laplace("median"), encoding, 0) is None
     X = np.random.default_rng(0).normal(size=(300, D))
-    assert axis_of((0, X, y, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
+    assert axis_of((0, X, y, None, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
 
 
 def test_counts_are_those_of_all_rows_in_their_leaves():

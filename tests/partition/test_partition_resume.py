@@ -87,7 +87,7 @@ def ran(forked: Callable[..., Any], folder: Path, moment: str, after: int = 0) -
         ("levels", 0, ["one-or-leaves", "level-sample"]),
         ("scatter", 2, ["level-sample", "level-1"]),
         ("leaves", 2, ["statistics", "kernel"]),  # of the trial that decides between one model and leaves
-        ("leaves", 12, ["one-or-leaves", "level-1"]),
+        ("leaves", 8, ["one-or-leaves", "level-1"]),
         ("saving", 5, ["leaf-0", "leaf-1", "leaf-2", "leaf-3"]),
     ],
 )

@@ -99,7 +99,7 @@ class TestInexact(EigenProSuite):
 
 class TestDelayed(EigenProSuite):
     projection = "delayed"
-    quick: ClassVar[dict[str, Any]] = {"epochs": 3, "batch": 16, "step": 4.0}  # four steps a projection
+    quick: ClassVar[dict[str, Any]] = {"epochs": 2, "batch": 16, "step": 4.0}  # four steps a projection
 
 
 def steps_of(problem: Problem, solver: EigenPro, count: int) -> list[tuple[np.ndarray, np.ndarray]]:

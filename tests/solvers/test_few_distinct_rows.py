@@ -45,7 +45,7 @@ CASES = {case[0]: case[1:] for case in tables()}
 def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str, solver: str) -> None:
     X, labels, values, equal = CASES[name]
     given: dict[str, Any] = {"solver": SOLVERS[solver], "random_state": 0}
-    given |= {} if solver == "auto" else {"centers": sk.AllRows() if solver == "eigenpro2" else 400}
+    given |= {} if solver == "auto" else {"centers": sk.AllRows() if solver == "eigenpro2" else 200}
     classifier = sk.KernelClassifier(**given).fit(X, labels)
     assert np.isfinite(classifier.decision_function(X)).all()
     best = pd.Series(labels).groupby(equal).transform(lambda rows: rows.mode()[0]).to_numpy()
