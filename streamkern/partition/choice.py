@@ -1,7 +1,7 @@
 """The choice of ``Partition(leaves="auto")`` between one model and leaves, on a sample, before any other stage.
 
 Held-out rows of the sample decide, by the mean of the differences of squared errors and its standard error, between
-leaves as they would be, of as many rows and with all of them as centers, and one model. On all rows that has more
+one model and leaves of as many rows as those of all rows have, all of them centers. On all rows the one model has more
 centers than it can have here. So where leaves are better by less than a tenth, it is trained again with twice as many.
 """
 
@@ -364,7 +364,7 @@ def trial(
             return found | {"leaves": least}
         assert isinstance(model, PartitionedMachine)
         part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves
-        if len(np.unique(rows[1][part & ~out], axis=0)) == 1:  # there is nothing to choose a kernel for
+        if len(np.unique(rows[1][part & ~out], axis=0)) < 2 or not (part & out).any():  # nothing to choose a kernel by
             return found | {"leaves": least, "shared": least}
         found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, 2)
         return found | {"shared": least}

@@ -773,3 +773,18 @@ def test_a_run_holds_no_more_than_was_projected(tmp_path: Path):
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] <= 1 << 30
+
+
+def test_rows_on_the_left_of_cuts_are_those_of_the_leaves_there():
+    """Of four leaves: after one cut two of them, after two one, and after more than there are, the same."""
+    rng = np.random.default_rng(0)
+    X, e = rng.normal(size=(400, 2)), np.eye(2)
+    tree = CutTree.of(2).grown(0, e[0], (0.0, 0.0, 0.0)).grown(0, e[1], (0.3, 0.3, 0.3)).grown(1, e[1], (0.0, 0.0, 0.0))
+    leaf = np.empty(400, dtype=int)
+    for each, rows in tree.training(X):
+        leaf[rows] = each
+    np.testing.assert_array_equal(tree.on_the_left(X, 1), X[:, 0] < 0)
+    np.testing.assert_array_equal(tree.on_the_left(X, 2), leaf == 0)
+    np.testing.assert_array_equal(tree.on_the_left(X, 5), leaf == 0)
+    assert tree.on_the_left(X, 0).all()
+    assert CutTree.of(2).on_the_left(X, 3).all()
