@@ -127,10 +127,13 @@ def _factored(
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
     ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
     *_, last = ways
+    least = shift / 10  # a smaller one would change nothing
     L: Any = None
     times: Any = None
     for way in ways:
         dtype, jitter = way
+        if 0 < jitter < least and way != last:
+            continue
         try:
             L, times = _factor(engine, basis, shift + jitter, root, dtype)
         except NumericalError:
@@ -142,6 +145,8 @@ def _factored(
         enough = way == last or facts["residual"] <= (_CLOSE[wide] if jitter else FAR)
         if engine.decide(enough, bound=bool(dtype == wide), likely=True):
             break
+        if dtype == wide:  # the residual falls no faster than the diagonal grows: a tenth of that is not too much
+            least = max(least, (shift + jitter) * facts["residual"] / _CLOSE[wide] / 10)
         L, times = None, None  # before the next are made
     return L, b, facts
 

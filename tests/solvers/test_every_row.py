@@ -10,7 +10,7 @@ import streamkern as sk
 from streamkern.centers import Uniform
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers import Problem, train
+from streamkern.solvers import Problem, every_row, train
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.metered import Bill, Size
 from tests.problems import drawn
@@ -137,6 +137,25 @@ def test_what_has_no_factor_in_float32_has_one_in_float64():
         iteration = sk.Direct(ridge=1e-12).setup(problem)
         train(problem, iteration)
         assert iteration.report["factor"] == "float64"
+
+
+@pytest.mark.parametrize("bandwidth", [6.0, 30.0])
+def test_a_matrix_far_from_positive_is_factored_few_times(monkeypatch: pytest.MonkeyPatch, bandwidth: float):
+    """The residual tells how much is missing on the diagonal: not each power of ten up to there is tried."""
+    factors: list[float] = []
+    factor = every_row._factor
+
+    def counted(engine, basis, shift, root, dtype):
+        factors.append(shift)
+        return factor(engine, basis, shift, root, dtype)
+
+    monkeypatch.setattr(every_row, "_factor", counted)
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, dtype=np.float32, n=400, kernel=sk.Gaussian(bandwidth))
+        iteration = sk.Direct(ridge=1e-12).setup(problem)
+        train(problem, iteration)
+    assert iteration.report["jitter"] == pytest.approx(1e11 * 400 * np.finfo(np.float64).eps)
+    assert len(factors) <= 4
 
 
 def test_equal_rows_without_a_ridge_have_the_mean_of_their_targets():
