@@ -8,8 +8,8 @@ only leaves that were running begin anew.
 from __future__ import annotations
 
 import platform
+import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -73,6 +73,8 @@ from streamkern.types import Array, IntArray
 from streamkern.user_code import described
 
 T = TypeVar("T")
+
+_NUMBERS = re.compile(r"\d[\d.,e+-]*")
 
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
@@ -576,8 +578,12 @@ def _answers(
 
 
 def _counted(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Warnings of leaves, and how many leaves have each."""
-    return sorted(Counter(message for each in found for message in set(each["warnings"])).items())
+    """Warnings of leaves, and how many leaves have each, or one like it but for its numbers."""
+    alike: dict[str, list[str]] = {}
+    for each in found:
+        for words, message in {_NUMBERS.sub("", message): message for message in each["warnings"]}.items():
+            alike.setdefault(words, []).append(message)
+    return [(messages[0], len(messages)) for _, messages in sorted(alike.items())]
 
 
 def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.partition import grow
+from streamkern.partition.fit import _counted
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
 from streamkern.partition.model import Leaves
 from streamkern.partition.rows import LeafIds, Prints, Scattered
@@ -788,3 +789,9 @@ def test_rows_on_the_left_of_cuts_are_those_of_the_leaves_there():
     np.testing.assert_array_equal(tree.on_the_left(X, 5), leaf == 0)
     assert tree.on_the_left(X, 0).all()
     assert CutTree.of(2).on_the_left(X, 3).all()
+
+
+def test_warnings_of_leaves_that_differ_in_numbers_are_one():
+    warned = [["the residual is 0.05", "a second"], ["the residual is 1.2e-07"], [], ["a second", "a second"]]
+    said = _counted([{"warnings": each} for each in warned])
+    assert said == [("a second", 2), ("the residual is 0.05", 2)]
