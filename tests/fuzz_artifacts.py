@@ -11,7 +11,7 @@ makes the checksums fit: a FIFO, a device or a link in the place of a file, a fi
 to more than the array states, JSON as deep or as large as it gets, values of the description replaced. Then what is
 loaded may be another model; it predicts, or is refused with a StreamkernError.
 
-In both, no case takes over three seconds of processor time or waits for anything. Python and NumPy allocate at most four
+In both, no case takes 3 s of processor time or waits for anything. Python and NumPy allocate at most four
 times the bytes that the case's manifests state, and 32 times those of its JSON (an empty list is three letters there,
 and 64 bytes in Python); or what reading the artifact undamaged takes, with 16 KiB for the error, if that is more, as
 manifests may be damaged to state nothing. A case that takes more is read again: what the interpreter loads once, such
