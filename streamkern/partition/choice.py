@@ -10,8 +10,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -83,6 +84,8 @@ MOST_WORK = 1200 * SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 
 _DRAW = 0x6F6E65  # name of the draw of the sample
+
+M = TypeVar("M", bound=KernelMachine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,24 +323,26 @@ def trial(
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
-    def fitted(
-        leaf_recipe: LeafRecipe, X: Array, y: Array, w: Array | None, some: Array, leaves: int = 1,
-        centers: int = TRIAL_CENTERS,
-    ) -> tuple[Errors, KernelMachine]:  # fmt: skip
-        """Train one model, or leaves, on ``some`` of the rows; return its errors on held-out rows, and the model."""
+    def one(train: Dataset, centers: int = TRIAL_CENTERS) -> KernelMachine:
+        """One model of the rows."""
+        made = trial_recipe(given, centers)(train)
+        whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
+        whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
+        return KernelMachine.of(fit(whole, executor, budget, LeafStages()))
+
+    def cut(leaf_recipe: LeafRecipe, leaves: int, train: Dataset) -> PartitionedMachine:
+        """A model of the rows in leaves."""
+        made = replace(leaf_recipe, train=train, metric=None, solver=AUTO)
+        many = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
+        return fit_partition(many, executor, budget, LeafStages(), lambda projected: None, None).model
+
+    def fitted(model_of: Callable[[Dataset], M], X: Array, y: Array, w: Array | None, some: Array) -> tuple[Errors, M]:
+        """Train a model on ``some`` of the rows; return its errors on held-out rows, and the model."""
         known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
         own = out & some & known  # a class that is only held out tells nothing
         fit_to = some & ~own
         train = from_arrays(X[fit_to], y[fit_to], sample_weight=None if w is None else w[fit_to])
-        if leaves == 1:
-            made = trial_recipe(leaf_recipe, centers)(train)
-            whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
-            whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
-            model = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
-        else:
-            made = replace(leaf_recipe, train=train, metric=None, solver=AUTO)
-            cut = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
-            model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
+        model = model_of(train)
         F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
         if isinstance(model.encoding, Classes):
             F, truth = model.encoding.comparable(F), np.searchsorted(model.encoding.values, truth)
@@ -356,17 +361,16 @@ def trial(
     given, leaves = leaf_recipe.chosen(choice), leaves_of_sample(partition, data.base_rows)
     try:
         rows = sample(data if choice is None else choice.metric.applied(data))
-        found["one"], _ = fitted(given, *rows, every)
-        least, model = fitted(given, *rows, every, leaves)
+        found["one"], _ = fitted(one, *rows, every)
+        least, model = fitted(partial(cut, given, leaves), *rows, every)
         if least.beats(found["one"]) and least.mean > CLEAR * found["one"].mean:
-            found["one again"], _ = fitted(given, *rows, every, centers=SECOND_CENTERS)
+            found["one again"], _ = fitted(partial(one, centers=SECOND_CENTERS), *rows, every)
         if choice is None:
             return found | {"leaves": least}
-        assert isinstance(model, PartitionedMachine)
         part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves
         if len(np.unique(rows[1][part & ~out], axis=0)) < 2 or not (part & out).any():  # nothing to choose a kernel by
             return found | {"leaves": least, "shared": least}
-        found["leaves"], _ = fitted(leaf_recipe, *sample(data), part, 2)
+        found["leaves"], _ = fitted(partial(cut, leaf_recipe, 2), *sample(data), part)
         return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"

@@ -557,9 +557,8 @@ def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encodin
     """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
     try:
         return gradient_outer(
-            X, as_values(y, encoding.outputs), w, kernel, seed, rows=len(X), centers=DIRECTION_CENTERS,
-            ridges=DIRECTION_RIDGES,
-        )  # fmt: skip
+            X, as_values(y, encoding.outputs), w, kernel, seed, centers=DIRECTION_CENTERS, ridges=DIRECTION_RIDGES
+        )
     except (DataError, NumericalError):  # rows all alike
         return None
 

@@ -29,7 +29,6 @@ def gradient_outer(
     kernel: Kernel,
     seed: int,
     *,
-    rows: int,
     centers: int,
     ridges: Sequence[float],
 ) -> Array:
@@ -40,17 +39,16 @@ def gradient_outer(
         Y: targets, shape (n, c), float64.
         w: positive weights, shape (n,), or None.
         kernel: of the model.
-        seed: which rows, centers and signs.
-        rows: rows that are looked at, at most: a fifth of them to choose the ridge.
-        centers: of the model, at most a quarter of these.
-        ridges: of which the model has the best on the fifth.
+        seed: which rows are centers, which are held out, and signs.
+        centers: of the model, at most a quarter of the rows.
+        ridges: of which the model has the best on a fifth of the rows.
 
     Raises:
         DataError: the rows are too few, or all alike.
         NumericalError: the kernel matrix of the centers is not positive definite.
     """
     engine, random, d = default_engine(), generator("direction", seed), X.shape[1]
-    at = random.permutation(len(X))[:rows]
+    at = random.permutation(len(X))
     X, Y, w = X[at], Y[at], None if w is None else w[at] / w[at].mean()
     varying = np.flatnonzero(X.max(axis=0) > X.min(axis=0))  # the others have no gradient, and add to no distance
     n, c = Y.shape

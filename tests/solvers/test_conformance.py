@@ -99,14 +99,15 @@ def closed_form(case: Case, problem: Problem, w: np.ndarray | float = 1.0) -> np
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_converges_to_the_closed_form_from_chunks_that_are_no_blocks(name: str, threads: Executor):
+def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Executor):
     case = CASES[name]
     n = 400 if case.basis == "rows" else N
-    problem = posed(case, threads, n=n, chunk=137)
-    exact = closed_form(case, problem)
-    outcome = solve(problem, case.solver)
-    assert outcome.failure is None
-    assert np.linalg.norm(predictions(problem, outcome) - exact) <= case.off * np.linalg.norm(exact)
+    whole = posed(case, threads, n=n, chunk=n)
+    exact = closed_form(case, whole)
+    for problem in (whole, posed(case, threads, n=n, chunk=137)):
+        outcome = solve(problem, case.solver)
+        assert outcome.failure is None
+        assert np.linalg.norm(predictions(problem, outcome) - exact) <= case.off * np.linalg.norm(exact)
 
 
 def weighed(problem: Problem, w: np.ndarray) -> Problem:

@@ -197,7 +197,7 @@ def imported() -> None:
 
 
 @pytest.mark.usefixtures("imported")
-@pytest.mark.parametrize(("threads", "shape"), [(1, (6000, 900, 12, 4, 4)), (2, (5000, 1600, 30, 40, 4))], ids=str)
+@pytest.mark.parametrize(("threads", "shape"), [(1, (6000, 900, 12, 4, 4)), (2, (5000, 2400, 30, 40, 4))], ids=str)
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shape: tuple[int, ...]):
     solver, given = MEMORY[name]

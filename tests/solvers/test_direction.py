@@ -9,9 +9,9 @@ import streamkern as sk
 from streamkern.errors import DataError
 from streamkern.solvers.direction import gradient_outer
 
-HOW = {"rows": 1000, "centers": 125, "ridges": (1e-6, 1e-4, 1e-2)}
+HOW = {"centers": 125, "ridges": (1e-6, 1e-4, 1e-2)}
 rng = np.random.default_rng(0)
-X = rng.normal(size=(1500, 6)).astype(np.float32)
+X = rng.normal(size=(1000, 6)).astype(np.float32)
 ALONG = np.array([3.0, 4.0, 0, 0, 0, 0]) / 5
 Y = np.stack([np.sin(X @ ALONG), np.cos(X @ ALONG)], axis=1)
 

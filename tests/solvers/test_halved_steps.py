@@ -45,10 +45,11 @@ SOLVERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_the_step_is_halved_until_training_is_stable(name: str):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_step_is_halved_until_training_is_stable(name: str, threads: int):
     plain = SOLVERS[name]
     solver = too_long(plain, 6.0)
-    with ThreadsExecutor(2) as executor:
+    with ThreadsExecutor(threads) as executor:
         problem = small_problem(executor)
         if name == "features":
             problem = replace(problem, features=sk.RandomFourier(sk.Gaussian(3.0), 50))
