@@ -6,6 +6,7 @@ call, so threads only affect the order of tiles.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,34 @@ def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
     return A
 
 
+def triangular_solve(
+    R: Array, B: Array, parallel: Map, *, lower: bool, transposed: bool = False, tile: int = TILE
+) -> Array:
+    """R⁻¹ B or R⁻ᵀ B for triangular R, a tile of columns in each task.
+
+    Args:
+        R: shape (p, p); the other triangle is not read.
+        B: shape (p,) or (p, c).
+        parallel: runs tiles.
+        lower: whether R is lower triangular.
+        transposed: whether to solve with the transpose.
+        tile: columns of a tile.
+
+    Raises:
+        LinAlgError: R is singular.
+    """
+    solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
+    if B.ndim == 1 or B.shape[1] <= tile:
+        return solve(R, B)
+    R, out = R.astype(np.result_type(R, B), copy=False), np.empty(B.shape, np.result_type(R, B), order="F")
+
+    def part(columns: slice) -> None:
+        out[:, columns] = solve(R, B[:, columns])
+
+    parallel(part, [slice(a, min(a + tile, B.shape[1])) for a in range(0, B.shape[1], tile)])
+    return out
+
+
 def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     """A⁻¹ B for symmetric positive definite A, which is overwritten.
 
@@ -82,8 +111,8 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
         NumericalError: a pivot is not positive.
     """
     _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel, last=False)
-    half = lapack.trtrs(A, B, lower=True)
-    return lapack.trtrs(A, half, lower=True, transposed=True)
+    half = triangular_solve(A, B, parallel, lower=True)
+    return triangular_solve(A, half, parallel, lower=True, transposed=True)
 
 
 def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> list[Array]:

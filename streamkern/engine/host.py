@@ -180,7 +180,7 @@ class HostEngine(NumpyEngine):
         return dense.cholesky(A, self.parallel)
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        return lapack.trtrs(R, B, lower=lower, transposed=transposed)
+        return dense.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
 
     def spd_solve(self, A: Array, B: Array) -> Array:
         return dense.spd_solve(A, B, self.parallel)

@@ -378,8 +378,10 @@ class MeterEngine:
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         """R⁻¹ B."""
         columns = B.shape[1] if B.ndim > 1 else 1
-        self.meter.count("thin64" if columns < MANY else "serial64", float(len(R)) ** 2 * columns)
-        with self.meter.scratch(B.nbytes):
+        operations = float(len(R)) ** 2 * columns * B.dtype.itemsize / 8
+        tasks = min(self.slots, -(-columns // TILE))
+        self.meter.count("thin64" if columns < MANY else "serial64", operations / tasks)
+        with self.meter.scratch(min(B.nbytes, tasks * TILE * len(R) * B.dtype.itemsize)):
             return self._new(B.shape)
 
     def mirror(self, A: Array) -> Array:

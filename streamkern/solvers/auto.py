@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
@@ -152,7 +153,11 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
     if given.centers is None and given.features is None:
         given.train.require_rows()
         data = given.train
-        recipe = given = replace(given, centers=default_centers(data.base_rows, data.n_features, budget, given.seed))
+        every = replace(given, centers=Uniform(data.base_rows, given.seed))
+        direct = given.solver == AUTO or (isinstance(given.solver, Direct) and not given.solver.keep_sums)
+        factored = direct and every_row(every, data)
+        centers = default_centers(data.base_rows, data.n_features, budget, given.seed, factored)
+        recipe = given = replace(given, centers=centers)
     if given.solver != AUTO:
         return recipe, ""
     given.train.require_rows()

@@ -116,9 +116,13 @@ FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
 ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
+EVERY_ROW = 10_000
+"""Rows up to which each of them is a center by default: one factor of their kernel matrix takes less time than the
+normal equations of half as many centers."""
+
 CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
-"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; one for four rows, at
-most; and one for eight, at most."""
+"""Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
+seconds; one for four rows, at most; and one for eight, at most."""
 
 PASS_WORK = 30 * SECOND
 """Work of a pass over wide rows with more than ``CENTERS``, at most: half a minute on two slow cores."""
@@ -370,8 +374,10 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
     return with_ridge(given, 1 / rows)
 
 
-def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
+def default_centers(rows: int, d: int, budget: int, seed: int, factored: bool = False) -> Uniform:
     """The centers of a fit without: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
+
+    With ``factored`` all of up to ``EVERY_ROW`` rows.
 
     There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
     centers of wide rows a sixteenth, or a pass over many wide rows more than ``PASS_WORK``; and no quarter of the rows
@@ -382,11 +388,14 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
         d: features as they are stored.
         budget: bytes the process may hold.
         seed: which rows are drawn.
+        factored: whether the solver factors the kernel's matrix where every row is a center.
     """
     room = int((budget / (4 * 3 * 8)) ** 0.5)
     solved = int((budget / (2 * _EQUATIONS)) ** 0.5)
     if d > WIDEST_L1:
         room = min(room, budget // (16 * 4 * d), int(PASS_WORK / (rows * nominal(d).values)))
+    if factored and rows <= min(EVERY_ROW, room):
+        return Uniform(rows, seed)
     more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, room)
     return Uniform(min(max(CENTERS, more), rows), seed)
 

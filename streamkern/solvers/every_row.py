@@ -205,12 +205,15 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
         at: places of rows, shape (m,).
     """
     groups, place = np.unique(codes[at], return_inverse=True)
-    found = engine.zeros((len(groups), 1))
+    found, first = engine.zeros((len(groups), 1)), np.empty(codes.max() + 1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    order = np.argsort(first[groups])  # the solution of L e = v is 0 above the group's first row
     for part in cuts(len(groups), _COLUMNS):
-        column = np.full(len(codes), -1)
-        column[groups[part]] = np.arange(part.stop - part.start)
+        column, some = np.full(len(first), -1), order[part]
+        column[groups[some]] = np.arange(len(some))
+        begin = int(first[groups[some[0]]])
         own = np.flatnonzero(column[codes] >= 0)
-        E = engine.zeros((len(codes), part.stop - part.start), L.dtype)
-        E[own, column[codes[own]]] = v[own]
-        found[part, 0] = engine.row_squares(engine.triangular_solve(L, E, lower=True).T)
+        E = engine.zeros((len(codes) - begin, len(some)), L.dtype)
+        E[own - begin, column[codes[own]]] = v[own]
+        found[some, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
     return found[place]

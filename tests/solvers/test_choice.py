@@ -193,6 +193,24 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
 
 
+def test_every_row_is_a_center_where_one_factor_solves_for_all():
+    every = [default_centers(n, 10, 10 << 30, 0, factored=True).p for n in (900, 7_000, 10_000, 10_001, 60_000)]
+    assert every == [900, 7_000, 10_000, 2_500, 7_500]
+    assert [default_centers(n, 10, 2 << 30, 0, factored=True).p for n in (4_000, 8_000)] == [4_000, 2_000]
+    assert default_centers(8_000, 20_000, 8 << 30, 0, factored=True) == sk.Uniform(2_000)
+
+
+def test_estimators_take_every_row_and_what_cannot_be_factored_does_not():
+    X, y = rows(2_300)
+    for kernel, solver, p in (
+        (None, "auto", 2_300), (sk.Laplace(3.0), "auto", 2_300), (sk.Laplace(3.0), sk.Direct(1e-4), 2_300),
+        (sk.Gaussian(3.0), "auto", 2_000), (sk.Laplace(3.0), sk.Direct(1e-4, keep_sums=True), 2_000),
+        (sk.Laplace(3.0), sk.EigenPro(epochs=1), 2_000),
+    ):  # fmt: skip
+        model = sk.KernelRegressor(kernel, solver=solver, memory="4GiB").fit(X, y)
+        assert len(model.model_.Z) == p, (kernel, solver)
+
+
 def test_wide_rows_get_as_many_centers_while_a_pass_is_short():
     assert [default_centers(n, 784, 8 << 30, 0).p for n in (900, 2000, 8000, 10_000)] == [900, 2000, 2000, 2500]
     assert default_centers(20_000, 784, 9 << 30, 1) == default_centers(20_000, 10, 9 << 30, 1) == sk.Uniform(5000, 1)
