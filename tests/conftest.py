@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import just
 
 from streamkern.memory import release
+from streamkern.pipeline import calibrate
 from tests.starter import COMMANDS, NAMES, Command, starter
 
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.
@@ -81,6 +82,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(calibrate, "TIMED", 0.02)  # as in ``tests.warm``
         yield
 
 
