@@ -463,8 +463,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             with fewer than 40 the bandwidth is the root mean square distance of two rows. To search bandwidths with
             scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: all rows, at most 2,000, drawn uniformly (2,000 in each leaf);
-            with narrow rows a quarter of them up to 5,000, or an eighth up to 8,000.
+            rows become centers, with a warning. None: each of up to 10,000 rows where ``Direct`` factors their matrix,
+            which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
+            up to 8,000; fewer in little memory and of wide rows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
             else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.

@@ -2,7 +2,8 @@
 
 Held-out rows of the sample decide, by the mean of the differences of squared errors and its standard error, between
 one model and leaves of as many rows as those of all rows have, all of them centers. On all rows the one model has more
-centers than it can have here. So where leaves are better by less than a tenth, it is trained again with twice as many.
+centers than it can have here, unless it has all rows. So where leaves are better by less than a tenth, it is trained
+again with twice as many.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.choice import WIDEST_L1, KernelChoice
-from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
+from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key, width
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.solvers.row_errors import Errors
@@ -218,7 +219,13 @@ def single(partition: Partition, n: int) -> bool:
     return open_to_one(partition) and n <= partition.most
 
 
-def trial_recipe(recipe: LeafRecipe, most: int = TRIAL_CENTERS) -> Callable[[Dataset], LeafRecipe]:
+def trial_centers(recipe: PartitionRecipe, budget: int) -> tuple[int, int]:
+    """Centers of the trial's one model, and of the one that is trained again: all rows, where all will be centers."""
+    n = recipe.train.base_rows
+    return (n, n) if width(resolved(without(recipe), budget)[0]) == n else (TRIAL_CENTERS, SECOND_CENTERS)
+
+
+def trial_recipe(recipe: LeafRecipe, most: int) -> Callable[[Dataset], LeafRecipe]:
     """The recipe of a trial with at most so many centers, as ``LeafRecipe.on`` makes that of a leaf."""
 
     def on(train: Dataset) -> LeafRecipe:
@@ -241,10 +248,11 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
     def takes(fits: Footprint, at_once: int = 1) -> int:
         return at_once * max(fits.stages.values())
 
-    fits = project(trial_recipe(leaf), looked)
+    first, second = trial_centers(recipe, budget)
+    fits = project(trial_recipe(leaf, first), looked)
     # As many leaves are fitted at once as the budget allows.
     of_leaf = min(looked, partition.expected(rows.base_rows)[1])
-    again = (project(trial_recipe(leaf, SECOND_CENTERS), looked), project(leaf.on, of_leaf))
+    again = (project(trial_recipe(leaf, second), looked), project(leaf.on, of_leaf))
     sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
     return fits, sample + max(takes(fits, min(slots, TRIAL_THREADS)), *map(takes, again))
 
@@ -321,9 +329,9 @@ def trial(
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
-    leaf_recipe = LeafRecipe.of(recipe)
+    leaf_recipe, (first, second) = LeafRecipe.of(recipe), trial_centers(recipe, budget)
 
-    def one(train: Dataset, centers: int = TRIAL_CENTERS) -> KernelMachine:
+    def one(centers: int, train: Dataset) -> KernelMachine:
         """One model of the rows."""
         made = trial_recipe(given, centers)(train)
         whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
@@ -361,10 +369,10 @@ def trial(
     given, leaves = leaf_recipe.chosen(choice), leaves_of_sample(partition, data.base_rows)
     try:
         rows = sample(data if choice is None else choice.metric.applied(data))
-        found["one"], _ = fitted(one, *rows, every)
+        found["one"], _ = fitted(partial(one, first), *rows, every)
         least, model = fitted(partial(cut, given, leaves), *rows, every)
-        if least.beats(found["one"]) and least.mean > CLEAR * found["one"].mean:
-            found["one again"], _ = fitted(partial(one, centers=SECOND_CENTERS), *rows, every)
+        if first < data.base_rows and least.beats(found["one"]) and least.mean > CLEAR * found["one"].mean:
+            found["one again"], _ = fitted(partial(one, second), *rows, every)
         if choice is None:
             return found | {"leaves": least}
         part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves

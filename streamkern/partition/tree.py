@@ -33,8 +33,8 @@ CUTS = ("gradient", "kmeans")
 ROWS_PER_CENTER = 4
 """Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
 
-SEARCH_SHARE = 0.75
-"""Work of choosing a leaf's own kernel, at most, as a part of that of its fit."""
+SEARCH_SHARE = 2.0
+"""Work of choosing a leaf's own kernel, at most, in multiples of that of its fit: a factor of a small matrix."""
 
 KERNEL_SHARE = 0.2
 """Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""

@@ -43,9 +43,9 @@ class Pipeline:
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
             error on held-out rows of a subsample, within half of the time of the fit; if that is too little, with
             the root mean square distance of two rows as bandwidth. The plan lists the trials.
-        centers: source of the centers; None for the default number of them (2,000, or with more than 8,000 rows a
-            quarter, up to 5,000, or an eighth, up to 8,000; fewer for many wide rows), and for features without
-            centers.
+        centers: source of the centers; None for the default number of them (each of up to 10,000 rows where ``Direct``
+            or ``"auto"`` factors their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an
+            eighth, up to 8,000; fewer for many wide rows), and for features without centers.
         solver: the solver; ``"auto"`` chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
+from streamkern import solvers
 from streamkern.partition import choice, tree
 from streamkern.partition.choice import LEAST_TABLE, by_default
 from streamkern.solvers.row_errors import Errors
@@ -22,8 +23,9 @@ N, D = 4_500, 5
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables and leaves that a test has the time for are large."""
+    """Tables and leaves that a test has the time for are large: not every row is a center of one model."""
     monkeypatch.setattr(choice, "LEAST_TABLE", N)
+    monkeypatch.setattr(solvers.choice, "EVERY_ROW", 0)
     monkeypatch.setattr(tree, "MOST_EACH", 4_000)
 
 
@@ -67,6 +69,14 @@ def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
     loaded = sk.load_model(tmp_path / "model")
     assert isinstance(loaded, sk.PartitionedMachine)
     assert np.array_equal(loaded.predict_proba(new), p)
+
+
+def test_the_one_model_of_a_trial_has_all_rows_as_centers_if_that_of_all_rows_will():
+    for n, expected in ((4_500, (4_500, 4_500)), (20_000, (choice.TRIAL_CENTERS, choice.SECOND_CENTERS))):
+        X, y = table(n)
+        data = sk.from_arrays(X, y)
+        recipe = sk.Pipeline(train=data, task="regression", solver="auto", partition=sk.Partition(rows=2_000))
+        assert choice.trial_centers(recipe, 8 << 30) == expected
 
 
 @pytest.mark.usefixtures("soon")
