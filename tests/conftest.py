@@ -20,7 +20,7 @@ from hypothesis.strategies import just
 
 from streamkern.memory import release
 from streamkern.pipeline import calibrate
-from tests.starter import COMMANDS, NAMES, Command, starter
+from tests.starter import COMMANDS, NAMES, TIMED, Command, starter
 
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -34,6 +34,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # the tests would use. A library reads these variables when it is loaded: in the processes that this one starts.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+calibrate.TIMED = TIMED
 
 # Worker processes of this one are forks of a process that has imported what they need, which takes each two seconds;
 # that they start as they do for users, anew, is seen where scripts, examples and pages are run.
@@ -82,7 +84,6 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(tempfile, "tempdir", None)
-        patch.setattr(calibrate, "TIMED", 0.02)  # as in ``tests.warm``
         yield
 
 

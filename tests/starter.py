@@ -15,6 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+TIMED = 0.02
+"""Seconds of a measurement of prices: no test depends on what it finds, and a plan takes thirty of them."""
+
 COMMANDS = """
 import dask.cli, distributed.cli.dask_scheduler, distributed.cli.dask_worker
 import tests.warm

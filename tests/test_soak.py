@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.slow
 def test_a_few_random_faults_lose_nothing():
     soak = Path(__file__).parent / "soak/soak.py"
-    words = [sys.executable, str(soak), "--faults", "2", "--seed", "3"]
+    words = [sys.executable, str(soak), "--faults", "4", "--seed", "3"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             said, _ = process.communicate(timeout=240)

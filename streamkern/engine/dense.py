@@ -17,6 +17,7 @@ from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.numpy import not_positive
+from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
 # With few rows, LAPACK's factors of diagonal tiles and calls from Python dominate, so tiles are smaller. Only in
@@ -36,8 +37,8 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     Raises:
         NumericalError: a pivot is not positive.
     """
-    cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    _invert_lower(A, cuts, _cholesky(A, cuts, parallel), parallel)
+    tiles = cuts(len(A), tile)
+    _invert_lower(A, tiles, _cholesky(A, tiles, parallel), parallel)
     p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
     for i in range(p):
         row = A[i, : i + 1].astype(dtype)
@@ -64,9 +65,9 @@ def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
             raise not_positive()
         return A
     tile = tile or (_NARROW if A.dtype == np.float32 and len(A) <= _FEW else TILE)
-    cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    _cholesky(A, cuts, parallel, last=False)
-    for K in cuts:
+    tiles = cuts(len(A), tile)
+    _cholesky(A, tiles, parallel, last=False)
+    for K in tiles:
         A[K, K.stop :] = 0.0
     return A
 
@@ -95,7 +96,7 @@ def triangular_solve(
     def part(columns: slice) -> None:
         out[:, columns] = solve(R, B[:, columns])
 
-    parallel(part, [slice(a, min(a + tile, B.shape[1])) for a in range(0, B.shape[1], tile)])
+    parallel(part, cuts(B.shape[1], tile))
     return out
 
 
@@ -110,18 +111,18 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     Raises:
         NumericalError: a pivot is not positive.
     """
-    _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel, last=False)
+    _cholesky(A, cuts(len(A)), parallel, last=False)
     half = triangular_solve(A, B, parallel, lower=True)
     return triangular_solve(A, half, parallel, lower=True, transposed=True)
 
 
-def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> list[Array]:
+def _cholesky(A: Array, tiles: list[slice], parallel: Map, last: bool = True) -> list[Array]:
     """Write the lower factor to the lower tiles of A; return the inverses of its diagonal tiles.
 
     If not ``last``, the last inverse is left out, since there are no rows below it.
     """
     inverses: list[Array] = []
-    for k, K in enumerate(cuts):
+    for k, K in enumerate(tiles):
         left = Factor(-A[K, : K.start]) if k else None
 
         def update(rows: slice, K: slice = K, left: Factor | None = left) -> None:
@@ -133,7 +134,7 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> 
             A[K, K] = lapack.potrf(A[K, K])
         except np.linalg.LinAlgError as error:
             raise not_positive() from error
-        if not last and k == len(cuts) - 1:
+        if not last and k == len(tiles) - 1:
             break
         identity = np.eye(K.stop - K.start, dtype=A.dtype)
         inverses.append(lapack.trtrs(A[K, K], identity, lower=True))
@@ -143,40 +144,40 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> 
             update(rows)
             right.product(A[rows, K].copy(), A[rows, K])
 
-        parallel(panel, cuts[k + 1 :])
+        parallel(panel, tiles[k + 1 :])
     return inverses
 
 
-def _invert_lower(A: Array, cuts: list[slice], inverses: list[Array], parallel: Map) -> None:
+def _invert_lower(A: Array, tiles: list[slice], inverses: list[Array], parallel: Map) -> None:
     """Invert the lower factor, one block column in each task: W[:, j] solves L W[:, j] = I[:, j]."""
     W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
 
     def column(j: int) -> None:
-        J = cuts[j]
+        J = tiles[j]
         done = [Factor(inverses[j].T)]
-        for i in range(j + 1, len(cuts)):
-            I = cuts[i]  # noqa: E741
+        for i in range(j + 1, len(tiles)):
+            I = tiles[i]  # noqa: E741
             total = np.zeros((I.stop - I.start, J.stop - J.start))
             for k, right in enumerate(done, start=j):
-                right.product(A[I, cuts[k]], total, add=True)
+                right.product(A[I, tiles[k]], total, add=True)
             rights[i].product(-total.T, W[J, I])
             done.append(Factor(W[J, I]))
 
     rights = parallel(Factor, inverses)
-    parallel(column, range(len(cuts)))
-    for K, inverse in zip(cuts, inverses, strict=True):
+    parallel(column, range(len(tiles)))
+    for K, inverse in zip(tiles, inverses, strict=True):
         A[K, K] = inverse
-    parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(cuts))
+    parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(tiles))
 
 
-def _strict_lower(cuts: list[slice]) -> list[tuple[slice, slice]]:
-    return [(rows, cols) for i, rows in enumerate(cuts) for cols in cuts[:i]]
+def _strict_lower(tiles: list[slice]) -> list[tuple[slice, slice]]:
+    return [(rows, cols) for i, rows in enumerate(tiles) for cols in tiles[:i]]
 
 
 def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     """A B by fixed tiles of rows of A."""
     out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
-    rows = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
+    rows = cuts(len(A), tile)
     if A.dtype == B.dtype and B.shape[1] >= MANY:
         right = Factor(B.T)
         parallel(lambda part: right.product(A[part], out[part]), rows)
@@ -187,17 +188,17 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
 
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """Copy the lower triangle of A to the upper, in place; by tiles, because writing columns is slow."""
-    cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
+    tiles = cuts(len(A), tile)
     above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
 
     def part(i: int) -> None:
-        rows = cuts[i]
-        for cols in cuts[:i]:
+        rows = tiles[i]
+        for cols in tiles[:i]:
             A[cols, rows] = A[rows, cols].T
         own = A[rows, rows]
         np.copyto(own, own.T.copy(), where=above[: len(own), : len(own)])
 
-    parallel(part, range(len(cuts)))
+    parallel(part, range(len(tiles)))
     return A
 
 
@@ -208,7 +209,7 @@ def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
     def part(rows: slice) -> None:
         Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
 
-    parallel(part, [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)])
+    parallel(part, cuts(len(W), tile))
     return out
 
 
@@ -221,7 +222,7 @@ def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
         Factor(A[rows]).product(A[rows.start :], below)
         out[rows, rows.start :] = below.T
 
-    parallel(part, [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)])
+    parallel(part, cuts(len(A), tile))
     return out
 
 
@@ -238,7 +239,7 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
         lower: whether W is lower triangular, so that tiles above its diagonal are skipped.
         tile: rows of a tile.
     """
-    tiles = [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)]
+    tiles = cuts(len(W), tile)
     out = np.empty(B.shape, dtype=np.result_type(W, B))
     for a in range(0, B.shape[1], SLAB):
         columns = slice(a, min(a + SLAB, B.shape[1]))

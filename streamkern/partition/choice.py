@@ -40,9 +40,9 @@ from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
-from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.auto import AUTO, resolved, with_every_row
 from streamkern.solvers.choice import WIDEST_L1, KernelChoice
-from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key, width
+from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.solvers.row_errors import Errors
@@ -221,8 +221,9 @@ def single(partition: Partition, n: int) -> bool:
 
 def trial_centers(recipe: PartitionRecipe, budget: int) -> tuple[int, int]:
     """Centers of the trial's one model, and of the one that is trained again: all rows, where all will be centers."""
-    n = recipe.train.base_rows
-    return (n, n) if width(resolved(without(recipe), budget)[0]) == n else (TRIAL_CENTERS, SECOND_CENTERS)
+    n, whole = recipe.train.base_rows, without(recipe)
+    every = whole.centers is None and with_every_row(whole, budget) is not None
+    return (n, n) if every else (TRIAL_CENTERS, SECOND_CENTERS)
 
 
 def trial_recipe(recipe: LeafRecipe, most: int) -> Callable[[Dataset], LeafRecipe]:

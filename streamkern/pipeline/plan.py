@@ -38,7 +38,7 @@ from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
 from streamkern.solvers.bandwidth import ROWS, at_median, needs_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
-from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
+from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
@@ -217,6 +217,7 @@ def _of_one(
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
         answers=None if source is None else AnswersFrom(source, pipeline.task), processes=workers,
+        every_row=every_row(pipeline, data),
     )  # fmt: skip
     fits = project(learning=pipeline.metric)
     search = search_of(pipeline, fits)

@@ -19,7 +19,7 @@ from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
-from streamkern.solvers.choice import WIDEST_L1, default_centers, leaves_open
+from streamkern.solvers.choice import WIDEST_L1, default_centers, leaves_open, most_factored
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
@@ -152,12 +152,9 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
     given: Any = recipe
     if given.centers is None and given.features is None:
         given.train.require_rows()
-        data = given.train
-        every = replace(given, centers=Uniform(data.base_rows, given.seed))
-        direct = given.solver == AUTO or (isinstance(given.solver, Direct) and not given.solver.keep_sums)
-        factored = direct and every_row(every, data)
-        centers = default_centers(data.base_rows, data.n_features, budget, given.seed, factored)
-        recipe = given = replace(given, centers=centers)
+        every = with_every_row(given, budget)
+        rows, d = given.train.base_rows, given.train.n_features
+        recipe = given = every or replace(given, centers=default_centers(rows, d, budget, given.seed))
     if given.solver != AUTO:
         return recipe, ""
     given.train.require_rows()
@@ -190,6 +187,21 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
         threads=threads,
     )
     return replace(given, solver=choice.solver), choice.reason
+
+
+def with_every_row(recipe: R, budget: int) -> R | None:
+    """A recipe without centers, with all rows as centers; None where they are too many or their matrix has no factor.
+
+    Args:
+        recipe: as in ``resolved``.
+        budget: bytes that the process may hold.
+    """
+    given: Any = recipe
+    rows, solver = given.train.base_rows, given.solver
+    every = replace(given, centers=Uniform(rows, given.seed))
+    direct = solver == AUTO or (isinstance(solver, Direct) and not solver.keep_sums)
+    fits = rows <= most_factored(rows, given.train.n_features, budget)
+    return every if direct and fits and every_row(every, given.train) else None
 
 
 def _every_row(recipe: Any) -> bool:

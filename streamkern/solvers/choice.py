@@ -117,8 +117,8 @@ ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
 EVERY_ROW = 10_000
-"""Rows up to which each of them is a center by default: one factor of their kernel matrix takes less time than the
-normal equations of half as many centers."""
+"""Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
+equations of half as many centers take n³/4 in float64."""
 
 CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
 """Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
@@ -374,10 +374,19 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
     return with_ridge(given, 1 / rows)
 
 
-def default_centers(rows: int, d: int, budget: int, seed: int, factored: bool = False) -> Uniform:
-    """The centers of a fit without: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
+def most_factored(rows: int, d: int, budget: int) -> int:
+    """Rows that are all centers by default, at most; arguments as in ``default_centers``."""
+    return min(EVERY_ROW, _room(rows, d, budget))
 
-    With ``factored`` all of up to ``EVERY_ROW`` rows.
+
+def _room(rows: int, d: int, budget: int) -> int:
+    """Centers that the budget has room for, and wide rows the time."""
+    room = int((budget / (4 * 3 * 8)) ** 0.5)
+    return room if d <= WIDEST_L1 else min(room, budget // (16 * 4 * d), int(PASS_WORK / (rows * nominal(d).values)))
+
+
+def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
+    """The centers where not all rows are: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
 
     There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
     centers of wide rows a sixteenth, or a pass over many wide rows more than ``PASS_WORK``; and no quarter of the rows
@@ -388,15 +397,9 @@ def default_centers(rows: int, d: int, budget: int, seed: int, factored: bool = 
         d: features as they are stored.
         budget: bytes the process may hold.
         seed: which rows are drawn.
-        factored: whether the solver factors the kernel's matrix where every row is a center.
     """
-    room = int((budget / (4 * 3 * 8)) ** 0.5)
     solved = int((budget / (2 * _EQUATIONS)) ** 0.5)
-    if d > WIDEST_L1:
-        room = min(room, budget // (16 * 4 * d), int(PASS_WORK / (rows * nominal(d).values)))
-    if factored and rows <= min(EVERY_ROW, room):
-        return Uniform(rows, seed)
-    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, room)
+    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, _room(rows, d, budget))
     return Uniform(min(max(CENTERS, more), rows), seed)
 
 

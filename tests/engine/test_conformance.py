@@ -95,6 +95,9 @@ VERBS: dict[str, Any] = {
     "orthonormal": lambda e, k, t: e.orthonormal(SPD.copy(), 1e-9)[1],
     "spd_solve": lambda e, k, t: e.spd_solve(np.tril(SPD), W.copy()),
     "triangular_solve": lambda e, k, t: e.triangular_solve(np.tril(SPD), W, lower=True, transposed=True),
+    "triangular_solve of many columns": lambda e, k, t: e.triangular_solve(
+        np.tril(SPD).astype(t), np.tile(V, (1, 5)), lower=True
+    ),
     "mirror": lambda e, k, t: e.mirror(np.tril(SPD)),
     "top_eigenvalues": lambda e, k, t: e.top_eigenpairs(SPD.copy(), 4, 0.0)[0],
     "eigh": lambda e, k, t: e.eigh(SPD, top=3)[0],
@@ -119,7 +122,10 @@ def test_a_verb_is_the_reference(name: str, verb: str, dtype: Any):
 def test_threads_and_pickling_change_no_bit(name: str):
     engine = ENGINES[name]()
     with ThreadsExecutor(3) as executor:
-        for verb in ("kernel_matrix", "kernel_product", "product", "gram", "kernel_factor", "times_lower", "values"):
+        for verb in (
+            "kernel_matrix", "kernel_product", "product", "gram", "kernel_factor", "times_lower", "values",
+            "triangular_solve of many columns",
+        ):  # fmt: skip
             alone = VERBS[verb](engine, expansion(engine, np.float32), np.float32)
             bound = engine.bound(executor)
             np.testing.assert_array_equal(VERBS[verb](bound, expansion(bound, np.float32), np.float32), alone)

@@ -64,7 +64,7 @@ def on_one_thread(data, tmp_path_factory):
     return {name: everything(name, data, tmp_path_factory.mktemp(name), "threads", 1) for name in PIPELINES}
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one_thread, tmp_path):
     cluster.keep(workers)
     for name in PIPELINES:

@@ -77,6 +77,21 @@ def test_the_one_model_of_a_trial_has_all_rows_as_centers_if_that_of_all_rows_wi
         data = sk.from_arrays(X, y)
         recipe = sk.Pipeline(train=data, task="regression", solver="auto", partition=sk.Partition(rows=2_000))
         assert choice.trial_centers(recipe, 8 << 30) == expected
+    given = replace(recipe, train=sk.from_arrays(*table(20_000)), centers=sk.Uniform(20_000))
+    assert choice.trial_centers(given, 8 << 30) == (choice.TRIAL_CENTERS, choice.SECOND_CENTERS)
+
+
+def test_a_trial_of_few_rows_trains_the_one_model_that_would_be(monkeypatch: pytest.MonkeyPatch):
+    X, y = table(1_500)
+    seen, fit = [], choice.fit
+
+    def counted(recipe: Any, *given: Any, **named: Any) -> Any:
+        seen.append((recipe.train.base_rows, recipe.centers.count(recipe.train)))
+        return fit(recipe, *given, **named)
+
+    monkeypatch.setattr(choice, "fit", counted)
+    sk.KernelRegressor(memory="3GiB", partition=sk.Partition(rows=500)).fit(X, y)
+    assert seen[0][0] == seen[0][1] > choice.TRIAL_CENTERS
 
 
 @pytest.mark.usefixtures("soon")

@@ -180,6 +180,14 @@ def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(cen
     assert not isinstance(resolved(twice, 1 << 20)[0].solver, sk.EigenPro2)
 
 
+def test_a_plan_is_of_the_factor_where_every_row_is_a_center():
+    X = np.random.default_rng(0).normal(size=(3_000, 4)).astype(np.float32)
+    job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), task="regression", solver="auto")
+    made = sk.plan(job, memory="4GiB", threads=1)
+    assert made.footprint.bill.size.every_row
+    assert made.footprint.bill.memory.training < 16 * 3_000**2  # bytes: normal equations take three times that
+
+
 def test_estimators_take_every_row():
     data = rows()
     model = sk.KernelClassifier(sk.Laplace(2.0), centers=sk.AllRows(), solver="auto", memory="8GiB").fit(data)

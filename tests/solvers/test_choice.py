@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.report import read_run
 from streamkern.solvers import choice
-from streamkern.solvers.auto import choose_solver
+from streamkern.solvers.auto import choose_solver, resolved
 from streamkern.solvers.choice import (
     LEAST_WORK,
     MOST_WORK,
@@ -194,10 +194,13 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
 
 
 def test_every_row_is_a_center_where_one_factor_solves_for_all():
-    every = [default_centers(n, 10, 10 << 30, 0, factored=True).p for n in (900, 7_000, 10_000, 10_001, 60_000)]
-    assert every == [900, 7_000, 10_000, 2_500, 7_500]
-    assert [default_centers(n, 10, 2 << 30, 0, factored=True).p for n in (4_000, 8_000)] == [4_000, 2_000]
-    assert default_centers(8_000, 20_000, 8 << 30, 0, factored=True) == sk.Uniform(2_000)
+    def p(n: int, d: int, gigabytes: int) -> int:
+        data = sk.from_arrays(np.broadcast_to(np.float32(0), (n, d)), np.zeros(n))
+        return resolved(sk.Pipeline(data, task="regression", solver="auto"), gigabytes << 30)[0].centers.p
+
+    assert [p(n, 10, 10) for n in (900, 7_000, 10_000, 10_001, 60_000)] == [900, 7_000, 10_000, 2_500, 7_500]
+    assert [p(n, 10, 2) for n in (4_000, 8_000)] == [4_000, 2_000]
+    assert p(8_000, 20_000, 8) == 2_000
 
 
 def test_estimators_take_every_row_and_what_cannot_be_factored_does_not():
