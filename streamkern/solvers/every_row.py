@@ -201,19 +201,17 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
         engine: solves.
         L: the lower factor of A.
         v: unit vectors of all groups, side by side: shape (n,).
-        codes: number of each row's group, shape (n,).
+        codes: number of each row's group, shape (n,), as ``alike`` numbers them.
         at: places of rows, shape (m,).
     """
     groups, place = np.unique(codes[at], return_inverse=True)
-    found, first = engine.zeros((len(groups), 1)), np.empty(codes.max() + 1, dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    order = np.argsort(first[groups])  # the solution of L e = v is 0 above the group's first row
+    found = engine.zeros((len(groups), 1))
     for part in cuts(len(groups), _COLUMNS):
-        column, some = np.full(len(first), -1), order[part]
-        column[groups[some]] = np.arange(len(some))
-        begin = int(first[groups[some[0]]])
+        column = np.full(len(codes), -1)
+        column[groups[part]] = np.arange(part.stop - part.start)
         own = np.flatnonzero(column[codes] >= 0)
-        E = engine.zeros((len(codes) - begin, len(some)), L.dtype)
+        begin = own[0]  # the solution is 0 above: groups are numbered by their first rows
+        E = engine.zeros((len(codes) - begin, part.stop - part.start), L.dtype)
         E[own - begin, column[codes[own]]] = v[own]
-        found[some, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
+        found[part, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
     return found[place]

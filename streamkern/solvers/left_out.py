@@ -155,7 +155,7 @@ def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list
 
 
 def alike(X: Array) -> tuple[IntArray, IntArray]:
-    """Number of each row's group of equal rows, shape (n,), and the first row of each group."""
+    """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_ALONG).uniform(0.5, 1.5, (X.shape[1],))
     projected = get_backend().project(X, np.arange(len(X)), along)

@@ -141,7 +141,8 @@ def main() -> None:
     more = np.array(beyond)
     print(
         f"at least LightGBM's on {np.sum(more >= 0)} of {len(more)}, within .005 of it on {np.sum(more >= -0.005)}; "
-        f"beyond it by {np.median(more):.3f} (median) and {np.mean(more):.3f} (mean); {np.sum(took):.0f} s of the processor"
+        f"beyond it by {np.median(more):.3f} (median) and {np.mean(more):.3f} (mean); "
+        f"{np.sum(took):.0f} s of the processor"
     )
 
 
