@@ -24,7 +24,8 @@ TILE = 128
 STEP = 32
 """Columns that are factored together."""
 
-_PANELS = STEP // WIDTH
+_WIDTH = min(WIDTH, STEP)
+_PANELS = STEP // _WIDTH
 _add = inner_loop.inside
 
 
@@ -85,12 +86,12 @@ def _own(A: Any, U: Any, W: Any) -> bool:
 def _factored(A: Any) -> Any:
     n = A.shape[0]
     U, W = np.empty((STEP, STEP), A.dtype), np.empty((STEP, STEP), A.dtype)
-    before = np.empty((TILE // STEP, _PANELS, TILE, WIDTH), A.dtype)  # for each step, the tile's columns before it
-    inverses = np.empty((TILE // STEP, _PANELS, STEP, WIDTH), A.dtype)
+    before = np.empty((TILE // STEP, _PANELS, TILE, _WIDTH), A.dtype)  # for each step, the tile's columns before it
+    inverses = np.empty((TILE // STEP, _PANELS, STEP, _WIDTH), A.dtype)
     divided = np.empty((TILE, STEP), A.dtype)
     for k in range(0, n, TILE):
         stop = min(k + TILE, n)
-        left = np.empty(((stop - k + WIDTH - 1) // WIDTH, k, WIDTH), A.dtype)
+        left = np.empty(((stop - k + _WIDTH - 1) // _WIDTH, k, _WIDTH), A.dtype)
         _pack_negative(A[k:stop, :k], left)
         for r in range(k, n, TILE):
             end = min(r + TILE, n)
@@ -110,8 +111,8 @@ def _factored(A: Any) -> Any:
                         return False
                     for panel in range(_PANELS):
                         for i in range(STEP):
-                            for l in range(WIDTH):  # noqa: E741
-                                inverses[step, panel, i, l] = W[panel * WIDTH + l, i]
+                            for l in range(_WIDTH):  # noqa: E741
+                                inverses[step, panel, i, l] = W[panel * _WIDTH + l, i]
                     first = t
                 if first < end:
                     divided[:, t - s :] = 0.0

@@ -16,7 +16,7 @@ from numba.core import types
 
 from streamkern.backends.compiled import OPTIONS, loop, rows, vector
 from streamkern.backends.loops import radial, widest
-from streamkern.backends.product import DEPTH, MANY_ROWS, WIDTH, microkernel, packed_by
+from streamkern.backends.product import DEPTH, LANES, PANEL_ROWS, WIDTH, microkernel, packed_by
 from streamkern.types import Array
 
 _SINGLE = 4  # bytes of a float32
@@ -29,18 +29,18 @@ def _absolute_difference(
 
 
 # Float64 has half as many numbers in a vector, so with as many accumulators a panel has half the columns.
-_VECTORS = WIDTH // 16
-_many, _one = (microkernel(M, _VECTORS, 4, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
-_many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
+_VECTORS = WIDTH // LANES
+_many, _one = (microkernel(M, _VECTORS, 4, "llvm.fabs", _absolute_difference) for M in (PANEL_ROWS, 1))
+_many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference) for M in (PANEL_ROWS, 1))
 
 
 @numba.njit(**OPTIONS)
 def _panel(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
     """Compute n rows of C for one panel; arguments are addresses, and strides in numbers."""
     i = 0
-    while i + MANY_ROWS <= n:
+    while i + PANEL_ROWS <= n:
         _many(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += MANY_ROWS
+        i += PANEL_ROWS
     while i < n:
         _one(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
         i += 1
@@ -51,9 +51,9 @@ def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: 
     """``_panel`` of float64."""
     size = 2 * _SINGLE
     i = 0
-    while i + MANY_ROWS <= n:
+    while i + PANEL_ROWS <= n:
         _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += MANY_ROWS
+        i += PANEL_ROWS
     while i < n:
         _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
         i += 1

@@ -11,6 +11,7 @@ on other rows, tiles, threads or the width of vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ _INDEX = ir.IntType(64)
 
 
 def _vectors() -> int:
-    """Return the vectors of 16 numbers in a row of accumulators; 0 without fused multiply-add."""
+    """Return 2 with vectors of 16 numbers, 1 with narrower ones, 0 without fused multiply-add."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         found = numba.config.CPU_FEATURES or ""
         wide, fused = "+avx512f" in found, "+fma" in found
@@ -46,10 +47,9 @@ def _vectors() -> int:
 
 
 VECTORS = _vectors()
-WIDTH = LANES * max(1, VECTORS)
-"""Columns of a packed panel of float32; of float64 half as many."""
-
 _WIDE = VECTORS == 2
+WIDTH = 4 * LANES if _WIDE else LANES
+"""Columns of a packed panel of float32; of float64 half as many."""
 
 WIDEST = 1 << 20 if _WIDE else 64
 """Most features of rows whose inner products are computed here; with narrower vectors, BLAS is as fast for more."""
@@ -146,44 +146,73 @@ def microkernel(
     return kernel_of_three if third else kernel
 
 
-# Eight rows of accumulators fill the registers of the widest vectors, four rows those of narrower ones.
+# Accumulators that fill the registers: six rows of four of the widest vectors, which load the fewest numbers for each
+# multiply-add, eight rows of two, or four rows of narrower ones.
+_ROWS_OF_FOUR = 6
 MANY_ROWS = 8 if _WIDE else 4
-_many1, _one1, _many2, _one2 = (microkernel(M, V) for V in (1, 2) for M in (MANY_ROWS, 1))
-_many64, _one64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
+PANEL_ROWS = _ROWS_OF_FOUR if _WIDE else 4
+_six4, _two4, _one4 = (microkernel(M, 4) for M in (_ROWS_OF_FOUR, 2, 1))
+_many2, _one2, _many1, _one1 = (microkernel(M, V) for V in (2, 1) for M in (MANY_ROWS, 1))
+_six64, _two64, _one64 = (microkernel(M, 4, 2 * _SIZE) for M in (_ROWS_OF_FOUR, 2, 1))
+_many64, _single64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
 
 
 @numba.njit(**OPTIONS)
 def _panel(
-    C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, two: Any
+    C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
 ) -> None:
-    """Compute n rows of C for one panel of B; arguments are addresses, and strides in numbers."""
+    """Compute n rows of V = 4, 2 or 1 vectors of C for one panel of B; arguments are addresses, strides in numbers."""
     i = 0
-    if two:
+    if V == 4:
+        while i + _ROWS_OF_FOUR <= n:
+            _six4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += _ROWS_OF_FOUR
+        while i + 2 <= n:
+            _two4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += 2
+        while i < n:
+            _one4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += 1
+    elif V == 2:
         while i + MANY_ROWS <= n:
             _many2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
             i += MANY_ROWS
         while i < n:
             _one2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
             i += 1
-    while i + MANY_ROWS <= n:
-        _many1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-        i += MANY_ROWS
-    while i < n:
-        _one1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-        i += 1
+    else:
+        while i + MANY_ROWS <= n:
+            _many1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += MANY_ROWS
+        while i < n:
+            _one1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += 1
 
 
 @numba.njit(**OPTIONS)
-def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any) -> None:
-    """As ``_panel`` for float64, with two vectors."""
+def _panel64(
+    C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
+) -> None:
+    """As ``_panel`` for float64, with four or two vectors."""
     size = 2 * _SIZE
     i = 0
-    while i + MANY_ROWS <= n:
-        _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-        i += MANY_ROWS
-    while i < n:
-        _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-        i += 1
+    if V == 4:
+        while i + _ROWS_OF_FOUR <= n:
+            _six64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+            i += _ROWS_OF_FOUR
+        while i + 2 <= n:
+            _two64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+            i += 2
+        while i < n:
+            _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+            i += 1
+    else:
+        while i + MANY_ROWS <= n:
+            _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+            i += MANY_ROWS
+        while i < n:
+            _single64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+            i += 1
 
 
 _f32 = types.float32
@@ -211,12 +240,16 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
                     edge[i, l] = out[i, j + l]
         target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
         panel = right + size * d * width * (first + j // width)
+        vectors = width * size // _BYTES
+        if vectors == 4 and 2 * (m - j) <= width:
+            vectors = 2  # the rest of the last panel is padding
         for k in range(0, d, DEPTH):
             depth, fresh = min(DEPTH, d - k), 0 if k or add else 1
+            left_k, panel_k = left + size * k, panel + size * width * k
             if size == _SIZE:
-                _panel(target, step, left + size * k, x_row, 1, panel + size * width * k, width, depth, fresh, n, _WIDE)
+                _panel(target, step, left_k, x_row, 1, panel_k, width, depth, fresh, n, vectors)
             else:
-                _panel64(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
+                _panel64(target, step, left_k, x_row, panel_k, width, depth, fresh, n, vectors)
         if not whole:
             for i in range(n):
                 for l in range(m - j):  # noqa: E741
@@ -237,7 +270,7 @@ def add_product(A: Any, B: Any, out: Any) -> None:
             two = _WIDE and j + 2 * LANES <= m
             _panel(
                 place + _SIZE * j, out_row, left + _SIZE * k * a_term, a_row, a_term, right + _SIZE * (k * b_term + j),
-                b_term, depth, 0, n, two,
+                b_term, depth, 0, n, 2 if two else 1,
             )  # fmt: skip
             j += 2 * LANES if two else LANES
 
@@ -252,6 +285,25 @@ def _pack(Z: Any, packed: Any) -> None:
                 packed[block, k, l] = Z[block * width + l, k]
             for l in range(here, width):  # noqa: E741
                 packed[block, k, l] = 0.0
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    memory = np.empty(size + _BYTES, np.uint8)
+    begin = -memory.ctypes.data % _BYTES
+    return memory[begin : begin + size].view(kind).reshape(shape)
+
+
+def aligned_rows(n: int, m: int, dtype: Any) -> Array:
+    """Return an array (n, m), not initialised, whose rows begin at cache lines.
+
+    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
+    """
+    kind = np.dtype(dtype)
+    lines = -(-m * kind.itemsize // _BYTES) | 1
+    return aligned((n, lines * _BYTES // kind.itemsize), kind)[:, :m]
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:
@@ -277,7 +329,7 @@ def pack(Z: Array) -> Array | None:
 
 def packed_by(Z: Array, width: int) -> Array:
     """Return Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), padded with zeros."""
-    packed = np.empty((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
+    packed = aligned((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
     _pack(dense(Z, Z.dtype), packed)
     return packed
 

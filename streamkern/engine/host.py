@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.backends import lapack
 from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
-from streamkern.backends.product import Factor, inner, pack, packed_bytes
+from streamkern.backends.product import Factor, aligned_rows, inner, pack, packed_bytes
 from streamkern.backends.slopes import sums_of_signs, whole_vectors
 from streamkern.backends.thin import add_transposed, laid_out, prepared, room, times
 from streamkern.engine import dense, sixteen
@@ -197,4 +197,4 @@ def _buffer(basis: Evaluated) -> Array:
     try:
         return basis.buffers.pop()
     except IndexError:
-        return np.empty((basis.row_tile, basis.width), dtype=basis.dtype)
+        return aligned_rows(basis.row_tile, basis.width, basis.dtype)
