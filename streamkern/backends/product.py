@@ -293,7 +293,8 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     size = math.prod(shape) * kind.itemsize
     memory = np.empty(size + _BYTES, np.uint8)
     begin = -memory.ctypes.data % _BYTES
-    return memory[begin : begin + size].view(kind).reshape(shape)
+    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
+    return whole
 
 
 def aligned_rows(n: int, m: int, dtype: Any) -> Array:
