@@ -41,7 +41,7 @@ def within(got: np.ndarray, A: np.ndarray, B: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2, 17, 64])
-@pytest.mark.parametrize(("n", "p"), [(1, 1), (7, 31), (8, 32), (21, 97), (256, 2050)])
+@pytest.mark.parametrize(("n", "p"), [(1, 1), (7, 31), (8, 32), (13, 65), (12, 96), (21, 97), (256, 2050)])
 def test_inner_products_are_those_of_float64(n: int, p: int, d: int):
     X, Z = normal(0, n, d), normal(1, p, d)
     out = np.full((n, p), np.nan, np.float32)
@@ -58,7 +58,21 @@ def test_wide_rows_are_summed_in_chains():
     within(out, X, Z.T)
 
 
-@given(rows=st.integers(1, 40), cut=st.integers(0, 40), first=st.integers(0, 2), columns=st.integers(1, 40))
+@pytest.mark.parametrize(("p", "d"), [(1, 1), (40, 3), (500, 784)])
+def test_no_vector_of_a_packed_panel_spans_two_cache_lines(p: int, d: int):
+    assert not packed_of(normal(4, p, d)).ctypes.data % 64
+
+
+@pytest.mark.parametrize("m", [1, 16, 100, 1024, 8192])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_a_panel_begin_at_cache_lines_an_odd_number_apart(m: int, dtype: type):
+    rows = product.aligned_rows(3, m, dtype)
+    assert (rows.shape, rows.dtype) == ((3, m), dtype)
+    assert not rows.ctypes.data % 64
+    assert rows.strides[0] % 128 == 64
+
+
+@given(rows=st.integers(1, 40), cut=st.integers(0, 40), first=st.integers(0, 2), columns=st.integers(1, 140))
 def test_a_value_depends_on_its_row_and_its_center_alone(rows: int, cut: int, first: int, columns: int):
     X, Z = normal(2, rows, 18), normal(3, 3 * WIDTH, 18)
     packed = packed_of(Z)
