@@ -287,24 +287,31 @@ def _pack(Z: Any, packed: Any) -> None:
                 packed[block, k, l] = 0.0
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two."""
+def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
+    """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    memory = np.empty(size + _BYTES, np.uint8)
+    if memory is None or len(memory) < size + _BYTES:
+        memory = np.empty(size + _BYTES, np.uint8)
     begin = -memory.ctypes.data % _BYTES
     whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
     return whole
 
 
-def aligned_rows(n: int, m: int, dtype: Any) -> Array:
-    """Return an array (n, m), not initialised, whose rows begin at cache lines.
+def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
 
     They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
     """
     kind = np.dtype(dtype)
     lines = -(-m * kind.itemsize // _BYTES) | 1
-    return aligned((n, lines * _BYTES // kind.itemsize), kind)[:, :m]
+    return aligned((n, lines * _BYTES // kind.itemsize), kind, memory)[:, :m]
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:

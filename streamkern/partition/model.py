@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends.product import aligned_rows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine import default_engine
 from streamkern.errors import ModelFormatError
@@ -129,8 +130,8 @@ class Leaves:
         return spread
 
 
-_FREE: dict[str, list[Array]] = {}
-"""Panels that no thread uses now, flat, by dtype."""
+_FREE: list[Array] = []
+"""Bytes of panels that no thread uses now."""
 
 
 class _Panels(list[Array]):
@@ -142,14 +143,15 @@ class _Panels(list[Array]):
     def __init__(self, basis: Basis) -> None:
         super().__init__()
         self.shape, self.dtype = (basis.row_tile, basis.width), np.dtype(basis.dtype)
-        self.free = _FREE.setdefault(self.dtype.str, [])
 
     def pop(self, index: Any = -1) -> Array:
-        flat, size = self.free.pop(), self.shape[0] * self.shape[1]
-        return (flat[:size] if len(flat) >= size else np.empty(size, self.dtype)).reshape(self.shape)
+        return aligned_rows(*self.shape, self.dtype, _FREE.pop())
 
     def append(self, panel: Array) -> None:
-        self.free.append((panel if panel.base is None else panel.base).reshape(-1))
+        memory = panel.base  # of views of views: the bytes themselves
+        assert memory is not None
+        assert memory.dtype == np.uint8
+        _FREE.append(memory)
 
 
 def quick(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array]:
