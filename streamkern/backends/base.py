@@ -7,6 +7,7 @@ buffer), as long as the elements of a row are contiguous.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -361,6 +362,37 @@ def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
         bound = "a positive number" + (f", at most {upper:g}" if np.isfinite(upper) else "")
         raise UsageError(f"The kernel's {name} is {value}.", where=name, expected=bound)
     return float(value)
+
+
+CACHE_LINE = 64
+"""Bytes of a line of the processor's caches."""
+
+
+def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if memory is None or len(memory) < size + CACHE_LINE:
+        memory = np.empty(size + CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE
+    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
+    return whole
+
+
+def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
+
+    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
+    """
+    kind = np.dtype(dtype)
+    lines = -(-m * kind.itemsize // CACHE_LINE) | 1
+    return aligned((n, lines * CACHE_LINE // kind.itemsize), kind, memory)[:, :m]
 
 
 def has_dense_rows(X: Array) -> bool:

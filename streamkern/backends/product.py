@@ -11,7 +11,6 @@ on other rows, tiles, threads or the width of vectors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +21,14 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.backends.base import has_dense_rows
+from streamkern.backends.base import CACHE_LINE, aligned, has_dense_rows
 from streamkern.backends.compiled import OPTIONS, loop, rows
 from streamkern.types import Array
 
 DEPTH = 1024
 """Terms of a chain, for which a packed panel fits the second-level cache."""
 
-_BYTES = 64  # bytes of a vector
+_BYTES = CACHE_LINE  # of a vector
 LANES = 16  # float32 numbers in one
 _SIZE = 4  # bytes of a float32
 _INDEX = ir.IntType(64)
@@ -285,33 +284,6 @@ def _pack(Z: Any, packed: Any) -> None:
                 packed[block, k, l] = Z[block * width + l, k]
             for l in range(here, width):  # noqa: E741
                 packed[block, k, l] = 0.0
-
-
-def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
-    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
-
-    Args:
-        shape: its shape.
-        dtype: its dtype.
-        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
-    """
-    kind = np.dtype(dtype)
-    size = math.prod(shape) * kind.itemsize
-    if memory is None or len(memory) < size + _BYTES:
-        memory = np.empty(size + _BYTES, np.uint8)
-    begin = -memory.ctypes.data % _BYTES
-    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
-    return whole
-
-
-def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
-    """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
-
-    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
-    """
-    kind = np.dtype(dtype)
-    lines = -(-m * kind.itemsize // _BYTES) | 1
-    return aligned((n, lines * _BYTES // kind.itemsize), kind, memory)[:, :m]
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:

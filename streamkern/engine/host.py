@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import lapack
+from streamkern.backends.base import aligned_rows
 from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
-from streamkern.backends.product import Factor, aligned_rows, inner, pack, packed_bytes
+from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.slopes import sums_of_signs, whole_vectors
 from streamkern.backends.thin import add_transposed, laid_out, prepared, room, times
 from streamkern.engine import dense, sixteen

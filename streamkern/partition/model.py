@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.product import aligned_rows
+from streamkern.backends.base import aligned_rows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine import default_engine
 from streamkern.errors import ModelFormatError

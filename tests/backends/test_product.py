@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.backends import product
+from streamkern.backends.base import aligned_rows
 from streamkern.backends.product import WIDTH, Factor, inner, pack
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 
@@ -66,7 +67,7 @@ def test_no_vector_of_a_packed_panel_spans_two_cache_lines(p: int, d: int):
 @pytest.mark.parametrize("m", [1, 16, 100, 1024, 8192])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_of_a_panel_begin_at_cache_lines_an_odd_number_apart(m: int, dtype: type):
-    rows = product.aligned_rows(3, m, dtype)
+    rows = aligned_rows(3, m, dtype)
     assert (rows.shape, rows.dtype) == ((3, m), dtype)
     assert not rows.ctypes.data % 64
     assert rows.strides[0] % 128 == 64
