@@ -12,11 +12,21 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
+from reprlib import Repr
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import numpy as np
 
 from streamkern.redaction import redacted
+
+_SHORTENED = Repr()
+_SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = 20
+_SHORTENED.maxstring = _SHORTENED.maxother = _SHORTENED.maxlong = 1 << 30  # of half a secret ``redacted`` knows nothing
+
+
+def quoted(value: object) -> str:
+    """Return a value for a message, the first 20 of many elements: in place of a number a file may hold a long list."""
+    return _SHORTENED.repr(value)
 
 
 class StreamkernError(Exception):

@@ -22,7 +22,7 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.engine.parallel import row_parts, run_parts
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, quoted
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, Parameters
 
@@ -489,7 +489,7 @@ def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
         number = np.inf
     if not (np.isfinite(number) and (number > 0 or (number == 0 and not positive))):
         raise UsageError(
-            f"The {name} is {value!r}.",
+            f"The {name} is {quoted(value)}.",
             where=f"{type(owner).__name__}({name}=...)",
             expected="a positive finite number" if positive else "a finite number, 0 or above",
         )

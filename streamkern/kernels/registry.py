@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from streamkern.errors import ModelFormatError, UsageError
+from streamkern.errors import ModelFormatError, UsageError, quoted
 from streamkern.kernels.base import Kernel, Product, Scaled, Sum
 from streamkern.kernels.dot import NTK, ArcCosine, DotProfile, Linear, Polynomial
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
@@ -109,7 +109,7 @@ def built(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[str, 
         return kinds[name](**parameters)
     except (TypeError, UsageError) as error:
         raise ModelFormatError(
-            f"The {what} {name} does not take {parameters}.",
+            f"The {what} {name} does not take {quoted(parameters)}.",
             where=what,
             expected="the parameters that this release knows",
             remedy="load the model with the version of streamkern that saved it",
