@@ -107,3 +107,11 @@ def test_every_public_class_with_parameters_is_tried():
 )
 def test_numbers_of_numpy_whole_numbers_for_floats_and_lists_for_tuples_are_taken(make: Any):
     make()
+
+
+def test_a_long_value_is_quoted_by_its_first_elements_and_a_text_whole():
+    with pytest.raises(UsageError, match=r"The bandwidth is \[0, 1, 2") as caught:
+        sk.Laplace(list(range(100_000)))  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 400
+    with pytest.raises(UsageError, match="x" * 300):
+        sk.Laplace("x" * 300)  # type: ignore[arg-type]
