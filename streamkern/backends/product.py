@@ -68,6 +68,8 @@ def microkernel(
 ) -> Any:
     """Return an intrinsic for C (M, V vectors) = A B, or +=, for M rows, with the accumulators in registers.
 
+    Its arguments are addresses, and strides in numbers.
+
     Args:
         M: rows.
         V: vectors of a row.
