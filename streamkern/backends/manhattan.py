@@ -16,7 +16,7 @@ from numba.core import types
 
 from streamkern.backends.compiled import OPTIONS, loop, rows, vector
 from streamkern.backends.loops import radial, widest
-from streamkern.backends.product import DEPTH, LANES, PANEL_ROWS, WIDTH, microkernel, packed_by
+from streamkern.backends.product import DEPTH, LANES, WIDTH, packed_by, panel
 from streamkern.types import Array
 
 _SINGLE = 4  # bytes of a float32
@@ -29,34 +29,7 @@ def _absolute_difference(
 
 
 # Float64 has half as many numbers in a vector, so with as many accumulators a panel has half the columns.
-_VECTORS = WIDTH // LANES
-_many, _one = (microkernel(M, _VECTORS, 4, "llvm.fabs", _absolute_difference) for M in (PANEL_ROWS, 1))
-_many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference) for M in (PANEL_ROWS, 1))
-
-
-@numba.njit(**OPTIONS)
-def _panel(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
-    """Compute n rows of C for one panel; arguments are addresses, and strides in numbers."""
-    i = 0
-    while i + PANEL_ROWS <= n:
-        _many(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += PANEL_ROWS
-    while i < n:
-        _one(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += 1
-
-
-@numba.njit(**OPTIONS)
-def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
-    """``_panel`` of float64."""
-    size = 2 * _SINGLE
-    i = 0
-    while i + PANEL_ROWS <= n:
-        _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += PANEL_ROWS
-    while i < n:
-        _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
-        i += 1
+_sums, _sums64 = (panel(WIDTH // LANES, size, "llvm.fabs", _absolute_difference) for size in (_SINGLE, 2 * _SINGLE))
 
 
 @numba.njit(**OPTIONS)
@@ -70,13 +43,14 @@ def _tile(X: Any, packed: Any, first: Any, out: Any) -> None:
     for j in range(0, m, width):
         whole = j + width <= m
         target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
-        panel = right + size * d * width * (first + j // width)
+        panels = right + size * d * width * (first + j // width)
         for k in range(0, d, DEPTH):
             depth, fresh = min(DEPTH, d - k), 0 if k else 1
+            A, B = left + size * k, panels + size * width * k
             if size == _SINGLE:
-                _panel(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
+                _sums(target, step, A, x_row, B, width, depth, fresh, n)
             else:
-                _panel64(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
+                _sums64(target, step, A, x_row, B, width, depth, fresh, n)
         if not whole:
             for i in range(n):
                 for l in range(m - j):  # noqa: E741

@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned, has_dense_rows
-from streamkern.backends.compiled import OPTIONS, loop, rows
+from streamkern.backends.compiled import loop, rows
 from streamkern.types import Array
 
 DEPTH = 1024
@@ -58,21 +58,27 @@ def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: 
     return fma(left, right, total)
 
 
-def microkernel(
-    M: int,
+_WIDE_ROWS = 8 if _WIDE else 4
+_STEPS = {4: (6, 2, 1), 2: (_WIDE_ROWS, 1), 1: (_WIDE_ROWS, 1)}
+"""Rows computed together, for a panel of 4, 2 or 1 vectors, then those for the rest; the first fill the registers.
+
+Six rows of four vectors load the fewest numbers for each multiply-add.
+"""
+
+
+def panel(
     V: int,
     size: int = _SIZE,
     function: str = "llvm.fma",
     combine: Callable[..., Any] = _fused,
     third: bool = False,
 ) -> Any:
-    """Return an intrinsic for C (M, V vectors) = A B, or +=, for M rows, with the accumulators in registers.
+    """Return an intrinsic for C (n, V vectors) = A B, or +=, a few rows at a time with their sums in registers.
 
     Its arguments are addresses, and strides in numbers.
 
     Args:
-        M: rows.
-        V: vectors of a row.
+        V: vectors of a row: 4, 2 or 1.
         size: bytes of a number, 4 or 8.
         function: LLVM's function of vectors that ``combine`` calls.
         combine: function (builder, function, left, right, sum, third) that emits the sum with a term added.
@@ -82,9 +88,11 @@ def microkernel(
     count = _BYTES // size
     vector = ir.VectorType(number, count)
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+    undefined = ir.Constant(vector, ir.Undefined)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        C, c_row, A, a_row, a_term, B, b_term, depth, fresh, *more = args
+    def rows_at_once(builder: Any, M: int, i: Any, args: Any) -> None:
+        """Emit M rows from row i on."""
+        C, c_row, A, a_row, B, b_term, depth, fresh, _, *more = args
         name = f"{function}.v{count}f{8 * size}"
 
         def called(*operands: Any) -> Any:
@@ -96,7 +104,7 @@ def microkernel(
             return builder.inttoptr(address, kind.as_pointer())
 
         def cell(m: int, v: int, base: Any, row: Any) -> Any:
-            return at(base, builder.add(builder.mul(_INDEX(m), row), _INDEX(v * count)), vector)
+            return at(base, builder.add(builder.mul(builder.add(i, _INDEX(m)), row), _INDEX(v * count)), vector)
 
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
         for row in sums:
@@ -110,13 +118,11 @@ def microkernel(
                 for v in range(V)
             ]
             for m, row in enumerate(sums):
-                offset = builder.add(builder.mul(k, a_term), builder.mul(_INDEX(m), a_row))
+                offset = builder.add(k, builder.mul(builder.add(i, _INDEX(m)), a_row))
                 one = builder.insert_element(
-                    ir.Constant(vector, ir.Undefined),
-                    builder.load(at(A, offset, number), align=size),
-                    ir.IntType(32)(0),
+                    undefined, builder.load(at(A, offset, number), align=size), ir.IntType(32)(0)
                 )
-                left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
+                left = builder.shuffle_vector(one, undefined, lanes)
                 for total, values, factor in zip(row, right, held[m], strict=True):
                     builder.store(combine(builder, called, left, values, builder.load(total), factor), total)
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
@@ -129,91 +135,37 @@ def microkernel(
                     with otherwise:
                         before = builder.load(place, align=size)
                         builder.store(builder.fadd(before, builder.load(total)), place, align=size)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        n, start = args[8], _INDEX(0)
+        for M in _STEPS[V]:
+            stop = builder.sub(n, builder.srem(builder.sub(n, start), _INDEX(M)))
+            with cgutils.for_range_slice(builder, start, stop, _INDEX(M)) as (i, _):
+                rows_at_once(builder, M, i, args)
+            start = stop
         return context.get_dummy_value()
 
     @intrinsic
     def kernel(
-        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any
+        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any
     ) -> Any:
         return types.void(*[types.int64] * 9), generate
 
     @intrinsic
     def kernel_of_three(
-        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any,
-        fresh: Any, X: Any, x_row: Any,
+        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any,
+        X: Any, x_row: Any,
     ) -> Any:  # fmt: skip
         return types.void(*[types.int64] * 11), generate
 
     return kernel_of_three if third else kernel
 
 
-# Accumulators that fill the registers: six rows of four of the widest vectors, which load the fewest numbers for each
-# multiply-add, eight rows of two, or four rows of narrower ones.
-_ROWS_OF_FOUR = 6
-MANY_ROWS = 8 if _WIDE else 4
-PANEL_ROWS = _ROWS_OF_FOUR if _WIDE else 4
-_six4, _two4, _one4 = (microkernel(M, 4) for M in (_ROWS_OF_FOUR, 2, 1))
-_many2, _one2, _many1, _one1 = (microkernel(M, V) for V in (2, 1) for M in (MANY_ROWS, 1))
-_six64, _two64, _one64 = (microkernel(M, 4, 2 * _SIZE) for M in (_ROWS_OF_FOUR, 2, 1))
-_many64, _single64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
-
-
-@numba.njit(**OPTIONS)
-def _panel(
-    C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
-) -> None:
-    """Compute n rows of V = 4, 2 or 1 vectors of C for one panel of B; arguments are addresses, strides in numbers."""
-    i = 0
-    if V == 4:
-        while i + _ROWS_OF_FOUR <= n:
-            _six4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += _ROWS_OF_FOUR
-        while i + 2 <= n:
-            _two4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += 2
-        while i < n:
-            _one4(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += 1
-    elif V == 2:
-        while i + MANY_ROWS <= n:
-            _many2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += MANY_ROWS
-        while i < n:
-            _one2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += 1
-    else:
-        while i + MANY_ROWS <= n:
-            _many1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += MANY_ROWS
-        while i < n:
-            _one1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += 1
-
-
-@numba.njit(**OPTIONS)
-def _panel64(
-    C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
-) -> None:
-    """As ``_panel`` for float64, with four or two vectors."""
-    size = 2 * _SIZE
-    i = 0
-    if V == 4:
-        while i + _ROWS_OF_FOUR <= n:
-            _six64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-            i += _ROWS_OF_FOUR
-        while i + 2 <= n:
-            _two64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-            i += 2
-        while i < n:
-            _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-            i += 1
-    else:
-        while i + MANY_ROWS <= n:
-            _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-            i += MANY_ROWS
-        while i < n:
-            _single64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-            i += 1
+_one, _one64 = panel(1), panel(1, 2 * _SIZE)
+# Without the widest vectors panels have one, and float64 is BLAS's: what is never run is not compiled either.
+_two, _four, _two64, _four64 = (
+    (panel(2), panel(4), panel(2, 2 * _SIZE), panel(4, 2 * _SIZE)) if _WIDE else (_one, _one, _one64, _one64)
+)
 
 
 _f32 = types.float32
@@ -240,17 +192,24 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
                 for l in range(m - j):  # noqa: E741
                     edge[i, l] = out[i, j + l]
         target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
-        panel = right + size * d * width * (first + j // width)
+        panels = right + size * d * width * (first + j // width)
         vectors = width * size // _BYTES
         if vectors == 4 and 2 * (m - j) <= width:
             vectors = 2  # the rest of the last panel is padding
         for k in range(0, d, DEPTH):
             depth, fresh = min(DEPTH, d - k), 0 if k or add else 1
-            left_k, panel_k = left + size * k, panel + size * width * k
+            A, B = left + size * k, panels + size * width * k
             if size == _SIZE:
-                _panel(target, step, left_k, x_row, 1, panel_k, width, depth, fresh, n, vectors)
+                if vectors == 4:
+                    _four(target, step, A, x_row, B, width, depth, fresh, n)
+                elif vectors == 2:
+                    _two(target, step, A, x_row, B, width, depth, fresh, n)
+                else:
+                    _one(target, step, A, x_row, B, width, depth, fresh, n)
+            elif vectors == 4:
+                _four64(target, step, A, x_row, B, width, depth, fresh, n)
             else:
-                _panel64(target, step, left_k, x_row, panel_k, width, depth, fresh, n, vectors)
+                _two64(target, step, A, x_row, B, width, depth, fresh, n)
         if not whole:
             for i in range(n):
                 for l in range(m - j):  # noqa: E741
@@ -261,19 +220,19 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
 def add_product(A: Any, B: Any, out: Any) -> None:
     """Add A B to ``out``; columns of B and ``out`` are padded to whole vectors."""
     n, m = out.shape
-    a_row, a_term = A.strides[0] // _SIZE, 1
-    b_term, out_row = B.strides[0] // _SIZE, out.strides[0] // _SIZE
+    a_row, b_term, out_row = A.strides[0] // _SIZE, B.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, B.ctypes.data, out.ctypes.data
     for k in range(0, B.shape[0], DEPTH // 2):
         depth = min(DEPTH // 2, B.shape[0] - k)
         j = 0
         while j < m:
-            two = _WIDE and j + 2 * LANES <= m
-            _panel(
-                place + _SIZE * j, out_row, left + _SIZE * k * a_term, a_row, a_term, right + _SIZE * (k * b_term + j),
-                b_term, depth, 0, n, 2 if two else 1,
-            )  # fmt: skip
-            j += 2 * LANES if two else LANES
+            target, factor = place + _SIZE * j, right + _SIZE * (k * b_term + j)
+            if _WIDE and j + 2 * LANES <= m:
+                _two(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n)
+                j += 2 * LANES
+            else:
+                _one(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n)
+                j += LANES
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32, types.float64)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numba.core import types
 
 from streamkern.backends.base import RADIAL_KINDS
-from streamkern.backends.compiled import OPTIONS, loop, rows, vector
+from streamkern.backends.compiled import loop, rows, vector
 from streamkern.backends.loops import _exp, _power, dense_row, widest
-from streamkern.backends.product import DEPTH, LANES, MANY_ROWS, VECTORS, microkernel
+from streamkern.backends.product import DEPTH, LANES, VECTORS, panel
 from streamkern.types import Array
 
 _LAPLACE, _MATERN32, _MATERN52, _GAUSSIAN, _CAUCHY = (
@@ -82,37 +81,7 @@ def _signed(builder: Any, unused: Any, weight: Any, center: Any, total: Any, row
     return builder.select(less, builder.fsub(total, weight), total)
 
 
-_many2, _many1, _one1 = (
-    microkernel(M, V, combine=_signed, third=True) for M, V in ((MANY_ROWS, 2), (MANY_ROWS, 1), (1, 1))
-)
-_many64, _one64 = (microkernel(M, 1, 8, combine=_signed, third=True) for M in (MANY_ROWS, 1))
-
-
-@numba.njit(**OPTIONS)
-def _panel(
-    C: Any, c_row: Any, P: Any, p_row: Any, Z: Any, z_row: Any, depth: Any, fresh: Any, X: Any, x_row: Any, n: Any,
-    size: Any, two: Any,
-) -> None:  # fmt: skip
-    """Compute n rows of C for one or two vectors of columns; arguments are addresses, and strides in numbers."""
-    i = 0
-    while i + MANY_ROWS <= n:
-        out, weights, x = C + size * c_row * i, P + size * p_row * i, X + size * x_row * i
-        if size == 8:
-            _many64(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
-        elif two:
-            _many2(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
-        else:
-            _many1(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
-        i += MANY_ROWS
-    while i < n:
-        for j in range(2 if two else 1):
-            at = size * LANES * j
-            out, weights, x = C + size * c_row * i + at, P + size * p_row * i, X + size * x_row * i + at
-            if size == 8:
-                _one64(out, c_row, weights, p_row, 1, Z + at, z_row, depth, fresh, x, x_row)
-            else:
-                _one1(out, c_row, weights, p_row, 1, Z + at, z_row, depth, fresh, x, x_row)
-        i += 1
+_two, _one, _one64 = (panel(V, size, combine=_signed, third=True) for V, size in ((2, 4), (1, 4), (1, 8)))
 
 
 @loop(lambda dtype: types.void(*[rows(dtype, readonly=True)] * 3, rows(dtype)), types.float32, types.float64)
@@ -121,16 +90,21 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
     widest()
     (n, p), size = P.shape, out.itemsize
     p_row, x_row, z_row = P.strides[0] // size, X.strides[0] // size, Z.strides[0] // size
+    out_row = out.strides[0] // size
     weights, held, centers, place = P.ctypes.data, X.ctypes.data, Z.ctypes.data, out.ctypes.data
     for k in range(0, p, DEPTH):
         depth, fresh, j = min(DEPTH, p - k), 0 if k else 1, 0
         while j < out.shape[1]:
-            two = size == 4 and _WIDE and j + 2 * LANES <= out.shape[1]
-            _panel(
-                place + size * j, out.strides[0] // size, weights + size * k, p_row, centers + size * (k * z_row + j),
-                z_row, depth, fresh, held + size * j, x_row, n, size, two,
-            )  # fmt: skip
-            j += 2 * LANES if two else LANES * 4 // size
+            target, factor, x = place + size * j, centers + size * (k * z_row + j), held + size * j
+            if size == 8:
+                _one64(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
+                j += LANES // 2
+            elif _WIDE and j + 2 * LANES <= out.shape[1]:
+                _two(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
+                j += 2 * LANES
+            else:
+                _one(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
+                j += LANES
 
 
 def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
