@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned, has_dense_rows
-from streamkern.backends.compiled import loop, rows
+from streamkern.backends.compiled import OPTIONS, loop, rows
 from streamkern.types import Array
 
 DEPTH = 1024
@@ -168,6 +168,31 @@ _two, _four, _two64, _four64 = (
 )
 
 
+# Functions of their own, which are compiled once for all loops that call them.
+
+
+@numba.njit(**OPTIONS)
+def _rows(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any) -> None:
+    """Compute n rows of V vectors of C; arguments as for ``panel``."""
+    if V == 4:
+        _four(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+    elif V == 2:
+        _two(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+    else:
+        _one(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+
+
+@numba.njit(**OPTIONS)
+def _rows64(
+    C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
+) -> None:
+    """``_rows`` of float64."""
+    if V == 4:
+        _four64(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+    else:
+        _two64(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+
+
 _f32 = types.float32
 
 
@@ -200,16 +225,9 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
             depth, fresh = min(DEPTH, d - k), 0 if k or add else 1
             A, B = left + size * k, panels + size * width * k
             if size == _SIZE:
-                if vectors == 4:
-                    _four(target, step, A, x_row, B, width, depth, fresh, n)
-                elif vectors == 2:
-                    _two(target, step, A, x_row, B, width, depth, fresh, n)
-                else:
-                    _one(target, step, A, x_row, B, width, depth, fresh, n)
-            elif vectors == 4:
-                _four64(target, step, A, x_row, B, width, depth, fresh, n)
+                _rows(target, step, A, x_row, B, width, depth, fresh, n, vectors)
             else:
-                _two64(target, step, A, x_row, B, width, depth, fresh, n)
+                _rows64(target, step, A, x_row, B, width, depth, fresh, n, vectors)
         if not whole:
             for i in range(n):
                 for l in range(m - j):  # noqa: E741
@@ -226,13 +244,10 @@ def add_product(A: Any, B: Any, out: Any) -> None:
         depth = min(DEPTH // 2, B.shape[0] - k)
         j = 0
         while j < m:
+            vectors = 2 if _WIDE and j + 2 * LANES <= m else 1
             target, factor = place + _SIZE * j, right + _SIZE * (k * b_term + j)
-            if _WIDE and j + 2 * LANES <= m:
-                _two(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n)
-                j += 2 * LANES
-            else:
-                _one(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n)
-                j += LANES
+            _rows(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n, vectors)
+            j += vectors * LANES
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32, types.float64)
