@@ -16,13 +16,12 @@ from streamkern.backends.factor import cholesky_factor, is_factored_here
 from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
-from streamkern.engine.numpy import not_positive
+from streamkern.engine.numpy import not_positive, one_by_one
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
-# With few rows, LAPACK's factors of diagonal tiles and calls from Python dominate, so tiles are smaller. Only in
-# float32: matrices in float64 may be nearly singular, and dividing by inverses of more tiles rounds more.
-_FEW, _NARROW = 2048, 128
+_FEW = 1024
+"""Rows of which a factor is one task: threads would wait for one another."""
 
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
@@ -37,8 +36,8 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     Raises:
         NumericalError: a pivot is not positive.
     """
-    tiles = cuts(len(A), tile)
-    _invert_lower(A, tiles, _cholesky(A, tiles, parallel), parallel)
+    cholesky(A, parallel, tile)
+    _invert_lower(A, cuts(len(A), tile), parallel)
     p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
     for i in range(p):
         row = A[i, : i + 1].astype(dtype)
@@ -49,27 +48,23 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     return A.view(dtype)[: p * p].reshape(p, p)
 
 
-def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
+def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """Return the lower factor L of A = L Lᵀ, in place, with zeros above the diagonal.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float32 or float64; only lower tiles are read; overwritten.
+        A: symmetric positive definite, shape (p, p), float32 or float64; only the diagonal and the triangle below it
+            are read; overwritten.
         parallel: runs tiles.
-        tile: rows of a tile; the default depends on ``_FEW``.
+        tile: rows of a tile, where LAPACK factors the tiles on the diagonal.
 
     Raises:
         NumericalError: a pivot is not positive.
     """
-    if tile is None and len(A) <= _FEW and is_factored_here(A):
-        if not cholesky_factor(A):
+    if is_factored_here(A):
+        if not cholesky_factor(A, parallel if len(A) > _FEW else one_by_one):
             raise not_positive()
         return A
-    tile = tile or (_NARROW if A.dtype == np.float32 and len(A) <= _FEW else TILE)
-    tiles = cuts(len(A), tile)
-    _cholesky(A, tiles, parallel, last=False)
-    for K in tiles:
-        A[K, K.stop :] = 0.0
-    return A
+    return tiled_cholesky(A, parallel, tile)
 
 
 def triangular_solve(
@@ -111,17 +106,14 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     Raises:
         NumericalError: a pivot is not positive.
     """
-    _cholesky(A, cuts(len(A)), parallel, last=False)
+    cholesky(A, parallel)
     half = triangular_solve(A, B, parallel, lower=True)
     return triangular_solve(A, half, parallel, lower=True, transposed=True)
 
 
-def _cholesky(A: Array, tiles: list[slice], parallel: Map, last: bool = True) -> list[Array]:
-    """Write the lower factor to the lower tiles of A; return the inverses of its diagonal tiles.
-
-    If not ``last``, the last inverse is left out, since there are no rows below it.
-    """
-    inverses: list[Array] = []
+def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """``cholesky`` with LAPACK's factors of the tiles on the diagonal, where BLAS's products are as fast."""
+    tiles = cuts(len(A), tile)
     for k, K in enumerate(tiles):
         left = Factor(-A[K, : K.start]) if k else None
 
@@ -134,22 +126,29 @@ def _cholesky(A: Array, tiles: list[slice], parallel: Map, last: bool = True) ->
             A[K, K] = lapack.potrf(A[K, K])
         except np.linalg.LinAlgError as error:
             raise not_positive() from error
-        if not last and k == len(tiles) - 1:
+        A[K, K.stop :] = 0.0
+        if K.stop == len(A):
             break
-        identity = np.eye(K.stop - K.start, dtype=A.dtype)
-        inverses.append(lapack.trtrs(A[K, K], identity, lower=True))
-        right = Factor(inverses[-1])
+        right = Factor(_inverse(A[K, K]))
 
         def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:
             update(rows)
             right.product(A[rows, K].copy(), A[rows, K])
 
         parallel(panel, tiles[k + 1 :])
-    return inverses
+    return A
 
 
-def _invert_lower(A: Array, tiles: list[slice], inverses: list[Array], parallel: Map) -> None:
-    """Invert the lower factor, one block column in each task: W[:, j] solves L W[:, j] = I[:, j]."""
+def _inverse(L: Array) -> Array:
+    """L⁻¹ of a tile on the diagonal."""
+    return lapack.trtrs(L, np.eye(len(L), dtype=L.dtype), lower=True)
+
+
+def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
+    """Invert the lower factor, one block column in each task; tiles above the diagonal are overwritten.
+
+    W[:, j] solves L W[:, j] = I[:, j].
+    """
     W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
 
     def column(j: int) -> None:
@@ -163,6 +162,7 @@ def _invert_lower(A: Array, tiles: list[slice], inverses: list[Array], parallel:
             rights[i].product(-total.T, W[J, I])
             done.append(Factor(W[J, I]))
 
+    inverses = parallel(lambda K: _inverse(A[K, K]), tiles)
     rights = parallel(Factor, inverses)
     parallel(column, range(len(tiles)))
     for K, inverse in zip(tiles, inverses, strict=True):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from streamkern.backends.factor import STEP, TILE, cholesky_factor, is_factored_here
+from streamkern.engine.numpy import one_by_one
 
-if not is_factored_here(np.empty((1, 1), np.float32)):
+DTYPES = [dtype for dtype in (np.float32, np.float64) if is_factored_here(np.empty((1, 1), dtype))]
+if not DTYPES:
     pytest.skip("this processor has no fused multiply-add", allow_module_level=True)
 
 
@@ -19,20 +23,31 @@ def positive(n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [1, 2, STEP - 1, STEP, STEP + 1, TILE, TILE + 1, TILE + STEP + 3, 700])
-def test_it_is_the_factor(n: int) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_is_the_factor(dtype: type, n: int) -> None:
     A = positive(n)
-    L = A.astype(np.float32)
+    L = A.astype(dtype)
     L[np.triu_indices(n, 1)] = np.nan
-    assert cholesky_factor(L)
-    np.testing.assert_allclose(L, np.linalg.cholesky(A), atol=2e-5)
+    assert cholesky_factor(L, one_by_one)
+    np.testing.assert_allclose(L, np.linalg.cholesky(A), atol=2e-5 if dtype == np.float32 else 1e-13)
     assert not np.triu(L, 1).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_do_not_change_a_bit(dtype: type) -> None:
+    A = positive(9 * TILE + 5).astype(dtype)  # several tasks below the first blocks
+    alone = A.copy()
+    assert cholesky_factor(alone, one_by_one)
+    with ThreadPoolExecutor(3) as pool:
+        assert cholesky_factor(A, lambda task, parts: list(pool.map(task, parts)))
+    np.testing.assert_array_equal(A, alone)
 
 
 def test_rows_may_be_those_of_a_larger_matrix() -> None:
     A = positive(200)
     whole = np.full((200, 300), 7.0, np.float32)
     whole[:, :200] = A
-    assert cholesky_factor(whole[:, :200])
+    assert cholesky_factor(whole[:, :200], one_by_one)
     np.testing.assert_allclose(whole[:, :200], np.linalg.cholesky(A), atol=2e-5)
     assert (whole[:, 200:] == 7).all()
 
@@ -42,4 +57,4 @@ def test_a_pivot_that_is_not_positive_is_told(at: int) -> None:
     for value in (-1.0, np.nan):
         A = positive(300).astype(np.float32)
         A[at, at] = value
-        assert not cholesky_factor(A)
+        assert not cholesky_factor(A, one_by_one)

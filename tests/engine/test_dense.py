@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from streamkern.engine import NumpyEngine
 from streamkern.engine.base import TILE
-from streamkern.engine.dense import cholesky, gram, gram_matmul, inverse_factor, matmul, mirror, spd_solve, times_lower
+from streamkern.engine.dense import (
+    cholesky,
+    gram,
+    gram_matmul,
+    inverse_factor,
+    matmul,
+    mirror,
+    spd_solve,
+    tiled_cholesky,
+    times_lower,
+)
 from streamkern.engine.triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.threads import ThreadsExecutor
@@ -26,9 +38,11 @@ def map_(fn, items):
 
 
 @pytest.mark.parametrize("p", SIZES)
-def test_a_factor_is_lapack_s(p: int):
+@pytest.mark.parametrize("factor", [cholesky, tiled_cholesky])
+def test_a_factor_is_lapack_s(factor: Callable[..., np.ndarray], p: int):
     A = spd(p)
-    np.testing.assert_allclose(cholesky(A.copy(), map_, tile=16), np.linalg.cholesky(A), rtol=1e-11, atol=1e-12)
+    found = factor(np.where(np.tri(p, dtype=bool), A, 7.0), map_, tile=16)
+    np.testing.assert_allclose(found, np.linalg.cholesky(A), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("p", SIZES)
@@ -68,23 +82,23 @@ def test_a_solution(p: int):
 def test_what_is_not_positive_definite_is_refused(bad: int):
     A = spd(50)
     A[bad, bad] = -1.0
-    for factor in (lambda: cholesky(A.copy(), map_, tile=16), lambda: inverse_factor(A.copy(), F64, map_, tile=16)):
+    for factor in (cholesky, tiled_cholesky, lambda A, run, tile: inverse_factor(A, F64, run, tile)):
         with pytest.raises(NumericalError, match=r"(?s)not positive definite.*repeated centers"):
-            factor()
+            factor(A.copy(), map_, tile=16)
 
 
 def test_threads_do_not_change_a_bit():
-    """With two and a half tiles, as large as they are in use."""
-    p = 2 * TILE + 100
+    """With several tiles, as large as they are in use."""
+    p = 4 * TILE + 100
     A, B = spd(p), np.random.default_rng(0).normal(size=(p, 7)).astype(np.float32)
     found = []
     for threads in (1, 2, 3):
         with ThreadsExecutor(threads) as executor:
             run = executor.host_map
             W = inverse_factor(A.copy(), np.dtype(np.float32), run)
-            found.append(
-                (W, gram_matmul(W, B, run, lower=True), times_lower(B.T, W, run), gram(B, run), matmul(A, B, run))
-            )
+            factors = cholesky(A.copy(), run), tiled_cholesky(A.copy(), run), W
+            products = gram_matmul(W, B, run, lower=True), times_lower(B.T, W, run), gram(B, run), matmul(A, B, run)
+            found.append(factors + products)
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
             np.testing.assert_array_equal(a, b)
