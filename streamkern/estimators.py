@@ -458,10 +458,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
-            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds;
-            ``report_["kernel"]`` has its result. Fewer than 400 rows are left out one at a time, without a metric;
-            with fewer than 40 the bandwidth is the root mean square distance of two rows. To search bandwidths with
-            scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds
+            (half a minute on slow cores where every row is a center); ``report_["kernel"]`` has its result. Fewer than
+            400 rows are left out one at a time, without a metric; with fewer than 40 the bandwidth is the root mean
+            square distance of two rows. To search bandwidths with scikit-learn, use the grid
+            ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: each of up to 10,000 rows where ``Direct`` factors their matrix,
             which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cached_property
+from contextlib import nullcontext, suppress
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,39 @@ def _kept() -> bool:
 
 
 OPTIONS = {"cache": _kept(), "nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
+_NOTE = "streamkern.sources"
+"""File beside cached code that says of which sources it is."""
+
+
+@cache
+def _sources() -> str:
+    """Names, times and sizes of the files that loops are compiled from.
+
+    Numba compiles again where the file of a function changed, but not where that of a function it calls did.
+    """
+    stats = [(path.name, path.stat()) for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return "\n".join(f"{name} {found.st_mtime_ns} {found.st_size}" for name, found in stats)
+
+
+def _is_current(folder: Path) -> bool:
+    """Return True if the code that is cached in a folder was compiled from these files."""
+    try:
+        return (folder / _NOTE).read_text() == _sources()
+    except OSError:
+        return False
+
+
+def _forget_older(folder: Path) -> None:
+    """Delete the indexes of code that was compiled from other files."""
+    if _is_current(folder):
+        return
+    with suppress(OSError):  # where nothing can be written
+        for index in folder.glob("*.nbi"):
+            index.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _NOTE).write_text(_sources())
 
 
 class Loop:
@@ -67,7 +100,8 @@ class Loop:
         written = Path(self._function.__code__.co_filename).stat().st_mtime
         # An index begins with the version of Numba that wrote it.
         indexes = Path(folder).glob(f"*.{self._function.__name__}-*.nbi")
-        return any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
+        found = any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
+        return found and _is_current(Path(folder))
 
     def _compile(self) -> Callable[..., Any]:
         dispatcher = numba.njit(**OPTIONS)(self._function)
@@ -77,6 +111,8 @@ class Loop:
         # Compiling leaves garbage; reading cached code does not.
         pause = paused_collector() if self.is_compiled() else nullcontext()
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
+            if folder:
+                _forget_older(Path(folder))
             for signature in self._signatures:
                 dispatcher.compile(signature)
         dispatcher.disable_compile()

@@ -41,8 +41,9 @@ class Pipeline:
         train: training rows with a target.
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
-            error on held-out rows of a subsample, within half of the time of the fit; if that is too little, with
-            the root mean square distance of two rows as bandwidth. The plan lists the trials.
+            error on held-out rows of a subsample, within half of the time of the fit, or three seconds (half a minute
+            on slow cores where every row is a center); if that is too little, with the root mean square distance of
+            two rows as bandwidth. The plan lists the trials.
         centers: source of the centers; None for the default number of them (each of up to 10,000 rows where ``Direct``
             or ``"auto"`` factors their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an
             eighth, up to 8,000; fewer for many wide rows), and for features without centers.

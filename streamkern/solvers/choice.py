@@ -2,13 +2,15 @@
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
-fitted to all rows of the subsample, where the best learns its metric further. A metric has to be better than none by
+fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
+to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
+to be better than none by
 ``ENOUGH`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``. Bandwidths about
 that of the best are compared last, at finer steps of the ridge.
 
-The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
-counted on arrays of shapes at fixed prices, never in seconds: the choice is the same on any machine, on threads and
-workers.
+The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
+a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
+the choice is the same on any machine, on threads and workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
@@ -78,6 +80,9 @@ MOST_WORK = 120 * SECOND
 
 LEAST_WORK = 3 * SECOND
 """Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
+
+LEAST_EVERY_ROW = 32 * SECOND
+"""The same where every row is a center: half a minute on two slow cores, a few seconds on cores with wide vectors."""
 
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
@@ -170,7 +175,13 @@ class Search:
     @property
     def few(self) -> tuple[int, int]:
         """Rows that the first models are fitted to, and their centers."""
-        return self.rows // FEW, self.centers // FEW
+        rows = self.rows // FEW
+        return rows, min(self.centers, rows) // FEW
+
+    @property
+    def every_row(self) -> bool:
+        """True if models of the last part have every row that they are fitted to as a center."""
+        return self.centers >= _fitted(self.rows)
 
     @property
     def by_one(self) -> bool:
@@ -200,14 +211,13 @@ class Search:
             return float(self.fits) * fitted + gradients
         full, total = "full" in self.kinds, Operations()
         metrics = _ROUNDS * len(self.kinds)
-        held = round(HELD_OUT * self.rows)
-        last = (self.rows - held, self.centers)
+        fitted_to = _fitted(self.rows)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._some, metrics, self.norms),
-            (last, _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
+            ((fitted_to, self.centers), _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
         ):
-            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
+            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, True)
             for norm in norms:
                 found = float(fits) * fitted + float(outer) * gradients
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
@@ -222,15 +232,19 @@ class Search:
             together: models that are fitted at a time, where two stages of a set-up are.
         """
         found = self.agop.bill(size, rows)
-        one = replace(size, slots=1)
+        one, sample = replace(size, slots=1), sampled_bytes(self.rows, size)
         if self.by_one:
-            held = fit_work(self.rows, size)[2] + sampled_bytes(self.rows, size)
-            found = found._replace(memory=held, rows=float(self.rows * (1 + self.fits)))
-            further = fit_work(self.rows, one)[2]
-        else:
-            further = round_work(self.rows, self.centers, "full" in self.kinds, one)[2]
-        memory = found.memory + ((together - 1) * further if size.overlapping else 0)
+            found = found._replace(memory=sample + self._peak(size), rows=float(self.rows * (1 + self.fits)))
+        elif self.every_row:
+            found = found._replace(memory=max(found.memory, sample + self._peak(size)))
+        memory = found.memory + ((together - 1) * self._peak(one) if size.overlapping else 0)
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+
+    def _peak(self, size: Any) -> int:
+        """Bytes of a model of the last part while it is fitted."""
+        if self.by_one:
+            return fit_work(self.rows, size)[2]
+        return round_work(_fitted(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -242,9 +256,10 @@ class Search:
                 f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
+        centers = "every other row as a center" if self.every_row else f"{self.centers:,} centers"
         return (
             f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
-            f"by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers{linear}"
+            f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
 
@@ -421,20 +436,24 @@ def search_for(
         budget: bytes the process may hold.
         seed: of the subsample.
         share: work of the search at nominal prices, at most, as a part of that of the fit (of ``Logistic``, of that of
-            ``Direct``), or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``.
+            ``Direct``), or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``, or
+            ``LEAST_EVERY_ROW``.
     """
     d = bill.size.d
     size = replace(bill.size, slots=THREADS, overlaps=True)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
+    every_row = share is None and size.every_row
     least, part = (LEAST_WORK, SHARE) if share is None else (LEAST_WORK / 10, share)
+    least = LEAST_EVERY_ROW if every_row else least  # its models take a factor each
     allowed = min(MOST_WORK, max(least, part * fit))
     few = ((rows, rows),) if LEAST <= rows < HELD_OUT_FROM else ()
+    sizes = [(sample, _fitted(sample)) for sample, _ in SIZES] if every_row else SIZES
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     linear, smaller = isinstance(bill.solver, Direct), not isinstance(bill.solver, Logistic)
     searches = [
         replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
-        for sample, p in (*SIZES, *few)
+        for sample, p in (*sizes, *few)
         if sample <= rows
     ]
 
@@ -445,6 +464,11 @@ def search_for(
 
     first = bisect_left(searches, True, key=fits)  # a smaller one takes less of both
     return searches[first] if first < len(searches) else None
+
+
+def _fitted(rows: int) -> int:
+    """Rows of a subsample that models of the last part are fitted to."""
+    return rows - round(HELD_OUT * rows)
 
 
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
@@ -480,7 +504,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     """
     if search.by_one:
         return _chosen_by_one(search, default, problem)
-    rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT), ridges=RIDGES)
+    rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT, search.every_row), ridges=RIDGES)
     few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
     first: list[list[Round]] = []
     for norm in search.norms:

@@ -113,7 +113,7 @@ class LeftOutRounds(Rounds):
             variance, None, RIDGES, span=_mean_distance(wide, mass),
         )  # fmt: skip
 
-    def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:
+    def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
         problem = self.problem_through(kind, number, M, factor)
         engine, c, ids = problem.engine.here(), self.encoding.outputs, problem.centers.ids
         assert ids is not None

@@ -4,15 +4,15 @@ With M = I: fit, take the average gradient outer product G = 1/n Σ_i Σ_l ∇f_
 again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin, Science 2024). G is one sum over blocks
 of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
 
-Rounds run on a sample of the rows in memory: each is a ridge regression over centers, at the best of the
-ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels, solvers,
-devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
-because a bandwidth is in the units of the rows.
+Rounds run on a sample of the rows in memory: each is a ridge regression over centers, some of the rows or every one, at
+the best of the ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels,
+solvers, devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it
+was, because a bandwidth is in the units of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -37,6 +37,7 @@ from streamkern.kernels.base import set_integer
 from streamkern.rng import uniform_rows
 from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem
+from streamkern.solvers.every_row import solve_every_row
 from streamkern.solvers.metered import MeteredProblem, Size
 from streamkern.solvers.path import PathError, RidgePath, path_scores
 from streamkern.solvers.row_errors import Errors
@@ -57,6 +58,9 @@ LEAST = 40
 
 WIDEST = 1000
 """Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
+
+SOLVED = 4
+"""Ridges of a model with every row as a center, about: see ``_best_of_every_row``."""
 
 _BLOCK_ROWS = 1024
 _DRAW, _SIGNS = 0x61676F70, 0x7369676E  # names of the draws of the sample and the signs
@@ -315,8 +319,13 @@ class Rounds:
     blocks: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem, held_out: float = HELD_OUT) -> Rounds:
-        """The sample is read here, once, and ``held_out`` of it is for comparisons."""
+    def of(
+        cls, agop: AGOP, kernel: Kernel, problem: Problem, held_out: float = HELD_OUT, every_row: bool = False
+    ) -> Rounds:
+        """The sample is read here, once, and ``held_out`` of it is for comparisons.
+
+        With ``every_row``, all other rows are centers.
+        """
         base, encoding, X, _ = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
         train, held = base.split(held_out, agop.seed)
@@ -330,6 +339,7 @@ class Rounds:
         wide = X.astype(np.float64)
         wide -= wide.mean(axis=0)
         full = "full" in agop.kinds(X.shape[1])
+        p = train.base_rows if every_row else p
         return cls(
             agop, kernel, train, held, problem, encoding, problem.dtype, p, np.square(wide).mean(axis=0),
             problem.engine.gram(wide.T.copy()) / rows if full else None,
@@ -369,7 +379,7 @@ class Rounds:
 
     def through(self, made: Round) -> Round:
         """A model through the metric of another."""
-        return self.fit(made.kind, made.number, made.M, made.factor)
+        return self.fit(made.kind, made.number, made.M, made.factor, made.ridge)
 
     def learned(self, first: Round, kind: str, rounds: int | None = None) -> list[Round]:
         """Rounds of one kind that follow another: while the error falls, and the first with which it does not."""
@@ -381,7 +391,7 @@ class Rounds:
             for block in self.blocks if kind == "diagonal" else ():
                 M[list(block)] = M[list(block)].mean()
             M = M / M.max()
-            made.append(self.fit(kind, number, M, self.factor(M)))
+            made.append(self.fit(kind, number, M, self.factor(M), current.ridge))
             if not made[-1].mse < current.mse:
                 break
             current = made[-1]
@@ -409,19 +419,28 @@ class Rounds:
         ratio = np.sqrt(before).sum() / np.sqrt(after).sum() if self.kernel.norm == 1 else before.sum() / after.sum()
         return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
 
-    def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:
-        """The round's model, at the best ridge."""
+    def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
+        """The round's model, at the best ridge.
+
+        Args:
+            kind: of the metric.
+            number: of the round.
+            M: the metric.
+            factor: of rows.
+            near: a ridge that is best for a similar model.
+        """
         problem = self.problem_through(kind, number, M, factor)
         held = Metric(kind, number, M, factor, M).applied(self.held)
-        weights = RidgePath.of(problem).solved(self.ridges)
-        mse, score = path_scores(problem, held, weights)
-        best = int(np.argmin(mse))
-        c = self.encoding.outputs
-        kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
-        return Round(
-            kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best],
-            self.held.base_rows,
-        )  # fmt: skip
+        if self.p >= self.train.base_rows:
+            weights, mse, score, ridge = _best_of_every_row(problem, held, self.ridges, near)
+        else:
+            path = RidgePath.of(problem).solved(self.ridges)
+            errors, scores = path_scores(problem, held, path)
+            best, c = int(np.argmin(errors)), self.encoding.outputs
+            weights, ridge = path[:, best * c : (best + 1) * c], self.ridges[best]
+            mse, score = float(errors[best]), float(scores[best])
+        kept = np.ascontiguousarray(weights, dtype=self.dtype)
+        return Round(kind, number, M, factor, problem, kept, mse, score, ridge, self.held.base_rows)
 
     def errors(self, made: Round) -> Errors:
         """Squared errors of a round's model on the held-out rows."""
@@ -458,6 +477,35 @@ class Rounds:
             G = factor @ G @ factor
             return G if full else np.diag(G).copy()
         return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
+
+
+def _best_of_every_row(
+    problem: Problem, held: Dataset, ridges: Sequence[float], near: float | None
+) -> tuple[Array, float, float, float]:
+    """Weights with every row as a center at the best ridge, their squared error and score on held-out rows, and it.
+
+    Each ridge takes a factor. So the search begins near a given one, and goes on while the error falls.
+    """
+    ladder, ids = sorted(ridges), problem.centers.ids
+    assert ids is not None
+    rows, basis = problem.full_rows(ids), problem.expansion()
+
+    def at(i: int) -> tuple[Array, float, float, float]:
+        weights, _, _ = solve_every_row(problem, basis, ladder[i], rows)
+        mse, score = path_scores(problem, held, weights)
+        return weights, float(mse[0]), float(score[0]), ladder[i]
+
+    begin = len(ladder) // 2 if near is None else int(np.argmin(np.abs(np.log(ladder) - np.log(near))))
+    best = first = at(begin)
+    for places in (range(begin - 1, -1, -1), range(begin + 1, len(ladder))):
+        if best is not first:  # a smaller ridge is better
+            break
+        for i in places:
+            further = at(i)
+            if not further[1] < best[1]:
+                break
+            best = further
+    return best
 
 
 def require_metric(recipe: Any) -> None:
@@ -517,7 +565,13 @@ class Billed(Protocol):
 
 @lru_cache(maxsize=256)  # a fit needs the same ones again and again
 def round_work(
-    sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES, compared: int | None = None
+    sample: int,
+    p: int,
+    full: bool,
+    size: Size,
+    ridges: tuple[float, ...] = RIDGES,
+    compared: int | None = None,
+    likely: bool = False,
 ) -> tuple[Operations, Operations, int]:
     """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
@@ -528,19 +582,25 @@ def round_work(
         size: of the problem; n and p are not looked at.
         ridges: of the round.
         compared: rows that errors are taken on; ``HELD_OUT`` of the sample by default.
+        likely: whether a factor is taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
     """
-    size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
+    size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None, leave_out=0, every_row=p >= sample)
     meter = Meter()
-    engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping)
-    problem = MeteredProblem.of(size, engine, UncountedSums())
-    weights = RidgePath.of(problem).solved(ridges)
+    engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping, likely=likely)
+    problem: Any = MeteredProblem.of(size, engine, UncountedSums())
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
     error = replace(size, n=max(1, round(HELD_OUT * sample) if compared is None else compared))
     problem_of_error = MeteredProblem.of(error, engine, UncountedSums())
+    if size.every_row:
+        weights = solve_every_row(problem, problem.expansion(), 1.0)[0]
+    else:
+        weights = RidgePath.of(problem).solved(ridges)
     problem_of_error.sweep(held, weights.astype(size.dtype))
     del weights
     fitted, _ = meter.taken()
+    if size.every_row:
+        fitted = float(SOLVED) * fitted
     problem.sweep(GradientOuter(problem.expansion(), c, full, 0), kept)
     gradients, _ = meter.taken()
     return fitted, gradients, meter.peak

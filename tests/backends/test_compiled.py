@@ -65,6 +65,26 @@ def test_a_process_does_not_take_what_another_release_of_numba_left_for_what_one
     assert [process.wait(120) for process in (slow, beside)] == [0, 0]
 
 
+def test_code_of_older_sources_of_the_functions_it_calls_is_not_used(tmp_path: Path):
+    """Numba looks only at the file of a function itself."""
+    module, called = tmp_path / "loops_of_a_user.py", tmp_path / "called.py"
+    module.write_text(
+        MODULE.replace("@numba.njit(**OPTIONS)\ndef inner(x):\n    return x + 1\n", "from called import inner\n")
+    )
+    code = "import numba, loops_of_a_user, streamkern.backends.compiled as c\n"
+    code += "c._sources = lambda: {!r}\nprint(loops_of_a_user.outer(1.5))"
+    found = []
+    for version, added in (("first", 1), ("second", 2), ("second", 2)):
+        called.write_text(f"import numba\n@numba.njit\ndef inner(x):\n    return x + {added}\n")
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(version)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(float(done.stdout))
+    assert found == [5.0, 7.0, 7.0]
+    assert (tmp_path / "__pycache__" / "streamkern.sources").read_text() == "second"
+
+
 def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: Path):
     module = tmp_path / "loops_of_a_user.py"
     module.write_text(NOWHERE + MODULE)

@@ -16,6 +16,7 @@ from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver, resolved
 from streamkern.solvers.choice import (
+    LEAST_EVERY_ROW,
     LEAST_WORK,
     MOST_WORK,
     PASS_WORK,
@@ -155,6 +156,10 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     large, small = (search_for(bill, size.n, size.d, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
+    every = Bill(sk.Direct(), Size(9_000, 9_000, 30, 1, memory=4 << 30, every_row=True))
+    large, small = (search_for(every, 9_000, 30, budget) for budget in (16 << 30, 400 << 20))
+    assert large is not None and small is not None  # noqa: PT018
+    assert small.rows < large.rows
     assert search_for(bill, 39, size.d, 16 << 30) is None
     assert "kernel" not in sk.KernelRegressor(memory="4GiB").fit(*rows(39)).report_
 
@@ -191,6 +196,27 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
         assert p == 2500 or isinstance(choose_solver(size, ridge=True).solver, sk.Direct)
     assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
+
+
+def test_a_search_has_every_row_as_a_center_where_its_fit_has():
+    size = Size(4_800, 4_800, 20, 1, memory=4 << 30, every_row=True)
+    bill = Bill(sk.Direct(), size)
+    every, some = (
+        search_for(each, 4_800, 20, 8 << 30)
+        for each in (bill, Bill(sk.Direct(), replace(size, p=2_000, every_row=False)))
+    )
+    leaf = search_for(bill, 4_800, 20, 8 << 30, share=1.0)
+    assert (every.rows, every.centers, every.few) == (4_400, 2_933, (1_466, 488))
+    assert (some.centers, leaf.centers) == (500, 500)  # each leaf would take as long
+    work = every.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(20))
+    assert some.work(size).priced(nominal(20)) < work <= LEAST_EVERY_ROW
+    assert "models with every other row as a center" in every.text()
+    X, y = rows(4_800)
+    trials = sk.KernelRegressor(memory="4GiB").fit(X, y).report_["kernel"]["trials"]
+    last = [each for each in trials if each["rows"] > 2_000]
+    assert len(last) > 8
+    assert all(each["centers"] == each["rows"] for each in last)
+    assert all(each["centers"] < each["rows"] // 2 for each in trials if each not in last)
 
 
 def test_every_row_is_a_center_where_one_factor_solves_for_all():

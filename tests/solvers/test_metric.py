@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metered import Size
-from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric
+from streamkern.solvers.metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
 from tests.device import StrictDevice
 
 KERNEL = sk.Laplace("median")
@@ -201,6 +202,33 @@ def test_what_is_held_is_within_the_bill():
     finally:
         tracemalloc.stop()
     assert peak <= agop.bill(Size(4000, 500, 10, 1, slots=2), 4000).memory
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridge(weighted: bool):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    X[:20] = X[20:40]
+    y = np.sin(X[:, :1]) + rng.normal(size=(300, 1))
+    data = from_arrays(X, y, sample_weight=rng.uniform(0.2, 2.0, 300) if weighted else None)
+    kernel, nothing = sk.Laplace(3.0), sk.CenterSet(np.empty((0, 4)), None)
+    ladder = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+    with ThreadsExecutor(1) as executor:
+        problem = Problem(data, Continuous(np.zeros(1), flat=False), kernel, nothing, executor, X.dtype)
+        rounds = replace(Rounds.of(AGOP(rows=300), kernel, problem, 1 / 3, every_row=True), ridges=ladder)
+        found = [rounds.fit("none", 0, np.ones(4), np.ones(4), near) for near in (None, 1e-6, 1.0)]
+        each = [replace(rounds, ridges=(ridge,)).plain() for ridge in ladder]
+        fit, held = (
+            problem.full_rows(np.sort(part.draw(part.base_rows)), part) for part in (rounds.train, rounds.held)
+        )
+    own = np.ones(len(fit[0])) if fit[2] is None else fit[2]
+    for made in each:
+        ridge = made.ridge * len(own) * np.diag(1 / own)
+        exact = np.linalg.solve(kernel(fit[0], fit[0]) + ridge, fit[1])
+        assert made.mse == pytest.approx(np.square(kernel(held[0], fit[0]) @ exact - held[1]).mean(), rel=1e-7)
+    best = min(each, key=lambda made: made.mse)
+    assert 1e-6 < best.ridge < 1.0
+    assert [(made.ridge, made.mse) for made in found] == [(best.ridge, best.mse)] * 3
 
 
 def test_levels_of_a_category_are_weighed_alike():
