@@ -26,7 +26,7 @@ from streamkern.types import Array
 TILE = 128
 """Columns that are updated together, while rows of the earlier columns stay in the second-level cache."""
 
-STEP = 32
+STEP = 16
 """Columns that are factored together."""
 
 _TASK = 4 * TILE
@@ -83,13 +83,15 @@ def _own(A: Any, U: Any) -> bool:
     return True
 
 
-def _solver(size: int) -> Any:
-    """Return an intrinsic that solves X U = A in place, for as many rows as a vector has numbers of ``size`` bytes.
+@intrinsic
+def _solve(typingctx: Any, A: Any, row: Any, U: Any, like: Any) -> Any:
+    """Solve X U = A in place, for as many rows as a vector has numbers.
 
-    Arguments are the address of A, the distance of its rows in numbers, and the address of U (STEP, STEP), upper
-    triangular, with the inverses of its diagonal on the diagonal. Rows are transposed in registers, so that a vector
-    has a column, and each column that is solved is taken from all later ones.
+    Arguments are the address of A, the distance of its rows in numbers, the address of U (STEP, STEP), upper
+    triangular, with the inverses of its diagonal on the diagonal, and a number of their dtype. Rows are transposed in
+    registers, so that a vector has a column, and each column that is solved is taken from all later ones.
     """
+    size = like.bitwidth // 8
     number: Any = ir.FloatType() if size == 4 else ir.DoubleType()
     count = CACHE_LINE // size
     vector, place = ir.VectorType(number, count), ir.IntType(32)
@@ -109,7 +111,7 @@ def _solver(size: int) -> Any:
         return found
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        A, row, U = args
+        A, row, U, _ = args
         fma = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{count}f{8 * size}"
         )
@@ -138,98 +140,76 @@ def _solver(size: int) -> Any:
                 builder.store(X[block * count + i], of_row(i, block), align=size)
         return context.get_dummy_value()
 
-    @intrinsic
-    def solver(typingctx: Any, A: Any, row: Any, U: Any) -> Any:
-        return types.void(*[types.int64] * 3), generate
-
-    return solver
-
-
-_solve, _solve64 = _solver(4), _solver(8)
+    return types.void(types.int64, types.int64, types.int64, like), generate
 
 
 @numba.njit(**OPTIONS)
 def _divide(A: Any, U: Any) -> None:
     """Solve X U = A in place, for at most ``STEP`` columns; U has the inverses of its diagonal on the diagonal.
 
-    Multiplying by an inverse would be faster, but round by as much more as the block's condition: nearly singular
+    Multiplying by an inverse would be slower, and round by as much more as the block's condition: nearly singular
     matrices would have no factor.
     """
     n, m = A.shape
-    size = A.itemsize
-    count = CACHE_LINE // size
-    whole = n - n % count if m == STEP else 0
-    row = A.strides[0] // size
-    for r in range(0, whole, count):
-        if size == 4:
-            _solve(A.ctypes.data + r * row * size, row, U.ctypes.data)
-        else:
-            _solve64(A.ctypes.data + r * row * size, row, U.ctypes.data)
-    if whole < n:
-        edge = np.zeros((count, STEP), A.dtype)
-        for r in range(whole, n, count):
-            here = min(count, n - r)
+    count, size, row = CACHE_LINE // A.itemsize, A.itemsize, A.strides[0] // A.itemsize
+    edge = np.zeros((count, STEP), A.dtype)
+    for r in range(0, n, count):
+        here = min(count, n - r)
+        whole = here == count and m == STEP
+        if not whole:
             edge[:here, :m] = A[r : r + here]
-            if size == 4:
-                _solve(edge.ctypes.data, STEP, U.ctypes.data)
-            else:
-                _solve64(edge.ctypes.data, STEP, U.ctypes.data)
+        place, step = (A.ctypes.data + r * row * size, row) if whole else (edge.ctypes.data, STEP)
+        _solve(place, step, U.ctypes.data, U[0, 0])
+        if not whole:
             A[r : r + here] = edge[:here, :m]
 
 
-def _packed(dtype: Any, dimensions: int) -> Any:
-    return types.Array(dtype, dimensions, "C")
+def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers: Any) -> Any:
+    """Compute ``TILE`` columns from k on, of rows from ``begin`` to ``end``, given all columns before.
 
-
-@loop(
-    lambda dtype: types.boolean(rows(dtype), types.int64, _packed(dtype, 3), _packed(dtype, 4), _packed(dtype, 3)),
-    types.float32,
-    types.float64,
-)
-def _factored(A: Any, k: Any, left: Any, before: Any, uppers: Any) -> Any:
-    """Factor the block of columns from k on in its own rows, given all columns before; False if it has no factor.
+    From row k on, the block's own rows are factored first; rows further below are computed with what that leaves.
 
     Args:
         A: the matrix, shape (n, n).
         k: first column.
+        begin: first row, k or a row below the block.
+        end: row after the last.
         left: the block's rows before k, negative and packed.
-        before: to be written: of each step, the block's columns before it, negative and packed.
-        uppers: to be written: of each step, its factor, transposed.
+        before: of each step, the block's columns before it, negative and packed; written if ``begin`` is k.
+        uppers: of each step, its factor, transposed; written if ``begin`` is k.
+
+    Returns:
+        False if a pivot is not positive.
     """
-    stop = min(k + TILE, A.shape[0])
-    width = left.shape[2]
-    for c in range(k, stop, width):
-        if k:  # no rows above the diagonal's panel
-            _add(A[c:stop, :k], left, (c - k) // width, A[c:stop, c : min(c + width, stop)], True)
-    for s in range(k, stop, STEP):
-        t, step, depth = min(s + STEP, stop), (s - k) // STEP, s - k
-        if depth:
-            _pack_negative(A[s:t, k:s], before[step, :, :depth])
-            _add(A[s:stop, k:s], np.ascontiguousarray(before[step, :, :depth]), 0, A[s:stop, s:t], True)
-        if not _own(A[s:t, s:t], uppers[step]):
-            return False
-        _divide(A[t:stop, s:t], uppers[step])
+    stop, width = min(k + TILE, A.shape[0]), left.shape[2]
+    for r in range(begin, end, TILE):
+        last = min(r + TILE, end)
+        for c in range(k, stop, width):
+            top = c if r == k else r  # no rows above the diagonal's panel
+            if k:
+                _add(A[top:last, :k], left, (c - k) // width, A[top:last, c : min(c + width, stop)], True)
+        for s in range(k, stop, STEP):
+            t, step, depth = min(s + STEP, stop), (s - k) // STEP, s - k
+            top = s if r == k else r
+            if depth:
+                if r == k:
+                    _pack_negative(A[s:t, k:s], before[step, :, :depth])
+                _add(A[top:last, k:s], np.ascontiguousarray(before[step, :, :depth]), 0, A[top:last, s:t], True)
+            if r == k:
+                if not _own(A[s:t, s:t], uppers[step]):
+                    return False
+                top = t
+            _divide(A[top:last, s:t], uppers[step])
     return True
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype), types.int64, types.int64, _packed(dtype, 3), _packed(dtype, 4), _packed(dtype, 3)
-    ),
-    types.float32,
-    types.float64,
-)
-def _below(A: Any, k: Any, stop: Any, left: Any, before: Any, uppers: Any) -> None:
-    """Compute columns k to ``stop`` of rows A below their block; other arguments as ``_factored`` leaves them."""
-    for r in range(0, A.shape[0], TILE):
-        own = A[r : min(r + TILE, A.shape[0])]
-        if k:
-            _add(own[:, :k], left, 0, own[:, k:stop], True)
-        for s in range(k, stop, STEP):
-            t, step, depth = min(s + STEP, stop), (s - k) // STEP, s - k
-            if depth:
-                _add(own[:, k:s], np.ascontiguousarray(before[step, :, :depth]), 0, own[:, s:t], True)
-            _divide(own[:, s:t], uppers[step])
+def _signature(dtype: Any) -> Any:
+    packed = [types.Array(dtype, dimensions, "C") for dimensions in (3, 4, 3)]
+    return types.boolean(rows(dtype), types.int64, types.int64, types.int64, *packed)
+
+
+# Most processes need one of them.
+_blocks = {np.dtype(dtype.name): loop(_signature, dtype)(_block) for dtype in (types.float32, types.float64)}
 
 
 def is_factored_here(A: Array) -> bool:
@@ -247,13 +227,13 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
     Returns:
         False if a pivot is not positive; the content of A is then undefined.
     """
-    n, width = len(A), WIDTH * 4 // A.itemsize
+    n, width, compute = len(A), WIDTH * 4 // A.itemsize, _blocks[A.dtype]
 
     def block(k: int) -> tuple[Array, Array, Array] | None:
         left = packed_by(-A[k : k + TILE, :k], width)
         before = aligned((TILE // STEP, STEP // _WIDTH, TILE, _WIDTH), A.dtype)
         uppers = np.empty((TILE // STEP, STEP, STEP), A.dtype)
-        return (left, before, uppers) if _factored(A, k, left, before, uppers) else None
+        return (left, before, uppers) if compute(A, k, k, min(k + TILE, n), left, before, uppers) else None
 
     found = block(0)
     for k in range(TILE, n + TILE, TILE):
@@ -261,7 +241,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
             return False
 
         def below(part: slice, k: int = k, found: Any = found) -> Any:
-            _below(A[part], k - TILE, k, *found)
+            compute(A, k - TILE, part.start, part.stop, *found)
             return block(k) if part.start == k else None
 
         cuts = [slice(k, min(k + TILE, n))] if k < n else []
