@@ -23,6 +23,7 @@ import streamkern as sk
 from streamkern.backends.product import Factor
 from streamkern.engine.dense import cholesky, tiled_cholesky
 from streamkern.engine.parallel import default_threads
+from streamkern.execute.threads import ThreadsExecutor
 from tests.benchmarks.workers import watched
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     title = f"{given.threads} threads; milliseconds at best, and ratios as medians of rounds"
-    with sk.ThreadsExecutor(given.threads) as executor, watched(title):
+    with ThreadsExecutor(given.threads) as executor, watched(title):
         run = executor.host_map
         for n in given.rows:
             X = np.random.default_rng(n).normal(size=(n, 10))
