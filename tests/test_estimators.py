@@ -419,7 +419,7 @@ def test_decimals_are_targets_and_weights(tmp_path: Path) -> None:
         sk.open_dataset(tmp_path / "a.parquet", target="price", weight="w"),
         sk.open_dataset(tmp_path / "a.zarr", target="price"),
     ):
-        np.testing.assert_allclose(model.fit(source).predict(features), expected, atol=3.0)
+        np.testing.assert_allclose(model.fit(source).predict(features), expected, atol=0.5)
     none = table.set_column(1, "price", pa.array([None, *prices[1:]]))
     pq.write_table(none, tmp_path / "b.parquet")
     with pytest.raises(sk.DataError, match="null"):

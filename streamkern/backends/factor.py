@@ -2,9 +2,9 @@
 
 LAPACK's factors of the tiles on the diagonal and their inverses, one after another, take as long as the products of
 all threads. Here blocks of ``TILE`` columns are updated by all columns before them, and then factored in steps of
-``STEP`` columns, whose factor stays in the first-level cache. The task that computes the first rows below a
-block goes on to factor the next block, while other threads compute the other rows. No step waits for Python's lock;
-bits depend on the matrix alone.
+``STEP`` columns, whose factor stays in the first-level cache. The task that computes the first rows below a block goes
+on to factor the next block, while other threads compute the other rows. No step waits for Python's lock; bits depend on
+the matrix alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned
 from streamkern.backends.compiled import OPTIONS, loop, rows
-from streamkern.backends.product import VECTORS, WIDTH, inner_loop, packed_by
+from streamkern.backends.product import VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
 TILE = 128
@@ -174,14 +174,16 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
         k: first column.
         begin: first row, k or a row below the block.
         end: row after the last.
-        left: the block's rows before k, negative and packed.
-        before: of each step, the block's columns before it, negative and packed; written if ``begin`` is k.
-        uppers: of each step, its factor, transposed; written if ``begin`` is k.
+        left: the block's rows before k, negative and packed; written if ``begin`` is k.
+        before: of each step, the block's columns before it, likewise.
+        uppers: of each step, its factor, transposed, likewise.
 
     Returns:
         False if a pivot is not positive.
     """
     stop, width = min(k + TILE, A.shape[0]), left.shape[2]
+    if begin == k:
+        _pack_negative(A[k:stop, :k], left)
     for r in range(begin, end, TILE):
         last = min(r + TILE, end)
         for c in range(k, stop, width):
@@ -230,10 +232,11 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
     n, width, compute = len(A), WIDTH * 4 // A.itemsize, _blocks[A.dtype]
 
     def block(k: int) -> tuple[Array, Array, Array] | None:
-        left = packed_by(-A[k : k + TILE, :k], width)
-        before = aligned((TILE // STEP, STEP // _WIDTH, TILE, _WIDTH), A.dtype)
-        uppers = np.empty((TILE // STEP, STEP, STEP), A.dtype)
-        return (left, before, uppers) if compute(A, k, k, min(k + TILE, n), left, before, uppers) else None
+        stop, steps = min(k + TILE, n), TILE // STEP
+        left = aligned((-(-(stop - k) // width), k, width), A.dtype)
+        before = aligned((steps, STEP // _WIDTH, TILE, _WIDTH), A.dtype)
+        uppers = np.empty((steps, STEP, STEP), A.dtype)
+        return (left, before, uppers) if compute(A, k, k, stop, left, before, uppers) else None
 
     found = block(0)
     for k in range(TILE, n + TILE, TILE):

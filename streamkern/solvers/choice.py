@@ -217,7 +217,7 @@ class Search:
             (self.few, self._some, metrics, self.norms),
             ((fitted_to, self.centers), _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
         ):
-            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, True)
+            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, likely=True)
             for norm in norms:
                 found = float(fits) * fitted + float(outer) * gradients
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
@@ -444,9 +444,8 @@ def search_for(
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
     every_row = share is None and size.every_row
-    least, part = (LEAST_WORK, SHARE) if share is None else (LEAST_WORK / 10, share)
-    least = LEAST_EVERY_ROW if every_row else least  # its models take a factor each
-    allowed = min(MOST_WORK, max(least, part * fit))
+    least = LEAST_EVERY_ROW if every_row else LEAST_WORK if share is None else LEAST_WORK / 10
+    allowed = min(MOST_WORK, max(least, (SHARE if share is None else share) * fit))
     few = ((rows, rows),) if LEAST <= rows < HELD_OUT_FROM else ()
     sizes = [(sample, _fitted(sample)) for sample, _ in SIZES] if every_row else SIZES
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.

@@ -20,6 +20,7 @@ import numpy as np
 from streamkern.data.stream import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
+from streamkern.engine.numpy import not_positive
 from streamkern.engine.triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
@@ -33,6 +34,11 @@ from streamkern.types import Array, IntArray
 
 _CLOSE = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-4}
 """Relative residual above which the solution is refined: in float32 products with weights have errors of that size."""
+
+_PIVOT = 128
+"""Units of rounding of its diagonal element that a pivot in float32 has, at least: a factor errs by about a dozen
+(``tests/benchmarks/factor.py``). Where rows are so near to others, the rest of a pivot is rounding, which weights and
+outputs of rows left out amplify, and which no residual tells."""
 
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
@@ -170,8 +176,13 @@ def _factor(
     if root is not None:
         for rows in cuts(n):
             A[rows, : rows.stop] *= (root[rows] * root[: rows.stop].T).astype(dtype)
-    A[np.diag_indices(n)] += shift
-    return engine.cholesky(A), times
+    diagonal = np.diag_indices(n)
+    A[diagonal] += shift
+    least = _PIVOT * np.finfo(dtype).eps * A[diagonal]
+    L = engine.cholesky(A)
+    if dtype != np.float64 and not engine.decide(np.all(np.square(L[diagonal]) > least), bound=True):
+        raise not_positive()
+    return L, times
 
 
 def _solved(

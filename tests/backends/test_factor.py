@@ -52,9 +52,23 @@ def test_rows_may_be_those_of_a_larger_matrix() -> None:
     assert (whole[:, 200:] == 7).all()
 
 
+@pytest.mark.parametrize("n", [100, 500, 1000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_smooth_kernel_has_a_factor_with_no_more_on_its_diagonal_than_rounding(dtype: type, n: int) -> None:
+    """As with LAPACK. Multiplying by inverses of blocks took a diagonal tens to a thousand times as large."""
+    X = np.random.default_rng(n).normal(size=(n, 2))
+    A = np.exp(-np.square(X[:, None] - X[None]).sum(axis=2) / 8).astype(dtype)
+    A[np.diag_indices(n)] += n * np.finfo(dtype).eps
+    L = A.copy()
+    assert cholesky_factor(L, one_by_one)
+    wide = L.astype(np.float64)
+    np.testing.assert_allclose(wide @ wide.T, A, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("at", [0, STEP, TILE, 299])
-def test_a_pivot_that_is_not_positive_is_told(at: int) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pivot_that_is_not_positive_is_told(dtype: type, at: int) -> None:
     for value in (-1.0, np.nan):
-        A = positive(300).astype(np.float32)
+        A = positive(300).astype(dtype)
         A[at, at] = value
         assert not cholesky_factor(A, one_by_one)

@@ -132,6 +132,26 @@ def test_a_factor_in_float32_gives_the_same_predictions():
         assert np.abs(narrow - wide).max() < 2e-3 * np.abs(wide).max()
 
 
+def test_rows_that_are_near_are_not_told_apart_by_rounding():
+    """Pivots of a few units of rounding: factored in float32 the weights were two hundred times too large."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(200, 1)), rng.integers(1, 5, 200) / 4
+    y, found = np.trunc(1000 * x) / 4, []
+    with ThreadsExecutor(1) as executor:
+        for dtype in (np.float32, np.float64):
+            data = sk.from_arrays(x.astype(dtype), y, sample_weight=w)
+            centers = Uniform(200, 0).choose(data, executor, np.dtype(dtype))
+            problem = Problem(
+                data, Continuous(np.zeros(1), flat=False), sk.Laplace(10.75), centers, executor, np.dtype(dtype),
+                leave_out=ROWS, mean_weight=float(w.mean()), every_row=True,
+            )  # fmt: skip
+            found.append(every_row.solve_every_row(problem, problem.expansion(), 1e-9))
+    (weights, left_out, facts), (exact, exactly_left_out, _) = found
+    assert facts["factor"] == "float64"
+    assert np.abs(weights).max() < 2 * np.abs(exact).max()
+    assert np.abs(left_out.outputs - exactly_left_out.outputs).max() < 1e-3 * np.abs(y).max()
+
+
 def test_what_has_no_factor_in_float32_has_one_in_float64():
     with ThreadsExecutor() as executor:
         problem = _problem(executor, dtype=np.float32, n=400, kernel=sk.Gaussian(6.0))
