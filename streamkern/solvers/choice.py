@@ -256,7 +256,7 @@ class Search:
                 f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
-        centers = "every other row as a center" if self.every_row else f"{self.centers:,} centers"
+        centers = "every row that is not held out as a center" if self.every_row else f"{self.centers:,} centers"
         return (
             f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
