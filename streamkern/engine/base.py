@@ -241,8 +241,8 @@ class Engine(Protocol):
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
         """Return k(X, Z), shape (n, p), by tiles in the processes that compute blocks."""
 
-    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        """Return k(Z_s, Z_s) of the first s centers in float64, symmetric to the bit, with an exact diagonal."""
+    def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
+        """Return k(Z_s, Z_s) of the first s centers, symmetric to the bit, with an exact diagonal."""
 
     def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
         """Yield tiles of rows of ``kernel_matrix``, each up to its last row's column; values in ``dtype``."""
@@ -285,10 +285,12 @@ class Engine(Protocol):
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Return W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in host memory.
 
+        Factored in the centers' dtype on a host, and in float64 where rounding errors are of the size of the shift.
+
         Args:
             expansion: kernel and centers.
-            shift: added to the diagonal.
-            K: K(Z, Z) in float64 if known; it is overwritten.
+            shift: added to the diagonal, positive.
+            K: K(Z, Z) if known, in float64 or the centers' dtype; it is overwritten.
 
         Raises:
             NumericalError: K(Z, Z) + shift I is not positive definite.

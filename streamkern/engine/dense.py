@@ -28,8 +28,9 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float64, contiguous and owning its memory; it is overwritten.
-        dtype: dtype of the result.
+        A: symmetric positive definite, shape (p, p), float32 or float64, contiguous and owning its memory; it is
+            overwritten.
+        dtype: dtype of the result, not wider than A's.
         parallel: runs tiles.
         tile: rows of a tile.
 
@@ -38,6 +39,10 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     """
     cholesky(A, parallel, tile)
     _invert_lower(A, cuts(len(A), tile), parallel)
+    if A.dtype == dtype:
+        for i, row in enumerate(A):
+            row[i + 1 :] = 0
+        return A
     p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
     for i in range(p):
         row = A[i, : i + 1].astype(dtype)
@@ -156,7 +161,7 @@ def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
         done = [Factor(inverses[j].T)]
         for i in range(j + 1, len(tiles)):
             I = tiles[i]  # noqa: E741
-            total = np.zeros((I.stop - I.start, J.stop - J.start))
+            total = np.zeros((I.stop - I.start, J.stop - J.start), A.dtype)
             for k, right in enumerate(done, start=j):
                 right.product(A[I, tiles[k]], total, add=True)
             rights[i].product(-total.T, W[J, I])
@@ -209,7 +214,7 @@ def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
     def part(rows: slice) -> None:
         Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
 
-    parallel(part, cuts(len(W), tile))
+    parallel(part, cuts(len(W), tile)[::-1])  # the longest first: the last ones end together
     return out
 
 

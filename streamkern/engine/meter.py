@@ -221,10 +221,10 @@ class MeterEngine:
         """k(X, Z), as tiles that are joined."""
         return self.values(expansion, X)
 
-    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        """k(Z_s, Z_s) in float64."""
-        K = self._new((s, s))
-        for _ in self.kernel_rows(expansion, s):
+    def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
+        """k(Z_s, Z_s)."""
+        K = self._new((s, s), dtype)
+        for _ in self.kernel_rows(expansion, s, dtype):
             pass
         self.meter.count("numbers", s * s)
         return K
@@ -309,12 +309,16 @@ class MeterEngine:
         return W
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """The inverse factor, in the memory of K."""
-        A: Any = self.kernel_matrix(expansion, expansion.p) if K is None else K
-        p, dtype = len(A), expansion.dtype
-        self.meter.count("gemm64", 2.0 / 3.0 * float(p) ** 3)
-        with self.meter.scratch((self.slots + 2) * TILE * p * 8):
+        """The inverse factor, in the memory of K; at most in float64."""
+        dtype = expansion.dtype
+        A: Any = self.kernel_matrix(expansion, expansion.p, dtype) if K is None else K
+        p = len(A)
+        self.meter.count("gemm64" if A.dtype == np.float64 else "gemm", 2.0 / 3.0 * float(p) ** 3)
+        with self.meter.scratch((self.slots + 2) * TILE * p * A.dtype.itemsize):
             pass
+        if A.dtype != np.float64 and self.decide(False, bound=True, likely=False):
+            del A, K
+            return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, p))
         A.memory.resize(p * p * dtype.itemsize)
         W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
         return W

@@ -259,9 +259,9 @@ class NumpyEngine:
         tiles = cuts(len(X), ROW_TILE)
         return np.concatenate(list(self.imap(_block, [X[part] for part in tiles], (expansion,))))
 
-    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        K = np.empty((s, s))
-        for rows, below in self.kernel_rows(expansion, s):
+    def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
+        K = np.empty((s, s), dtype)
+        for rows, below in self.kernel_rows(expansion, s, dtype):
             K[rows, : rows.stop] = below
         return self.mirror(K)
 
@@ -321,9 +321,20 @@ class NumpyEngine:
         return W
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        A = self.kernel_matrix(expansion, expansion.p) if K is None else K
+        A = self.kernel_matrix(expansion, expansion.p, expansion.dtype) if K is None else K
+        narrow = A.dtype != np.float64
         A[np.diag_indices(len(A))] += shift
-        return self.inverse_factor(A, expansion.dtype)
+        try:
+            W = self.inverse_factor(A, expansion.dtype)
+        except NumericalError:
+            if not narrow:
+                raise
+        else:  # with K positive semidefinite no pivot, the square of 1/W_ii, is below the shift
+            if not narrow or 0.5 * shift * float(np.max(np.diagonal(W))) ** 2 <= 1.0:
+                return W
+            del W
+        del A, K
+        return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, expansion.p))
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
         """Return L⁻¹ of A = L Lᵀ in ``dtype``; A is overwritten."""

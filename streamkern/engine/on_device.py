@@ -135,8 +135,8 @@ class OnDevice:
 
     # ------------------------------------------------------------------------------ set-up
 
-    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        return self.host.kernel_matrix(expansion.at(expansion.Z, self.host), s)
+    def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
+        return self.host.kernel_matrix(expansion.at(expansion.Z, self.host), s, dtype)
 
     def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
         return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s, dtype)

@@ -41,6 +41,7 @@ from streamkern.solvers.projection import (
     ProjectedKernel,
     center_eigensystem,
     jittered,
+    largest_eigenvalue,
     measure_inexact,
     measure_unprojected,
     project_exactly,
@@ -212,10 +213,17 @@ class EigenPro(Parameters):
         if kind == "packed" and problem.shares_out:  # no worker is sent all centers
             engine = engine.here()
         nystrom = K = None
-        if kind == "exact" and q and s == p:
-            K = engine.kernel_matrix(expansion, p)  # which the eigensystem is of, too
-        parallel = K is None and kind == "exact" and q and engine.overlaps and self._room_for_two(p, problem.memory)
-        with engine.meanwhile((lambda: engine.kernel_matrix(expansion, p)) if parallel else None) as matrix:
+        roomy = kind == "exact" and 0 < q and s < p and engine.device is None and _room_for_two(p, problem.memory)
+        if roomy or (kind == "exact" and q and s == p):  # K(Z, Z), which the eigensystem is of, too
+            K = engine.kernel_matrix(expansion, p, expansion.dtype if roomy else np.float64)
+
+        def factor() -> ExactProjection:
+            assert K is not None
+            scale = largest_eigenvalue(K, s, engine)
+            return project_exactly(expansion, None, engine, K.copy() if engine.overlaps else K, scale)
+
+        # LAPACK decomposes K(Z_s, Z_s) on one thread; on the others K(Z, Z) is factored meanwhile.
+        with engine.meanwhile(factor if roomy else None) as factored:
             if q:
                 nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
         if nystrom is None and kind != "exact":
@@ -230,9 +238,9 @@ class EigenPro(Parameters):
         jitter = 0.0
         projected: ProjectedKernel | PackedKernel | None = None
         if kind == "exact":
-            exact = project_exactly(expansion, nystrom, engine, matrix() if K is None else K)
-            del K
-            projected, W, jitter = ProjectedKernel(expansion, exact, held), exact.W, exact.jitter
+            exact = (factored() if roomy else None) or project_exactly(expansion, nystrom, engine, K)
+            K = None
+            projected, W, jitter = ProjectedKernel(expansion, replace(exact, nystrom=nystrom), held), exact.W, exact.jitter
         elif kind == "packed" and nystrom is not None:
             packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
             projected, W, jitter = PackedKernel(expansion, packed, held), packed.W, packed.jitter
@@ -263,10 +271,6 @@ class EigenPro(Parameters):
             q //= 2
             nystrom = nystrom.truncated(q)
         return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
-
-    def _room_for_two(self, p: int, memory: int | None) -> bool:
-        """Return True if K(Z, Z) may be evaluated in parallel with the eigensystem: it takes a third of the memory."""
-        return self.sizes(p)[0] < p and (memory is None or 3 * exact_bytes(p) <= memory)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
         """The iteration on a prepared value."""
@@ -336,6 +340,11 @@ class Prepared:
 
 def _given_step(step: float, rows: int) -> float:
     return float(step)
+
+
+def _room_for_two(p: int, memory: int | None) -> bool:
+    """Return True if K(Z, Z) may be held while a copy is factored: together they take a third of the memory."""
+    return memory is None or 3 * exact_bytes(p) <= memory
 
 
 def exact_bytes(p: int) -> int:

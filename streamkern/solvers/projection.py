@@ -89,15 +89,20 @@ class ExactProjection:
 
 
 def project_exactly(
-    expansion: Expansion, nystrom: NystromPreconditioner | None, engine: Engine, K: Array | None = None
+    expansion: Expansion,
+    nystrom: NystromPreconditioner | None,
+    engine: Engine,
+    K: Array | None = None,
+    scale: float | None = None,
 ) -> ExactProjection:
-    """Factor K(Z, Z) + ε I, in float64. The jitter ε changes the speed and not the fixed point.
+    """Factor K(Z, Z) + ε I. The jitter ε changes the speed and not the fixed point.
 
     Args:
         expansion: kernel and centers.
         nystrom: the preconditioner, or None.
         engine: evaluates and factors K(Z, Z).
-        K: K(Z, Z) in float64 where it is known; it is used up.
+        K: K(Z, Z) where it is known, in float64 or the centers' dtype; it is used up.
+        scale: see ``factored``.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
@@ -106,7 +111,7 @@ def project_exactly(
     del K
     W, jitter = factored(
         expansion, nystrom, engine, expansion.dtype,
-        lambda shift: engine.kernel_factor(expansion, shift, known.pop() if known else None),
+        lambda shift: engine.kernel_factor(expansion, shift, known.pop() if known else None), scale,
     )  # fmt: skip
     return ExactProjection(W, nystrom, engine, jitter)
 
@@ -117,6 +122,7 @@ def factored(
     engine: Engine,
     dtype: np.dtype[Any],
     factor: Callable[[float], _W],
+    scale: float | None = None,
 ) -> tuple[_W, float]:
     """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype; and ε over σ_1.
 
@@ -126,13 +132,15 @@ def factored(
         engine: evaluates.
         dtype: of the arithmetic.
         factor: of ε.
+        scale: the largest eigenvalue of K(Z, Z), roughly, where it is known; else the preconditioner's or the trace.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
     p = expansion.p
-    scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
-    if nystrom is not None:
+    if scale is None and nystrom is None:
+        scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
+    elif scale is None:
         scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
     for more in _MORE_JITTER:
         try:
@@ -141,6 +149,12 @@ def factored(
             if more == _MORE_JITTER[-1]:
                 raise
     raise AssertionError
+
+
+def largest_eigenvalue(K: Array, s: int, engine: Engine) -> float:
+    """The largest eigenvalue of K (p, p), by the rows and columns of a sample, its first s."""
+    head = K[:s, :s]
+    return engine.top_eigenvalue(lambda v: engine.product(head, v[:, None].astype(K.dtype))[:, 0], s) * len(K) / s
 
 
 def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -260,7 +274,7 @@ def center_eigensystem(
         q: eigenpairs wanted, below min(s, p).
         floor: see ``top_eigensystem``.
         engine: evaluates and decomposes.
-        K: K(Z, Z) in float64 where it is known, if s >= p.
+        K: K(Z, Z) where it is known.
 
     Raises:
         NumericalError: no eigenvalue is positive.
@@ -270,13 +284,20 @@ def center_eigensystem(
         return top_eigensystem(engine.kernel_matrix(expansion, p) if K is None else K, q, engine, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
     # float32 suffices for a starting basis: the eigenpairs are computed again below.
-    start = top_eigensystem(engine.kernel_matrix(expansion, s).astype(np.float32), more, engine, floor)
-    right = engine.right_factor((start.vectors / start.values).T.astype(expansion.dtype))
-    V = engine.values(expansion.head(s), expansion.Z, right.times).astype(np.float64)
+    subsample = engine.kernel_matrix(expansion, s, np.float32) if K is None else K[:s, :s].astype(np.float32)
+    start = top_eigensystem(subsample, more, engine, floor)
+    U = (start.vectors / start.values).astype(expansion.dtype)
+    if K is None:
+        V = engine.values(expansion.head(s), expansion.Z, engine.right_factor(U.T).times).astype(np.float64)
+    else:
+        V = engine.product(K[:, :s], U).astype(np.float64)
     for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
         gram = np.linalg.cholesky(engine.product_t(V, V))
         V = engine.product(V, np.linalg.inv(gram).T.copy())
-    product = engine.kernel_product(expansion, V)
+    if K is None:
+        product = engine.kernel_product(expansion, V)
+    else:
+        product = engine.product(K, V.astype(K.dtype)).astype(np.float64)
     A = engine.product_t(V, product)
     values, vectors = engine.eigh((A + A.T) / 2)
     clear = slice(len(values) - engine.count(values > floor * values[-1]), None)
@@ -323,13 +344,15 @@ class ProjectedKernel:
     def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
         self.n, self.engine = len(X), projection.engine
         # Training rows that are centers have the largest diagonal values, and held-out rows are never centers.
-        K = self.engine.kernel_values(expansion, np.concatenate([X, expansion.Z[-DIAGONAL:]]))
+        centers = expansion.Z[-DIAGONAL:]
+        K = self.engine.kernel_values(expansion, np.concatenate([X, centers]))
         nystrom = projection.nystrom
         E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors
         self.phi = self.engine.product(K[:, : len(E)], E.astype(K.dtype)).astype(np.float64)
-        A = self.engine.times_lower(K, projection.W)
-        self.diagonal = self.engine.row_squares(A)
-        self.gram = self.engine.gram(A[: self.n]).astype(np.float64)
+        A = self.engine.times_lower(K[: self.n], projection.W)
+        # Of K (K + ε I)⁻¹ K a diagonal element is that of K, less at most ε.
+        self.diagonal = np.concatenate([self.engine.row_squares(A), self.engine.diagonal(expansion, centers)])
+        self.gram = self.engine.gram(A).astype(np.float64)
 
     def measure(self, nystrom: NystromPreconditioner | None) -> StepSize:
         """β and λ with a preconditioner of the first eigenpairs, or with none."""
