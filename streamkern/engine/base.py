@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from streamkern.backends.base import Backend
 from streamkern.backends.device import Device
 from streamkern.engine.packed import PackedFactor
 from streamkern.types import Array
+
+R = TypeVar("R")
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 """A function that maps over items in threads of this process: ``Executor.host_map``."""
@@ -143,7 +145,7 @@ class Engine(Protocol):
     def here(self) -> Engine:
         """Return the same engine with all tiles in threads of this process, for the work of each step."""
 
-    def meanwhile(self, work: Callable[[], Array] | None) -> AbstractContextManager[Callable[[], Array | None]]:
+    def meanwhile(self, work: Callable[[], R] | None) -> AbstractContextManager[Callable[[], R | None]]:
         """Evaluate in a background thread while the context runs; yields a function that returns the result.
 
         Without work, or if no thread would otherwise wait, nothing is started, and the function evaluates the work.

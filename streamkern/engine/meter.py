@@ -27,6 +27,7 @@ from streamkern.engine.base import (
     Centered,
     Engine,
     Evaluated,
+    R,
     Respond,
     TaskRunner,
 )
@@ -79,7 +80,7 @@ class MeterEngine:
         return self
 
     @contextmanager
-    def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
+    def meanwhile(self, work: Callable[[], R] | None) -> Iterator[Callable[[], R | None]]:
         """Evaluate, and count the peak of the evaluation as allocated until the context ends."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)

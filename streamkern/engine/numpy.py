@@ -25,6 +25,7 @@ from streamkern.engine.base import (
     Evaluated,
     Imap,
     Map,
+    R,
     Respond,
     TaskRunner,
 )
@@ -80,7 +81,7 @@ class NumpyEngine:
         return iter(self.parallel(lambda item: fn(item, *shared), items))
 
     @contextmanager
-    def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
+    def meanwhile(self, work: Callable[[], R] | None) -> Iterator[Callable[[], R | None]]:
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return

@@ -524,7 +524,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     if best.kind != "none":
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, FURTHER)])
         best = _least([best, *further])
-    found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first else best
+    found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first and not best.exact else best
     if best is simple:
         found = _preferred(simple, [found])
     found = _with_linear(rounds, found, [simple, *last], trials) if search.linear else found
@@ -544,7 +544,8 @@ def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelC
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     best = _least([simple, *more])
-    found = best if best.errors and simple.errors and best.errors.beats(simple.errors) else simple
+    surely = best.errors and simple.errors and best.errors.beats(simple.errors) and not simple.exact
+    found = best if surely else simple
     found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
     metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
@@ -557,7 +558,7 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
     The L1 norm has no products to add.
     """
     square = float(rounds.variance.sum())
-    if isinstance(rounds.encoding, Classes) or not square > 0:
+    if isinstance(rounds.encoding, Classes) or not square > 0 or best.exact:
         return best
     base = _least([each for each in [best, *others] if each.problem.kernel.norm == 2])
     kernels = [base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR]
@@ -602,7 +603,7 @@ def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
     simpler model, by more than the standard error, are left out.
     """
     least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
-    return least if least.mse < (1 - ENOUGH) * simpler.mse else simpler
+    return least if least.mse < (1 - ENOUGH) * simpler.mse and not simpler.exact else simpler
 
 
 class _Trials:

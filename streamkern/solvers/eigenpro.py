@@ -213,7 +213,7 @@ class EigenPro(Parameters):
         if kind == "packed" and problem.shares_out:  # no worker is sent all centers
             engine = engine.here()
         nystrom = K = None
-        roomy = kind == "exact" and 0 < q and s < p and engine.device is None and _room_for_two(p, problem.memory)
+        roomy = kind == "exact" and q > 0 and s < p and engine.device is None and _room_for_two(p, problem.memory)
         if roomy or (kind == "exact" and q and s == p):  # K(Z, Z), which the eigensystem is of, too
             K = engine.kernel_matrix(expansion, p, expansion.dtype if roomy else np.float64)
 
@@ -238,9 +238,10 @@ class EigenPro(Parameters):
         jitter = 0.0
         projected: ProjectedKernel | PackedKernel | None = None
         if kind == "exact":
-            exact = (factored() if roomy else None) or project_exactly(expansion, nystrom, engine, K)
-            K = None
-            projected, W, jitter = ProjectedKernel(expansion, replace(exact, nystrom=nystrom), held), exact.W, exact.jitter
+            made = factored() if roomy else project_exactly(expansion, nystrom, engine, K)
+            assert made is not None
+            exact, K = replace(made, nystrom=nystrom), None
+            projected, W, jitter = ProjectedKernel(expansion, exact, held), exact.W, exact.jitter
         elif kind == "packed" and nystrom is not None:
             packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
             projected, W, jitter = PackedKernel(expansion, packed, held), packed.W, packed.jitter

@@ -227,6 +227,10 @@ class GradientOuter(Contribution):
         return np.where(u < 0.5, -1.0, 1.0)
 
 
+EXACT = 1e-10
+"""Part of the targets' variance up to which a squared error is one of float32."""
+
+
 class Round(NamedTuple):
     """A model on rows through a metric.
 
@@ -260,6 +264,12 @@ class Round(NamedTuple):
     def standard_error(self) -> float:
         """Error of accuracy on held-out rows. It changes nothing for values: a lower squared error is a higher R²."""
         return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the error is one of rounding, so that no other model is better."""
+        part = self.mse if isinstance(self.problem.encoding, Classes) else 1.0 - self.score
+        return part <= EXACT
 
     def facts(self) -> dict[str, Any]:
         """The fields of the round in the history."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,8 @@ class RidgePath:
 class PathError:
     """Contributes Σ(f(x) − y)² and the rows whose largest output is right, under several weights; Σy, Σy² and the rows.
 
+    Each sum counts a row by its sample weight.
+
     Args:
         basis: the functions the model is linear in.
         outputs: number c of outputs.
@@ -114,20 +117,26 @@ class PathError:
         k, c = state.shape[1] // self.outputs, self.outputs
         error, correct = np.zeros((k, c)), np.zeros(k)
         assert block.y is not None
+        w: Any = 1.0 if block.w is None else block.w.astype(np.float64)[:, None]
         for rows, phi in self.basis.panels(block.X):
             F, y = (phi @ state).reshape(len(phi), k, c), block.y[rows]
+            own = w if block.w is None else w[rows]
             if self.classify:
-                correct += np.count_nonzero(F.argmax(axis=2) == y[:, None], axis=0)
+                correct += np.sum(own * (F.argmax(axis=2) == y[:, None]), axis=0)
                 F[np.arange(len(y)), :, y] -= 1
             else:
                 F -= y[:, None, :]
-            error += np.sum(np.square(F, dtype=np.float64), axis=0)
+            squares = np.square(F, dtype=np.float64)
+            error += np.sum(squares if block.w is None else own[:, None] * squares, axis=0)
         values = np.zeros((1, c)) if self.classify else block.y
-        return error, correct, values.sum(axis=0), np.square(values).sum(axis=0), len(block.X)
+        mass = float(len(block.X) if block.w is None else w.sum())
+        return error, correct, (w * values).sum(axis=0), (w * np.square(values)).sum(axis=0), mass
 
 
 def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array, Array]:
     """Mean squared error over rows and outputs, and accuracy or R², of several weights; each of shape (k,).
+
+    Rows count by their sample weights.
 
     Args:
         problem: of the weights; its centers are as many as the weights have rows.
@@ -138,6 +147,7 @@ def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array,
     classify = isinstance(encoding, Classes)
     work = ScanWork(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))
     error, correct, total, squares, n = sweep(problem.executor, work, weights.astype(basis.dtype))
+    n = n or 1.0  # where all weights are 0, so are the errors
     mse = np.mean(error, axis=1) / n
     if classify:
         return mse, correct / n

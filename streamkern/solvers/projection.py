@@ -138,10 +138,12 @@ def factored(
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
     p = expansion.p
-    if scale is None and nystrom is None:
-        scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
-    elif scale is None:
-        scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
+    if scale is None:
+        scale = (
+            float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
+            if nystrom is None
+            else float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
+        )
     for more in _MORE_JITTER:
         try:
             return factor(more * JITTER[dtype] * scale), more * JITTER[dtype]
@@ -284,8 +286,10 @@ def center_eigensystem(
         return top_eigensystem(engine.kernel_matrix(expansion, p) if K is None else K, q, engine, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
     # float32 suffices for a starting basis: the eigenpairs are computed again below.
-    subsample = engine.kernel_matrix(expansion, s, np.float32) if K is None else K[:s, :s].astype(np.float32)
-    start = top_eigensystem(subsample, more, engine, floor)
+    narrow = np.float32
+    start = top_eigensystem(
+        engine.kernel_matrix(expansion, s, narrow) if K is None else K[:s, :s].astype(narrow), more, engine, floor
+    )
     U = (start.vectors / start.values).astype(expansion.dtype)
     if K is None:
         V = engine.values(expansion.head(s), expansion.Z, engine.right_factor(U.T).times).astype(np.float64)

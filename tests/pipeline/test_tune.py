@@ -32,8 +32,9 @@ def waves(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task: str) -> None:
+def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task: str, weighted: bool) -> None:
     (X, y), (T, t) = waves(300), waves(200, 1)
     Z, ridges = X[:40], (1e-6, 1e-3, 1e-1)
     if task == "classification":
@@ -43,8 +44,9 @@ def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task:
     else:
         encoding = Continuous(np.array([y.mean()]), True)
         Y, want = (y - y.mean())[:, None], (t - y.mean())[:, None]
+    u = np.random.default_rng(1).exponential(size=len(T)) if weighted else np.ones(len(T))
     with ThreadsExecutor(2) as executor:
-        data, held = sk.from_arrays(X, y), sk.from_arrays(T, t)
+        data, held = sk.from_arrays(X, y), sk.from_arrays(T, t, sample_weight=u if weighted else None)
         problem = Problem(data, encoding, sk.Laplace(2.0), CenterSet(Z, None), executor, WIDE)
         path = RidgePath.of(problem)
         for p in (40, 20, 7):
@@ -56,11 +58,12 @@ def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task:
             for i, ridge in enumerate(ridges):
                 w = scipy.linalg.solve(K.T @ K / len(X) + ridge * R, K.T @ Y / len(X), assume_a="pos")
                 assert np.allclose(found[:, i * c : (i + 1) * c], w, rtol=1e-6, atol=1e-8)
-                assert mse[i] == pytest.approx(np.mean((F @ w - want) ** 2), rel=1e-8)
+                squares = np.mean((F @ w - want) ** 2, axis=1)
+                assert mse[i] == pytest.approx(np.average(squares, weights=u), rel=1e-8)
                 expected = (
-                    np.mean((F @ w).argmax(axis=1) == t)
+                    np.average((F @ w).argmax(axis=1) == t, weights=u)
                     if task == "classification"
-                    else 1 - np.sum((F @ w - want) ** 2) / np.sum((t - t.mean()) ** 2)
+                    else 1 - u @ squares / (u @ (t - np.average(t, weights=u)) ** 2)
                 )
                 assert score[i] == pytest.approx(expected, rel=1e-8)
 

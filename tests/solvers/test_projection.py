@@ -16,9 +16,11 @@ from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner
 from streamkern.solvers import projection
 from streamkern.solvers.projection import (
+    JITTER,
     ProjectedKernel,
     center_eigensystem,
     jittered,
+    largest_eigenvalue,
     measure_inexact,
     measure_unprojected,
     project_exactly,
@@ -266,3 +268,57 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
         model.fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.report_["jitter"] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(30.0), Laplace(3.0)])
+@pytest.mark.parametrize("jitter", [1e-9, JITTER[np.dtype(np.float32)]])
+def test_a_factor_in_float32_is_that_of_float64(kernel: Any, jitter: float):
+    """Where float32 has too few digits for the shift, the factor is made in float64.
+
+    Distances of near rows have few digits in float32, so the factor is of the values that the iteration has.
+    """
+    Z = rows(600).astype(np.float32)
+    Z[300:] = Z[:300] + np.float32(1e-3) * rows(300, 1).astype(np.float32)  # pairs of near rows
+    expansion = Expansion(kernel, Z)
+    shift = jitter * largest_eigenvalue(ENGINE.kernel_matrix(expansion, 600), 600, ENGINE)
+    W = ENGINE.kernel_factor(expansion, shift)
+    assert W.dtype == np.float32
+    W, apart = W.astype(np.float64), []
+    for dtype in (np.float32, np.float64):
+        K = ENGINE.kernel_matrix(expansion, 600, dtype).astype(np.float64) + shift * np.eye(600)
+        apart.append(np.linalg.norm(W @ K @ W.T - np.eye(600), 2))
+    narrow, wide = apart
+    assert (wide if jitter == 1e-9 else narrow) <= 0.1
+
+
+def test_a_factor_is_of_the_given_matrix_and_in_its_precision(monkeypatch: pytest.MonkeyPatch):
+    Z, dtypes = rows(300).astype(np.float32), []
+    expansion, real = Expansion(Laplace(3.0), Z), type(ENGINE).inverse_factor
+
+    def inverse_factor(engine: Any, A: Any, dtype: Any) -> Any:
+        dtypes.append(A.dtype.name)
+        return real(engine, A, dtype)
+
+    monkeypatch.setattr(type(ENGINE), "inverse_factor", inverse_factor)
+    alone = ENGINE.kernel_factor(expansion, 1e-3)
+    given = ENGINE.kernel_factor(expansion, 1e-3, ENGINE.kernel_matrix(expansion, 300, np.float32))
+    np.testing.assert_array_equal(alone, given)
+    wide = ENGINE.kernel_factor(expansion, 1e-3, ENGINE.kernel_matrix(expansion, 300))
+    np.testing.assert_allclose(wide, alone, rtol=0, atol=1e-3 * np.abs(alone).max())
+    assert dtypes == ["float32", "float32", "float64"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_preconditioner_beside_its_factor_is_the_same_on_one_thread(dtype: Any):
+    """Where the sample is smaller than the centers, K(Z, Z) is factored beside the eigensystem if threads allow."""
+    X = rows(900).astype(dtype)
+    y = np.sin(X[:, :1])
+    prepared = []
+    for threads in (1, 3):
+        model = sk.KernelRegressor(
+            kernel=Laplace(3.0), centers=500, solver=sk.EigenPro(s=200, q=30, projection="exact", epochs=2),
+            dtype=np.dtype(dtype).name, threads=threads,
+        )  # fmt: skip
+        prepared.append(model.fit(X, y[:, 0]).predict(X))
+    np.testing.assert_array_equal(*prepared)
+    assert np.corrcoef(prepared[0], y[:, 0])[0, 1] > 0.9
