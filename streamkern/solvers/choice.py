@@ -42,7 +42,18 @@ from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.few_rows import BANDWIDTHS, LeftOutRounds, fit_work
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import SECOND, THREADS, Bill, nominal, nominal_work
-from streamkern.solvers.metric import AGOP, LEAST, WIDEST, Metric, MetricBill, Round, Rounds, round_work, sampled_bytes
+from streamkern.solvers.metric import (
+    AGOP,
+    LEAST,
+    WIDEST,
+    Metric,
+    MetricBill,
+    Round,
+    Rounds,
+    is_exact,
+    round_work,
+    sampled_bytes,
+)
 from streamkern.storage.serialize import serializable
 
 SIZES = tuple(
@@ -299,13 +310,14 @@ class KernelChoice:
     def reason(self) -> str:
         """The choice and its reasons, in a sentence."""
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
+        head = f"kernel: {self.kernel!r}, the root mean square distance; "
         if self.best == self.simple:
+            first = self.metric.history[0]
+            if is_exact(first["mse"], first["score"], self.metric.metric == "accuracy"):
+                return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
             sure = "surely " if self.by_one else ""
-            return (
-                f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {sure}{ENOUGH:.0%} "
-                f"better{right}"
-            )
+            return f"{head}nothing {tried} is {sure}{ENOUGH:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
         rows = "rows left out one at a time" if self.by_one else "held-out rows"

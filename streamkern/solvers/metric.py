@@ -231,6 +231,11 @@ EXACT = 1e-10
 """Part of the targets' variance up to which a squared error is one of float32."""
 
 
+def is_exact(mse: float, score: float, classify: bool) -> bool:
+    """Return True if an error is one of rounding, so that no other model is better."""
+    return (mse if classify else 1.0 - score) <= EXACT
+
+
 class Round(NamedTuple):
     """A model on rows through a metric.
 
@@ -267,9 +272,8 @@ class Round(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the error is one of rounding, so that no other model is better."""
-        part = self.mse if isinstance(self.problem.encoding, Classes) else 1.0 - self.score
-        return part <= EXACT
+        """See ``is_exact``."""
+        return is_exact(self.mse, self.score, isinstance(self.problem.encoding, Classes))
 
     def facts(self) -> dict[str, Any]:
         """The fields of the round in the history."""

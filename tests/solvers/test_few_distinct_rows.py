@@ -58,3 +58,12 @@ def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str
     means = pd.Series(values).groupby(equal).transform("mean").to_numpy()
     error, least = (np.mean(np.square(each - values)) / values.var() for each in (found, means))
     assert error < least + slack
+
+
+def test_models_without_an_error_but_rounding_are_not_compared() -> None:
+    """A metric that is chosen by its rounding can make a solver of small steps slow."""
+    X, _, values, _ = CASES["categories"]
+    model = sk.KernelRegressor(solver=sk.EigenPro2(), centers=sk.AllRows(), random_state=0).fit(X, values)
+    assert model.report_["kernel"]["metric"] == "none"
+    assert model.report_["kernel"]["reason"].endswith("its error is one of rounding")
+    assert model.score(X, values) > 1 - 1e-4
