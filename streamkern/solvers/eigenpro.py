@@ -226,6 +226,7 @@ class EigenPro(Parameters):
         with engine.meanwhile(factor if roomy else None) as factored:
             if q:
                 nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
+            held, w = measured_rows(problem, problem.held_out())
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -233,7 +234,6 @@ class EigenPro(Parameters):
                 expected="more centers",
                 remedy='use projection="exact"',
             )
-        held, w = measured_rows(problem, problem.held_out())
         W: Array | PackedFactor | None = None
         jitter = 0.0
         projected: ProjectedKernel | PackedKernel | None = None

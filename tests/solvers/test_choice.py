@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.data.targets import Classes
 from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver, resolved
@@ -36,9 +38,10 @@ N = 3600
 def test_a_metric_that_decides_worse_is_not_preferred_for_its_squared_error():
     """As on Fashion-MNIST, 8,000 centers: a full metric has the smaller squared error and more wrong classes."""
     nothing: Any = None
+    problem: Any = SimpleNamespace(encoding=Classes(np.arange(10)))
 
     def made(kind: str, mse: float, score: float) -> Round:
-        return Round(kind, 0, nothing, nothing, nothing, nothing, mse, score, 1e-8, 2811)
+        return Round(kind, 0, nothing, nothing, problem, nothing, mse, score, 1e-8, 2811)
 
     plain = made("none", 0.0216, 0.8753)
     assert choice._simplest(plain, [made("full", 0.0200, 0.8652)]) is plain
@@ -47,6 +50,8 @@ def test_a_metric_that_decides_worse_is_not_preferred_for_its_squared_error():
     other = made("diagonal", 0.0205, 0.8800)  # the next best is looked at
     assert choice._simplest(plain, [made("diagonal", 0.0200, 0.8652), other]) is other
     assert choice._simplest(plain, [made("diagonal", 0.0215, 0.8900)]) is plain
+    rounding = made("none", 1e-12, 1.0)
+    assert choice._simplest(rounding, [made("full", 1e-14, 1.0)]) is rounding
 
 
 def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
