@@ -95,3 +95,25 @@ def test_a_damaged_chunk_is_an_error_that_names_it(how: str, checksum: bool, tmp
     text = str(caught.value)
     assert "c/1/0" in text
     assert "rows 5 to 9" in text
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_numbers_that_are_not_compressed_are_read_in_place(checksum: bool, tmp_path: Path):
+    X = np.random.default_rng(0).random((20, 700), dtype=np.float32)
+    source = stored(tmp_path, X, checksum).source
+    with patch("streamkern.storage.frames.blosc.decompress", side_effect=AssertionError):
+        found = [source.read(chunk).X for chunk in range(4)]
+    np.testing.assert_array_equal(np.concatenate(found), X)
+    assert all(rows.flags.aligned for rows in found)
+
+
+def test_a_frame_that_says_it_is_not_compressed_and_is_shorter_is_refused(tmp_path: Path):
+    X = np.zeros((5, 700), np.float32)
+    source = stored(tmp_path, X, checksum=False).source
+    file = next(path for path in (tmp_path / "rows.zarr" / "X").rglob("*") if path.is_file() and path.suffix != ".json")
+    frame = bytearray(file.read_bytes())
+    assert len(frame) < X.nbytes  # compressed
+    frame[2] |= 2
+    file.write_bytes(frame)
+    with pytest.raises(sk.CorruptChunkError):
+        source.read(0)
