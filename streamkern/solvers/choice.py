@@ -42,18 +42,7 @@ from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.few_rows import BANDWIDTHS, LeftOutRounds, fit_work
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import SECOND, THREADS, Bill, nominal, nominal_work
-from streamkern.solvers.metric import (
-    AGOP,
-    LEAST,
-    WIDEST,
-    Metric,
-    MetricBill,
-    Round,
-    Rounds,
-    is_exact,
-    round_work,
-    sampled_bytes,
-)
+from streamkern.solvers.metric import AGOP, LEAST, WIDEST, Metric, MetricBill, Round, Rounds, round_work, sampled_bytes
 from streamkern.storage.serialize import serializable
 
 SIZES = tuple(
@@ -312,8 +301,7 @@ class KernelChoice:
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         head = f"kernel: {self.kernel!r}, the root mean square distance; "
         if self.best == self.simple:
-            first = self.metric.history[0]
-            if is_exact(first["mse"], first["score"], self.metric.metric == "accuracy"):
+            if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
             sure = "surely " if self.by_one else ""

@@ -126,6 +126,15 @@ class AGOP:
         return MetricBill(work, fits * (2.0 * sample), peak + sampled_bytes(sample, size) + square, sample, fits)
 
 
+EXACT = 1e-10
+"""Part of the targets' variance up to which a squared error is one of float32."""
+
+
+def is_exact(mse: float, score: float, classify: bool) -> bool:
+    """Return True if an error is one of rounding, so that no other model is better."""
+    return (mse if classify else 1.0 - score) <= EXACT
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class Metric:
@@ -157,6 +166,12 @@ class Metric:
         if self.kind == "diagonal":
             return dataset.scale(self.factor)
         return dataset.transform(LinearMap(self.factor))
+
+    @property
+    def begins_exact(self) -> bool:
+        """See ``is_exact``: of the first model, without a metric."""
+        first = self.history[0]
+        return is_exact(first["mse"], first["score"], self.metric == "accuracy")
 
     def summary(self, features: Features) -> dict[str, Any]:
         """JSON-serialisable facts, for results and models.
@@ -225,15 +240,6 @@ class GradientOuter(Contribution):
             return None
         u = uniform_rows(self.seed, _SIGNS, block.ids, self.outputs)
         return np.where(u < 0.5, -1.0, 1.0)
-
-
-EXACT = 1e-10
-"""Part of the targets' variance up to which a squared error is one of float32."""
-
-
-def is_exact(mse: float, score: float, classify: bool) -> bool:
-    """Return True if an error is one of rounding, so that no other model is better."""
-    return (mse if classify else 1.0 - score) <= EXACT
 
 
 class Round(NamedTuple):
