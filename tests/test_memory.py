@@ -166,8 +166,8 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     for address, held in before.items():
         grown = after[address] - held
         assert grown <= projected, f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
-    # Beyond the bound for kernels that map single pages of libraries' files, what others map besides.
-    assert projected <= max(1.35 * max(after[a] - before[a] for a in after), 306 * MIB)
+    mapped = 56 * MIB  # of libraries' files, which systems that map them by single pages do not hold
+    assert projected - mapped <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 
 def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(stores: dict[str, str]) -> None:
