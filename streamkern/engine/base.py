@@ -287,11 +287,11 @@ class Engine(Protocol):
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Return W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in host memory.
 
-        Factored in the centers' dtype on a host, and in float64 where rounding errors are of the size of the shift.
+        Factored in the centers' dtype on a host, and in float64 where there is no factor in it.
 
         Args:
             expansion: kernel and centers.
-            shift: added to the diagonal, positive.
+            shift: added to the diagonal.
             K: K(Z, Z) if known, in float64 or the centers' dtype; it is overwritten.
 
         Raises:

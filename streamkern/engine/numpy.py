@@ -323,17 +323,12 @@ class NumpyEngine:
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         A = self.kernel_matrix(expansion, expansion.p, expansion.dtype) if K is None else K
-        narrow = A.dtype != np.float64
         A[np.diag_indices(len(A))] += shift
         try:
-            W = self.inverse_factor(A, expansion.dtype)
+            return self.inverse_factor(A, expansion.dtype)
         except NumericalError:
-            if not narrow:
+            if A.dtype == np.float64:
                 raise
-        else:  # with K positive semidefinite no pivot, the square of 1/W_ii, is below the shift
-            if not narrow or 0.5 * shift * float(np.max(np.diagonal(W))) ** 2 <= 1.0:
-                return W
-            del W
         del A, K
         return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, expansion.p))
 

@@ -226,7 +226,7 @@ def tune(
     errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
     neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
     nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
-    augmented, and count the same whatever their sample weights.
+    augmented, and count by their class weights, whatever their sample weights.
 
     Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
     the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and the

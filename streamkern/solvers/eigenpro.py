@@ -183,6 +183,8 @@ class EigenPro(Parameters):
             lead = packed_lead(p, memory)
             word = f"packed {lead}"  # which the weights depend on
             why += f"; the factor in 16 bits has {lead:,} of {p:,} columns ({format_bytes(factor_bytes(p, lead))})"
+        elif kind == "exact" and s < p and _room_for_two(p, memory):
+            word = "exact, K(Z, Z) held"  # whose products are not of values evaluated anew, to the bit
         elif self.projection == "auto" and kind != "exact":
             why += ", nor does a factor in 16 bits with a quarter of its columns"
         batch = "measured at run time" if self.batch is None else f"{self.batch:,} rows"
@@ -344,7 +346,7 @@ def _given_step(step: float, rows: int) -> float:
 
 
 def _room_for_two(p: int, memory: int | None) -> bool:
-    """Return True if K(Z, Z) may be held while a copy is factored: together they take a third of the memory."""
+    """Return True if K(Z, Z) may be held while a copy is factored: in float32 they take a third of the memory."""
     return memory is None or 3 * exact_bytes(p) <= memory
 
 

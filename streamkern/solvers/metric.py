@@ -127,7 +127,7 @@ class AGOP:
 
 
 EXACT = 1e-10
-"""Part of the targets' variance up to which a squared error is one of float32."""
+"""Squared error up to which it is one of float32: as a part of the targets' variance, or of indicators of classes."""
 
 
 def is_exact(mse: float, score: float, classify: bool) -> bool:

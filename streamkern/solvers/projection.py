@@ -286,9 +286,9 @@ def center_eigensystem(
         return top_eigensystem(engine.kernel_matrix(expansion, p) if K is None else K, q, engine, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
     # float32 suffices for a starting basis: the eigenpairs are computed again below.
-    narrow = np.float32
+    # Distances of rows in float64 may need it.
     start = top_eigensystem(
-        engine.kernel_matrix(expansion, s, narrow) if K is None else K[:s, :s].astype(narrow), more, engine, floor
+        (engine.kernel_matrix(expansion, s) if K is None else K[:s, :s]).astype(np.float32), more, engine, floor
     )
     U = (start.vectors / start.values).astype(expansion.dtype)
     if K is None:

@@ -58,7 +58,8 @@ class WholeChunks:
         if length != len(frame) or size != expected:
             raise ValueError(f"a Blosc frame of {length} bytes for {size}, in a chunk of {len(frame)} for {expected}")
         if frame[2] & _COPIED and length == size + _HEADER:  # numbers that do not repeat, as they are: read in place
-            return np.frombuffer(frame, self.dtype, offset=_HEADER).reshape(self.shape)
+            rows = np.frombuffer(frame, self.dtype, offset=_HEADER).reshape(self.shape)
+            return rows if rows.flags.aligned else rows.copy()
         rows = np.empty(self.shape, self.dtype)
         blosc.decompress(frame, rows)
         return rows

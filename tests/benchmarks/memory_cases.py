@@ -39,7 +39,7 @@ FILES = 40  # MiB of these that are pages of files, where the kernel maps single
 def mapped_besides() -> int:
     """MiB of the engine's files that are resident beyond ``FILES``: kernels that map large pages read less than that.
 
-    They are the system's to drop, and the library does not count them. They are in the resident memory all the same.
+    They are the system's to drop, but a process holds them, and projections begin with what it holds.
     """
     program = (
         "import streamkern as sk, resource\n"

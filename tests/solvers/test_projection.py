@@ -273,7 +273,7 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
 @pytest.mark.parametrize("kernel", [Gaussian(30.0), Laplace(3.0)])
 @pytest.mark.parametrize("jitter", [1e-9, JITTER[np.dtype(np.float32)]])
 def test_a_factor_in_float32_is_that_of_float64(kernel: Any, jitter: float):
-    """Where float32 has too few digits for the shift, the factor is made in float64.
+    """Where there is none in float32, as its digits are too few for the shift, the factor is made in float64.
 
     Distances of near rows have few digits in float32, so the factor is of the values that the iteration has.
     """
@@ -322,3 +322,11 @@ def test_a_preconditioner_beside_its_factor_is_the_same_on_one_thread(dtype: Any
         prepared.append(model.fit(X, y[:, 0]).predict(X))
     np.testing.assert_array_equal(*prepared)
     assert np.corrcoef(prepared[0], y[:, 0])[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("away", [1e-24, 1e25])
+def test_eigenpairs_of_float64_centers_need_no_distances_in_float32(away: float):
+    near, far = (
+        center_eigensystem(Expansion(Laplace(3.0 * by), by * rows(P)), 100, Q, 1e-9, ENGINE) for by in (1.0, away)
+    )
+    np.testing.assert_allclose(far.values, near.values, rtol=1e-4)

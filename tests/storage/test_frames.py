@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import zarr
+from numcodecs import blosc
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec
 from zarr.storage import LocalStore
 
@@ -117,3 +118,12 @@ def test_a_frame_that_says_it_is_not_compressed_and_is_shorter_is_refused(tmp_pa
     file.write_bytes(frame)
     with pytest.raises(sk.CorruptChunkError):
         source.read(0)
+
+
+def test_numbers_in_bytes_that_are_not_aligned_are_copied():
+    X = np.random.default_rng(0).random((5, 700))
+    frame = blosc.compress(X, b"lz4", 5, 0)
+    for before in range(9):
+        found = WholeChunks(X.shape, X.dtype, False).decoded(memoryview(bytes(before) + frame)[before:])
+        assert found.flags.aligned
+        np.testing.assert_array_equal(found, X)
