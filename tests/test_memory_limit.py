@@ -217,7 +217,7 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     y = np.array(labels * 1000, dtype=object)
     raw = Raw(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
     moments = Moments(np.zeros(1), None, get_backend())
-    moments((raw, "rows"), None)  # which loads compiled code
+    moments((raw, "rows"), None)  # the first call loads compiled code
     tracemalloc.start()
     sums = moments((raw, "rows"), None)
     codes = Classes(np.array(labels)).encode(y, raw.ids, "rows")

@@ -287,7 +287,7 @@ class Engine(Protocol):
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Return W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in host memory.
 
-        Factored in the centers' dtype on a host, and in float64 where there is no factor in it.
+        On a host, K(Z, Z) is factored in the centers' dtype; if that fails, in float64.
 
         Args:
             expansion: kernel and centers.

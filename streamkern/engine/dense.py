@@ -214,7 +214,7 @@ def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
     def part(rows: slice) -> None:
         Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
 
-    parallel(part, cuts(len(W), tile)[::-1])  # the longest first: the last ones end together
+    parallel(part, cuts(len(W), tile)[::-1])  # largest tasks first, so that threads end together
     return out
 
 

@@ -310,7 +310,7 @@ class MeterEngine:
         return W
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """The inverse factor, in the memory of K; at most in float64."""
+        """The inverse factor, in the memory of K; bounds include a second factor, in float64."""
         dtype = expansion.dtype
         A: Any = self.kernel_matrix(expansion, expansion.p, dtype) if K is None else K
         p = len(A)

@@ -184,7 +184,7 @@ class EigenPro(Parameters):
             word = f"packed {lead}"  # which the weights depend on
             why += f"; the factor in 16 bits has {lead:,} of {p:,} columns ({format_bytes(factor_bytes(p, lead))})"
         elif kind == "exact" and s < p and _room_for_two(p, memory):
-            word = "exact, K(Z, Z) held"  # whose products are not of values evaluated anew, to the bit
+            word = "exact, K(Z, Z) held"  # without room for it, weights differ by rounding
         elif self.projection == "auto" and kind != "exact":
             why += ", nor does a factor in 16 bits with a quarter of its columns"
         batch = "measured at run time" if self.batch is None else f"{self.batch:,} rows"
@@ -216,7 +216,7 @@ class EigenPro(Parameters):
             engine = engine.here()
         nystrom = K = None
         roomy = kind == "exact" and q > 0 and s < p and engine.device is None and _room_for_two(p, problem.memory)
-        if roomy or (kind == "exact" and q and s == p):  # K(Z, Z), which the eigensystem is of, too
+        if roomy or (kind == "exact" and q and s == p):  # evaluated once, for the eigensystem and the factor
             K = engine.kernel_matrix(expansion, p, expansion.dtype if roomy else np.float64)
 
         def factor() -> ExactProjection:
@@ -224,7 +224,7 @@ class EigenPro(Parameters):
             scale = largest_eigenvalue(K, s, engine)
             return project_exactly(expansion, None, engine, K.copy() if engine.overlaps else K, scale)
 
-        # LAPACK decomposes K(Z_s, Z_s) on one thread; on the others K(Z, Z) is factored meanwhile.
+        # LAPACK decomposes K(Z_s, Z_s) on one thread, so the other threads factor K(Z, Z) at the same time.
         with engine.meanwhile(factor if roomy else None) as factored:
             if q:
                 nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))

@@ -33,11 +33,11 @@ _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
 
 _ENGINE = 90 << 20
-"""The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 where the system maps files by
-large pages, so that more of a library is resident than was read."""
+"""The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 on a system that maps files by
+large pages and so keeps unread parts of libraries resident."""
 
 _MODULES = 104 << 20
-"""The library's modules, in a worker that has not imported them: 78 MiB measured, and 102 there."""
+"""The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
 
 THREAD = 16 << 20
 """A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""

@@ -127,11 +127,11 @@ class AGOP:
 
 
 EXACT = 1e-10
-"""Squared error up to which it is one of float32: as a part of the targets' variance, or of indicators of classes."""
+"""Squared error that may be float32 rounding alone: relative to the targets' variance, or absolute for classes."""
 
 
 def is_exact(mse: float, score: float, classify: bool) -> bool:
-    """Return True if an error is one of rounding, so that no other model is better."""
+    """Return True if an error may be rounding alone, so that models cannot be compared by it."""
     return (mse if classify else 1.0 - score) <= EXACT
 
 

@@ -147,7 +147,7 @@ def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array,
     classify = isinstance(encoding, Classes)
     work = ScanWork(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))
     error, correct, total, squares, n = sweep(problem.executor, work, weights.astype(basis.dtype))
-    n = n or 1.0  # where all weights are 0, so are the errors
+    n = n or 1.0  # if all weights are 0, the errors are 0 too
     mse = np.mean(error, axis=1) / n
     if classify:
         return mse, correct / n

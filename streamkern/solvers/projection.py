@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -132,7 +132,7 @@ def factored(
         engine: evaluates.
         dtype: of the arithmetic.
         factor: of ε.
-        scale: the largest eigenvalue of K(Z, Z), roughly, where it is known; else the preconditioner's or the trace.
+        scale: an estimate of the largest eigenvalue of K(Z, Z); if None, the preconditioner's, or else the trace.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
@@ -154,7 +154,7 @@ def factored(
 
 
 def largest_eigenvalue(K: Array, s: int, engine: Engine) -> float:
-    """The largest eigenvalue of K (p, p), by the rows and columns of a sample, its first s."""
+    """Estimate the largest eigenvalue of K (p, p) from its first s rows and columns, a uniform sample."""
     head = K[:s, :s]
     return engine.top_eigenvalue(lambda v: engine.product(head, v[:, None].astype(K.dtype))[:, 0], s) * len(K) / s
 
@@ -285,27 +285,25 @@ def center_eigensystem(
     if s >= p:
         return top_eigensystem(engine.kernel_matrix(expansion, p) if K is None else K, q, engine, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
-    # float32 suffices for a starting basis: the eigenpairs are computed again below.
-    # Distances of rows in float64 may need it.
+    # float32 suffices for a starting basis: the eigenpairs are computed again below. Distances may overflow float32.
     start = top_eigensystem(
         (engine.kernel_matrix(expansion, s) if K is None else K[:s, :s]).astype(np.float32), more, engine, floor
     )
     U = (start.vectors / start.values).astype(expansion.dtype)
+    product: Callable[[Array], Array] = partial(engine.kernel_product, expansion)
     if K is None:
         V = engine.values(expansion.head(s), expansion.Z, engine.right_factor(U.T).times).astype(np.float64)
     else:
         V = engine.product(K[:, :s], U).astype(np.float64)
+        product = lambda V: engine.product(K, V.astype(K.dtype)).astype(np.float64)  # noqa: E731
     for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
         gram = np.linalg.cholesky(engine.product_t(V, V))
         V = engine.product(V, np.linalg.inv(gram).T.copy())
-    if K is None:
-        product = engine.kernel_product(expansion, V)
-    else:
-        product = engine.product(K, V.astype(K.dtype)).astype(np.float64)
-    A = engine.product_t(V, product)
+    KV = product(V)
+    A = engine.product_t(V, KV)
     values, vectors = engine.eigh((A + A.T) / 2)
     clear = slice(len(values) - engine.count(values > floor * values[-1]), None)
-    F = engine.product(product, vectors[:, clear] / np.sqrt(values[clear]))
+    F = engine.product(KV, vectors[:, clear] / np.sqrt(values[clear]))
     values, vectors = engine.eigh(engine.product_t(F, F))
     values, vectors = values[::-1], vectors[:, ::-1]
     # If V has no further vectors, the next eigenvalue is unknown and may be as large as the last.
@@ -354,7 +352,7 @@ class ProjectedKernel:
         E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors
         self.phi = self.engine.product(K[:, : len(E)], E.astype(K.dtype)).astype(np.float64)
         A = self.engine.times_lower(K[: self.n], projection.W)
-        # Of K (K + ε I)⁻¹ K a diagonal element is that of K, less at most ε.
+        # The diagonal of K (K + ε I)⁻¹ K is that of K, less at most ε: centers need no product with W.
         self.diagonal = np.concatenate([self.engine.row_squares(A), self.engine.diagonal(expansion, centers)])
         self.gram = self.engine.gram(A).astype(np.float64)
 

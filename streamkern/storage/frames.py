@@ -15,7 +15,7 @@ from numcodecs.checksum32 import CRC32C
 from streamkern.types import Array
 
 _CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
-_HEADER, _COPIED = 16, 2  # bytes before the numbers of a Blosc frame; the flag, in byte 2, that they are not compressed
+_HEADER, _COPIED = 16, 2  # bytes before the data of a Blosc frame; the flag, in byte 2, of uncompressed data
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WholeChunks:
         size, length = (int.from_bytes(bytes(frame[at : at + 4]), "little") for at in (4, 12))
         if length != len(frame) or size != expected:
             raise ValueError(f"a Blosc frame of {length} bytes for {size}, in a chunk of {len(frame)} for {expected}")
-        if frame[2] & _COPIED and length == size + _HEADER:  # numbers that do not repeat, as they are: read in place
+        if frame[2] & _COPIED and length == size + _HEADER:  # incompressible: used without a copy
             rows = np.frombuffer(frame, self.dtype, offset=_HEADER).reshape(self.shape)
             return rows if rows.flags.aligned else rows.copy()
         rows = np.empty(self.shape, self.dtype)

@@ -32,14 +32,15 @@ import numpy as np
 
 MIB = 1 << 20
 LIBRARIES = 96  # MiB that compiled code and libraries take on first use, in every budget
-FILES = 40  # MiB of these that are pages of files, where the kernel maps single pages
+FILES = 40  # MiB of these that are library files, on systems that map files by small pages
 
 
 @cache
 def mapped_besides() -> int:
-    """MiB of the engine's files that are resident beyond ``FILES``: kernels that map large pages read less than that.
+    """Return MiB of the engine's library files that are resident beyond ``FILES``.
 
-    They are the system's to drop, but a process holds them, and projections begin with what it holds.
+    Systems that map files by large pages keep unread parts of libraries resident. Projections start from resident
+    memory, so cases with tight budgets need as much more.
     """
     program = (
         "import streamkern as sk, resource\n"

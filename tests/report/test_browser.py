@@ -102,7 +102,7 @@ def complaints(browser: webdriver.Chrome) -> list[Any]:
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert sum(url.startswith("file:") for url in asked) == 1, "the log of requests holds the page itself"
-    own = ("file:", "data:", "chrome:")  # the last for the browser's first tab, which may still be loading
+    own = ("file:", "data:", "chrome:")  # chrome: the browser's first tab, which may still be loading
     return said + [url for url in asked if not url.startswith(own)]
 
 

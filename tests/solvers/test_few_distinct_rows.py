@@ -60,8 +60,8 @@ def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str
     assert error < least + slack
 
 
-def test_models_without_an_error_but_rounding_are_not_compared() -> None:
-    """A metric that is chosen by its rounding can make a solver of small steps slow."""
+def test_models_are_not_compared_by_rounding_errors() -> None:
+    """A metric chosen by rounding errors made EigenPro2 converge slowly."""
     X, _, values, _ = CASES["categories"]
     model = sk.KernelRegressor(solver=sk.EigenPro2(), centers=sk.AllRows(), random_state=0).fit(X, values)
     assert model.report_["kernel"]["metric"] == "none"

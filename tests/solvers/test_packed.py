@@ -131,3 +131,9 @@ def test_too_few_centers_for_a_preconditioner_are_refused():
         sk.KernelRegressor(sk.Laplace(3.0), centers=sk.Given(X[:1]), solver=sk.EigenPro(projection="packed")).fit(
             X, X[:, 0]
         )
+
+
+def test_whether_the_kernel_matrix_is_held_is_part_of_the_fingerprint():
+    """It changes weights by rounding; with no more centers than the sample it is always held."""
+    words = [{sk.EigenPro().choices(p, share * exact_bytes(p))[0] for share in (1, 3)} for p in (1000, 3000)]
+    assert [len(each) for each in words] == [1, 2]

@@ -273,9 +273,9 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
 @pytest.mark.parametrize("kernel", [Gaussian(30.0), Laplace(3.0)])
 @pytest.mark.parametrize("jitter", [1e-9, JITTER[np.dtype(np.float32)]])
 def test_a_factor_in_float32_is_that_of_float64(kernel: Any, jitter: float):
-    """Where there is none in float32, as its digits are too few for the shift, the factor is made in float64.
+    """If float32 has too few digits for the jitter, K(Z, Z) is factored in float64.
 
-    Distances of near rows have few digits in float32, so the factor is of the values that the iteration has.
+    Otherwise the factor is compared with K(Z, Z) in float32, whose distances of near rows have few digits.
     """
     Z = rows(600).astype(np.float32)
     Z[300:] = Z[:300] + np.float32(1e-3) * rows(300, 1).astype(np.float32)  # pairs of near rows
@@ -310,7 +310,7 @@ def test_a_factor_is_of_the_given_matrix_and_in_its_precision(monkeypatch: pytes
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_preconditioner_beside_its_factor_is_the_same_on_one_thread(dtype: Any):
-    """Where the sample is smaller than the centers, K(Z, Z) is factored beside the eigensystem if threads allow."""
+    """With several threads, K(Z, Z) is factored while the eigensystem of the sample is computed."""
     X = rows(900).astype(dtype)
     y = np.sin(X[:, :1])
     prepared = []
