@@ -1,4 +1,4 @@
-"""Compilation of loops at their first call, once for their listed types, without fast-math."""
+"""Compilation of loops at their first call with one of their listed types, without fast-math."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import types
+from numba.np.numpy_support import as_dtype
 
 from streamkern.starting import paused_collector
 from streamkern.storage.writer import turn
@@ -68,13 +70,18 @@ def _forget_older(folder: Path) -> None:
 
 
 class Loop:
-    """A function compiled at its first call, so that imports are cheap and a run only compiles the loops it uses."""
+    """A function compiled for a dtype at its first call, so that imports are cheap and a run compiles what it uses.
 
-    def __init__(self, function: Callable[..., Any], signatures: list[Any]) -> None:
+    Args:
+        function: the function; its first argument is an array.
+        signatures: signatures by the dtype of that array.
+    """
+
+    def __init__(self, function: Callable[..., Any], signatures: dict[np.dtype[Any], Any]) -> None:
         self._function = function
         self._signatures = signatures
         self._lock = threading.Lock()
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: dict[np.dtype[Any], Callable[..., Any]] = {}
 
     @cached_property
     def inside(self) -> Callable[..., Any]:
@@ -84,15 +91,17 @@ class Loop:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
-        if self._compiled is None:
+        compiled = self._compiled.get(args[0].dtype)
+        if compiled is None:
             with self._lock:
-                if self._compiled is None:
-                    self._compiled = self._compile()
-        return self._compiled(*args)
+                compiled = self._compiled.get(args[0].dtype)
+                if compiled is None:
+                    compiled = self._compiled[args[0].dtype] = self._compile(args[0].dtype)
+        return compiled(*args)
 
     def is_compiled(self) -> bool:
         """Return True if a call compiles nothing, because the code is loaded, or cached and newer than the source."""
-        if self._compiled is not None:
+        if self._compiled:
             return True
         folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()
         if not folder:
@@ -103,7 +112,10 @@ class Loop:
         found = any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
         return found and _is_current(Path(folder))
 
-    def _compile(self) -> Callable[..., Any]:
+    def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
+        if dtype not in self._signatures:
+            known = ", ".join(map(str, self._signatures))
+            raise TypeError(f"{self._function.__name__} is compiled for {known}, not {dtype}.")
         dispatcher = numba.njit(**OPTIONS)(self._function)
         # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
         # could load the old file of that name, compiled by another release of numba or for another type.
@@ -113,16 +125,15 @@ class Loop:
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             if folder:
                 _forget_older(Path(folder))
-            for signature in self._signatures:
-                dispatcher.compile(signature)
+            dispatcher.compile(self._signatures[dtype])
         dispatcher.disable_compile()
         compiled: Callable[..., Any] = dispatcher
         return compiled
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:
-    """Return a decorator that compiles a function at its first call, for the signature with each dtype."""
-    return lambda function: Loop(function, [signature(dtype) for dtype in dtypes])
+    """Return a decorator that compiles a function at its first calls; an array of each dtype is the first argument."""
+    return lambda function: Loop(function, {as_dtype(dtype): signature(dtype) for dtype in dtypes})
 
 
 def rows(dtype: Any, *, readonly: bool = False) -> types.Array:
@@ -133,3 +144,18 @@ def rows(dtype: Any, *, readonly: bool = False) -> types.Array:
 def vector(dtype: Any) -> types.Array:
     """Return the type of a one-dimensional, contiguous, read-only array."""
     return types.Array(dtype, 1, "C", readonly=True)
+
+
+@numba.njit(**OPTIONS)
+def copy(source: Any, out: Any) -> None:
+    """Copy numbers to the front of ``out``; Numba takes seconds to compile an assignment of an array to a slice."""
+    for i in range(source.shape[0]):
+        out[i] = source[i]
+
+
+@numba.njit(**OPTIONS)
+def copy_rows(source: Any, out: Any) -> None:
+    """Copy rows of numbers to the first rows and columns of ``out``; see ``copy``."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            out[i, j] = source[i, j]

@@ -19,7 +19,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned
-from streamkern.backends.compiled import OPTIONS, loop, rows
+from streamkern.backends.compiled import OPTIONS, copy_rows, loop, rows
 from streamkern.backends.product import VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
@@ -39,7 +39,7 @@ _add = inner_loop.inside
 
 @numba.njit(**OPTIONS)
 def _pack_negative(Z: Any, packed: Any) -> None:
-    """Write −Z in the layout of ``inner_loop``."""
+    """Write −Z in the layout of ``inner_loop``, to the first columns of panels that may have more."""
     width = packed.shape[2]
     for block in range(packed.shape[0]):
         here = min(width, Z.shape[0] - block * width)
@@ -157,11 +157,11 @@ def _divide(A: Any, U: Any) -> None:
         here = min(count, n - r)
         whole = here == count and m == STEP
         if not whole:
-            edge[:here, :m] = A[r : r + here]
+            copy_rows(A[r : r + here], edge)
         place, step = (A.ctypes.data + r * row * size, row) if whole else (edge.ctypes.data, STEP)
         _solve(place, step, U.ctypes.data, U[0, 0])
         if not whole:
-            A[r : r + here] = edge[:here, :m]
+            copy_rows(edge[:here, :m], A[r : r + here])
 
 
 def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers: Any) -> Any:
@@ -195,8 +195,8 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
             top = s if r == k else r
             if depth:
                 if r == k:
-                    _pack_negative(A[s:t, k:s], before[step, :, :depth])
-                _add(A[top:last, k:s], np.ascontiguousarray(before[step, :, :depth]), 0, A[top:last, s:t], True)
+                    _pack_negative(A[s:t, k:s], before[step])
+                _add(A[top:last, k:s], before[step], k - k, A[top:last, s:t], True)
             if r == k:
                 if not _own(A[s:t, s:t], uppers[step]):
                     return False

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numba.core import types
 
-from streamkern.backends.compiled import OPTIONS, loop, rows, vector
+from streamkern.backends.compiled import OPTIONS, copy_rows, loop, rows, vector
 from streamkern.backends.loops import radial, widest
 from streamkern.backends.product import DEPTH, LANES, WIDTH, packed_by, panel
 from streamkern.types import Array
@@ -29,7 +29,7 @@ def _absolute_difference(
 
 
 # Float64 has half as many numbers in a vector, so with as many accumulators a panel has half the columns.
-_sums, _sums64 = (panel(WIDTH // LANES, size, "llvm.fabs", _absolute_difference) for size in (_SINGLE, 2 * _SINGLE))
+_sums = panel(WIDTH // LANES, "llvm.fabs", _absolute_difference)
 
 
 @numba.njit(**OPTIONS)
@@ -47,14 +47,9 @@ def _tile(X: Any, packed: Any, first: Any, out: Any) -> None:
         for k in range(0, d, DEPTH):
             depth, fresh = min(DEPTH, d - k), 0 if k else 1
             A, B = left + size * k, panels + size * width * k
-            if size == _SINGLE:
-                _sums(target, step, A, x_row, B, width, depth, fresh, n)
-            else:
-                _sums64(target, step, A, x_row, B, width, depth, fresh, n)
+            _sums(out, target, step, A, x_row, B, width, depth, fresh, n)
         if not whole:
-            for i in range(n):
-                for l in range(m - j):  # noqa: E741
-                    out[i, j + l] = edge[i, l]
+            copy_rows(edge[:, : m - j], out[:, j:])
 
 
 def _panels(dtype: Any) -> Any:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends import loops, manhattan, routes, slopes
+from streamkern.backends import loops, manhattan, outputs, routes, slopes
 from streamkern.backends.base import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
     Profile,
+    aligned_rows,
     check_angular,
     check_cosines,
     check_gather,
@@ -28,6 +29,7 @@ from streamkern.backends.base import (
 )
 from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.product import dense
+from streamkern.backends.thin import laid_out
 from streamkern.errors import UsageError
 from streamkern.rng import seed_words
 from streamkern.types import Array, IntArray
@@ -226,6 +228,36 @@ class NumbaBackend:
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
         norms = (_contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
+
+    def radial_outputs(
+        self,
+        X: Array,
+        packed: Array,
+        W: Array,
+        x_norms: Array,
+        z_norms: Array,
+        kind: str,
+        params: Mapping[str, float],
+    ) -> Array:
+        """Return k(X, Z) W of a radial kernel, shape (b, c), in one compiled call that writes no panel.
+
+        Its bits are those of ``radial_products`` and ``thin.times``.
+
+        Args:
+            X: as for ``radial_products``, float32.
+            packed: as for ``radial_products``.
+            W: weights, shape (p, c), float32, with at most ``thin.MOST`` columns.
+            x_norms: as for ``radial_products``.
+            z_norms: as for ``radial_products``.
+            kind: as for ``radial_products``.
+            params: as for ``radial_products``.
+        """
+        code, numbers, _ = _radial_numbers(kind, params, X.dtype)
+        norms = (_contiguous(norms, X.dtype) for norms in (x_norms, z_norms))
+        out = np.empty((len(X), W.shape[1]), X.dtype)
+        tile = aligned_rows(min(len(X), outputs.ROWS), outputs.COLUMNS, X.dtype)
+        outputs.radial_outputs(dense(X, X.dtype), packed, *norms, code, numbers, laid_out(W).T, tile, out)
+        return out
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
         check_angular(S, x_norms, z_norms, kind, depth)

@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned, has_dense_rows
-from streamkern.backends.compiled import OPTIONS, loop, rows
+from streamkern.backends.compiled import OPTIONS, copy_rows, loop, rows
 from streamkern.types import Array
 
 DEPTH = 1024
@@ -66,33 +66,26 @@ Six rows of four vectors load the fewest numbers for each multiply-add.
 """
 
 
-def panel(
-    V: int,
-    size: int = _SIZE,
-    function: str = "llvm.fma",
-    combine: Callable[..., Any] = _fused,
-    third: bool = False,
-) -> Any:
+def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fused, third: bool = False) -> Any:
     """Return an intrinsic for C (n, V vectors) = A B, or +=, a few rows at a time with their sums in registers.
 
-    Its arguments are addresses, and strides in numbers.
+    Its first argument is an array whose dtype is that of the matrices; others are addresses, and strides in numbers.
 
     Args:
         V: vectors of a row: 4, 2 or 1.
-        size: bytes of a number, 4 or 8.
         function: LLVM's function of vectors that ``combine`` calls.
         combine: function (builder, function, left, right, sum, third) that emits the sum with a term added.
         third: whether there is a third factor, of the shape of C, with address and row stride as last arguments.
     """
-    number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
-    count = _BYTES // size
-    vector = ir.VectorType(number, count)
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
-    undefined = ir.Constant(vector, ir.Undefined)
 
-    def rows_at_once(builder: Any, M: int, i: Any, args: Any) -> None:
-        """Emit M rows from row i on."""
+    def rows_at_once(builder: Any, size: int, M: int, i: Any, args: Any) -> None:
+        """Emit M rows of numbers of ``size`` bytes from row i on."""
         C, c_row, A, a_row, B, b_term, depth, fresh, _, *more = args
+        number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
+        count = _BYTES // size
+        vector = ir.VectorType(number, count)
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+        undefined = ir.Constant(vector, ir.Undefined)
         name = f"{function}.v{count}f{8 * size}"
 
         def called(*operands: Any) -> Any:
@@ -137,60 +130,48 @@ def panel(
                         builder.store(builder.fadd(before, builder.load(total)), place, align=size)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        n, start = args[8], _INDEX(0)
+        size, n, start = signature.args[0].dtype.bitwidth // 8, args[9], _INDEX(0)
         for M in _STEPS[V]:
             stop = builder.sub(n, builder.srem(builder.sub(n, start), _INDEX(M)))
             with cgutils.for_range_slice(builder, start, stop, _INDEX(M)) as (i, _):
-                rows_at_once(builder, M, i, args)
+                rows_at_once(builder, size, M, i, args[1:])
             start = stop
         return context.get_dummy_value()
 
     @intrinsic
     def kernel(
-        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any
-    ) -> Any:
-        return types.void(*[types.int64] * 9), generate
+        typingctx: Any, like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any,
+        n: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(like, *[types.int64] * 9), generate
 
     @intrinsic
     def kernel_of_three(
-        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any,
-        X: Any, x_row: Any,
+        typingctx: Any, like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any,
+        n: Any, X: Any, x_row: Any,
     ) -> Any:  # fmt: skip
-        return types.void(*[types.int64] * 11), generate
+        return types.void(like, *[types.int64] * 11), generate
 
     return kernel_of_three if third else kernel
 
 
-_one, _one64 = panel(1), panel(1, 2 * _SIZE)
-# Without the widest vectors panels have one, and float64 is BLAS's: what is never run is not compiled either.
-_two, _four, _two64, _four64 = (
-    (panel(2), panel(4), panel(2, 2 * _SIZE), panel(4, 2 * _SIZE)) if _WIDE else (_one, _one, _one64, _one64)
-)
+# Without the widest vectors panels have one: what is never run is not compiled either.
+_one = panel(1)
+_two, _four = (panel(2), panel(4)) if _WIDE else (_one, _one)
 
 
-# Functions of their own, which are compiled once for all loops that call them.
-
-
+# A function of its own, which is compiled once for all loops that call it.
 @numba.njit(**OPTIONS)
-def _rows(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any) -> None:
+def _rows(
+    like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
+) -> None:
     """Compute n rows of V vectors of C; arguments as for ``panel``."""
     if V == 4:
-        _four(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _four(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
     elif V == 2:
-        _two(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _two(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
     else:
-        _one(C, c_row, A, a_row, B, b_term, depth, fresh, n)
-
-
-@numba.njit(**OPTIONS)
-def _rows64(
-    C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
-) -> None:
-    """``_rows`` of float64."""
-    if V == 4:
-        _four64(C, c_row, A, a_row, B, b_term, depth, fresh, n)
-    else:
-        _two64(C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _one(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
 
 
 _f32 = types.float32
@@ -204,8 +185,8 @@ _f32 = types.float32
     types.float64,
 )
 def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
-    """Compute ``inner`` from panel ``first`` of ``packed`` on."""
-    n, m = out.shape
+    """Compute ``inner`` from panel ``first`` of ``packed`` on, with as many terms as X has columns."""
+    (n, m), terms = out.shape, X.shape[1]
     d, width, size = packed.shape[1], packed.shape[2], out.itemsize
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
     x_row, out_row = X.strides[0] // size, out.strides[0] // size
@@ -213,25 +194,18 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
     for j in range(0, m, width):
         whole = j + width <= m
         if not whole and add:
-            for i in range(n):
-                for l in range(m - j):  # noqa: E741
-                    edge[i, l] = out[i, j + l]
+            copy_rows(out[:, j:], edge)
         target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
         panels = right + size * d * width * (first + j // width)
         vectors = width * size // _BYTES
         if vectors == 4 and 2 * (m - j) <= width:
             vectors = 2  # the rest of the last panel is padding
-        for k in range(0, d, DEPTH):
-            depth, fresh = min(DEPTH, d - k), 0 if k or add else 1
+        for k in range(0, terms, DEPTH):
+            depth, fresh = min(DEPTH, terms - k), 0 if k or add else 1
             A, B = left + size * k, panels + size * width * k
-            if size == _SIZE:
-                _rows(target, step, A, x_row, B, width, depth, fresh, n, vectors)
-            else:
-                _rows64(target, step, A, x_row, B, width, depth, fresh, n, vectors)
+            _rows(out, target, step, A, x_row, B, width, depth, fresh, n, vectors)
         if not whole:
-            for i in range(n):
-                for l in range(m - j):  # noqa: E741
-                    out[i, j + l] = edge[i, l]
+            copy_rows(edge[:, : m - j], out[:, j:])
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
@@ -246,7 +220,7 @@ def add_product(A: Any, B: Any, out: Any) -> None:
         while j < m:
             vectors = 2 if _WIDE and j + 2 * LANES <= m else 1
             target, factor = place + _SIZE * j, right + _SIZE * (k * b_term + j)
-            _rows(target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n, vectors)
+            _rows(out, target, out_row, left + _SIZE * k, a_row, factor, b_term, depth, 0, n, vectors)
             j += vectors * LANES
 
 

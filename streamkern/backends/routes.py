@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from streamkern.backends.compiled import loop, rows, vector
+from streamkern.backends.compiled import copy, loop, rows, vector
 
 
 def _table(dtype: Any) -> types.Array:
@@ -84,7 +84,7 @@ def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: 
     nodes, firsts, waiting = np.empty(m + 2, np.int64), np.empty(m + 2, np.int64), 1
     nodes[0], firsts[0], top = (0 if m else -1), 0, n
     held, t, left = np.empty(2 * n + 16, np.int64), np.empty(n), np.empty(n, np.int64)
-    held[:n] = at
+    copy(at, held)
     out, done = np.empty(n + n // 4 + 16, np.int64), 0
     while waiting:
         waiting -= 1
@@ -93,9 +93,9 @@ def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: 
         if node < 0:
             if done + size > out.shape[0]:
                 more = np.empty(2 * (done + size), np.int64)
-                more[:done] = out[:done]
+                copy(out[:done], more)
                 out = more
-            out[done : done + size] = held[first:top]
+            copy(held[first:top], out[done:])
             spans[-1 - node, 0], spans[-1 - node, 1] = done, done + size
             done, top = done + size, first
             continue
@@ -115,9 +115,9 @@ def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: 
         top = first + rights
         if top + lefts > held.shape[0]:
             more = np.empty(2 * (top + lefts), np.int64)
-            more[:top] = held[:top]
+            copy(held[:top], more)
             held = more
-        held[top : top + lefts] = left[:lefts]
+        copy(left[:lefts], held[top:])
         nodes[waiting], firsts[waiting] = children[node, 1], first
         nodes[waiting + 1], firsts[waiting + 1] = children[node, 0], top
         top, waiting = top + lefts, waiting + 2

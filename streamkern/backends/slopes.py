@@ -81,7 +81,7 @@ def _signed(builder: Any, unused: Any, weight: Any, center: Any, total: Any, row
     return builder.select(less, builder.fsub(total, weight), total)
 
 
-_two, _one, _one64 = (panel(V, size, combine=_signed, third=True) for V, size in ((2, 4), (1, 4), (1, 8)))
+_two, _one = (panel(V, combine=_signed, third=True) for V in (2, 1))
 
 
 @loop(lambda dtype: types.void(*[rows(dtype, readonly=True)] * 3, rows(dtype)), types.float32, types.float64)
@@ -89,6 +89,7 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
     """Sum P times the sign of each difference over centers; columns of X, Z and ``out`` are padded to whole vectors."""
     widest()
     (n, p), size = P.shape, out.itemsize
+    lanes = 4 * LANES // size
     p_row, x_row, z_row = P.strides[0] // size, X.strides[0] // size, Z.strides[0] // size
     out_row = out.strides[0] // size
     weights, held, centers, place = P.ctypes.data, X.ctypes.data, Z.ctypes.data, out.ctypes.data
@@ -96,15 +97,12 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
         depth, fresh, j = min(DEPTH, p - k), 0 if k else 1, 0
         while j < out.shape[1]:
             target, factor, x = place + size * j, centers + size * (k * z_row + j), held + size * j
-            if size == 8:
-                _one64(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
-                j += LANES // 2
-            elif _WIDE and j + 2 * LANES <= out.shape[1]:
-                _two(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
-                j += 2 * LANES
+            if _WIDE and j + 2 * lanes <= out.shape[1]:
+                _two(out, target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
+                j += 2 * lanes
             else:
-                _one(target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
-                j += LANES
+                _one(out, target, out_row, weights + size * k, p_row, factor, z_row, depth, fresh, n, x, x_row)
+                j += lanes
 
 
 def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:

@@ -93,13 +93,24 @@ def _integers(builder: Any, A: Any, offset: Any) -> Any:
     return builder.sitofp(read, _VECTOR)
 
 
-def _across(M: int) -> Any:
-    """Return the code of T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
+def _across(M: int, held: bool = False) -> Any:
+    """Return the code of T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ.
+
+    Args:
+        M: rows computed together.
+        held: T has the sixteen sums of each element, to which terms are added, instead of their total.
+    """
 
     def body(
         builder: Any, C: int, read: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any
     ) -> None:
         fma, sums = _fma(builder), _zeros(builder, M, C)
+        places = [[builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c)) for c in range(C)] for m in range(M)]
+        if held:
+            places = [[builder.mul(place, _INDEX(LANES)) for place in row] for row in places]
+            for row, there in zip(sums, places, strict=True):
+                for total, place in zip(row, there, strict=True):
+                    builder.store(_at(builder, T, place, _VECTOR), total)
         with cgutils.for_range(builder, vectors) as step:
             k = builder.mul(step.index, _INDEX(LANES))
             right = [_at(builder, W, builder.add(builder.mul(_INDEX(c), w_row), k), _VECTOR) for c in range(C)]
@@ -107,10 +118,13 @@ def _across(M: int) -> Any:
                 left = read(builder, A, builder.add(builder.mul(_INDEX(m), a_row), k))
                 for total, values in zip(row, right, strict=True):
                     builder.store(builder.call(fma, [left, values, builder.load(total)]), total)
-        for m, row in enumerate(sums):
-            for c, total in enumerate(row):
-                place = builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c))
-                _store(builder, _total(builder, builder.load(total)), T, place, _NUMBER)
+        for row, there in zip(sums, places, strict=True):
+            for total, place in zip(row, there, strict=True):
+                value = builder.load(total)
+                if held:
+                    _store(builder, value, T, place, _VECTOR)
+                else:
+                    _store(builder, _total(builder, value), T, place, _NUMBER)
 
     return _kernel(body)
 
@@ -169,6 +183,7 @@ def _kernel(body: Any) -> Any:
 
 
 _many_rows, _one_row = _across(ROWS), _across(1)
+_many_rows_held, _one_row_held = _across(ROWS, held=True), _across(1, held=True)
 _many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 
@@ -181,6 +196,44 @@ def _group(left: Any) -> Any:
 
 def _signature(dtype: Any) -> Any:
     return types.void(rows(dtype, readonly=True), rows(_f32, readonly=True), rows(_f32))
+
+
+@numba.njit(**OPTIONS)
+def add_terms(A: Any, W: Any, sums: Any) -> None:
+    """Add the terms of A Wᵀ in whole vectors to ``sums`` (n, c, LANES), for A (n, m) and W (c, m)."""
+    n, c, whole = A.shape[0], W.shape[0], A.shape[1] // LANES
+    a_row, w_row, t_row = A.strides[0] // _SIZE, W.strides[0] // _SIZE, c
+    left, right, place = A.ctypes.data, W.ctypes.data, sums.ctypes.data
+    i = 0
+    while i < n:
+        many = ROWS if i + ROWS <= n else 1
+        j = 0
+        while j < c:
+            columns = _group(c - j)
+            T, L, R = place + _SIZE * LANES * (t_row * i + j), left + _SIZE * a_row * i, right + _SIZE * w_row * j
+            if many == ROWS:
+                _many_rows_held(A, T, t_row, L, a_row, R, w_row, whole, columns)
+            else:
+                _one_row_held(A, T, t_row, L, a_row, R, w_row, whole, columns)
+            j += columns
+        i += many
+
+
+@numba.njit(**OPTIONS)
+def add_rest(A: Any, W: Any, sums: Any, out: Any) -> None:
+    """Write the totals of ``sums``, with terms of A Wᵀ beyond whole vectors, to ``out`` (n, c); overwrites ``sums``."""
+    n, c = out.shape
+    for i in range(n):
+        for j in range(c):
+            width = LANES
+            while width > 1:
+                width //= 2
+                for k in range(width):
+                    sums[i, j, k] += sums[i, j, width + k]
+            total = sums[i, j, 0]
+            for k in range(A.shape[1] // LANES * LANES, A.shape[1]):
+                total += A[i, k] * W[j, k]
+            out[i, j] = total
 
 
 def _times(A: Any, W: Any, out: Any) -> None:

@@ -13,7 +13,7 @@ from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.slopes import sums_of_signs, whole_vectors
-from streamkern.backends.thin import add_transposed, laid_out, prepared, room, times
+from streamkern.backends.thin import MOST, add_transposed, laid_out, prepared, room, times
 from streamkern.engine import dense, sixteen
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
@@ -97,6 +97,14 @@ class HostEngine(NumpyEngine):
         buffer, first = _buffer(basis), X[: basis.row_tile]
         basis.block(first, out=buffer[: len(first)])
         return buffer
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """Compute outputs of a radial kernel in one compiled call, and others by panels."""
+        kernel, (z_norms, packed) = getattr(basis, "kernel", None), getattr(basis, "resident", (None, None))
+        known = packed is not None and kernel.norm == 2 and kernel.profile is not None
+        if not (known and X.dtype == W.dtype == packed.dtype == np.float32 and 0 < W.shape[1] <= MOST and len(X)):
+            return super().predict(basis, X, W)
+        return self.loops.radial_outputs(X, packed, W, self.loops.row_norms(X), z_norms, *kernel.profile)
 
     def multiplier(self, W: Array) -> Callable[[Array], Array]:
         right, c = prepared(W), W.shape[1]

@@ -10,16 +10,17 @@ from pathlib import Path
 
 MODULE = """
 import sys, time, numba
+import numpy as np
 from numba.core import caching
-from streamkern.backends.compiled import OPTIONS, loop
+from streamkern.backends.compiled import OPTIONS, loop, vector
 
 @numba.njit(**OPTIONS)
 def inner(x):
     return x + 1
 
-@loop(lambda dtype: dtype(dtype), numba.float32, numba.float64)
+@loop(lambda dtype: dtype(vector(dtype)), numba.float32, numba.float64)
 def outer(x):
-    return inner(x) * 2
+    return inner(x[0]) * 2
 
 if __name__ == "__main__":
     save = caching.IndexDataCacheFile._save_data
@@ -27,7 +28,8 @@ if __name__ == "__main__":
         time.sleep(float(sys.argv[1]))
         save(self, name, data)
     caching.IndexDataCacheFile._save_data = slow
-    assert outer(1.5) == 5.0
+    for dtype in (np.float32, np.float64):
+        assert outer(np.full(1, 1.5, dtype)) == 5.0
 """
 
 NOWHERE = """
@@ -72,7 +74,7 @@ def test_code_of_older_sources_of_the_functions_it_calls_is_not_used(tmp_path: P
         MODULE.replace("@numba.njit(**OPTIONS)\ndef inner(x):\n    return x + 1\n", "from called import inner\n")
     )
     code = "import numba, loops_of_a_user, streamkern.backends.compiled as c\n"
-    code += "c._sources = lambda: {!r}\nprint(loops_of_a_user.outer(1.5))"
+    code += "c._sources = lambda: {!r}\nprint(loops_of_a_user.outer(loops_of_a_user.np.array([1.5])))"
     found = []
     for version, added in (("first", 1), ("second", 2), ("second", 2)):
         called.write_text(f"import numba\n@numba.njit\ndef inner(x):\n    return x + {added}\n")
@@ -92,3 +94,12 @@ def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Set NUMBA_CACHE_DIR to a writable one") == 1
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_loop_is_compiled_only_for_the_types_it_is_called_with(tmp_path: Path):
+    module = tmp_path / "loops_of_a_user.py"
+    module.write_text(MODULE)
+    code = "import loops_of_a_user as m\nm.outer(m.np.zeros(1))\nm.outer(m.np.zeros(1, int))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "TypeError: outer is compiled for float32, float64, not int64." in done.stderr
+    assert len(list((tmp_path / "__pycache__").glob("*.outer-*.nbc"))) == 1
