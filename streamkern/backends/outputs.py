@@ -49,7 +49,7 @@ def radial_outputs(
     widest()
     n, c = out.shape
     p, (many, columns) = W.shape[1], tile.shape
-    sums = np.empty((many, c, LANES), _f32)
+    sums = np.empty((many, c, LANES), np.float32)
     for i in range(0, n, many):
         x = X[i : i + many]
         sums[:] = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -100,11 +100,11 @@ class HostEngine(NumpyEngine):
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         """Compute outputs of a radial kernel in one compiled call, and others by panels."""
-        kernel, (z_norms, packed) = getattr(basis, "kernel", None), getattr(basis, "resident", (None, None))
-        known = packed is not None and kernel.norm == 2 and kernel.profile is not None
-        if not (known and X.dtype == W.dtype == packed.dtype == np.float32 and 0 < W.shape[1] <= MOST and len(X)):
+        if not _fits_one_call(basis, X, W):
             return super().predict(basis, X, W)
-        return self.loops.radial_outputs(X, packed, W, self.loops.row_norms(X), z_norms, *kernel.profile)
+        expansion = cast(Centered, basis)
+        z_norms, packed = expansion.resident
+        return self.loops.radial_outputs(X, packed, W, self.loops.row_norms(X), z_norms, *expansion.kernel.profile)
 
     def multiplier(self, W: Array) -> Callable[[Array], Array]:
         right, c = prepared(W), W.shape[1]
@@ -207,3 +207,11 @@ def _buffer(basis: Evaluated) -> Array:
         return basis.buffers.pop()
     except IndexError:
         return aligned_rows(basis.row_tile, basis.width, basis.dtype)
+
+
+def _fits_one_call(basis: Any, X: Array, W: Array) -> bool:
+    """Return True if the compiled loop for outputs has this kernel, precision and number of columns."""
+    _, packed = getattr(basis, "resident", (None, None))
+    if packed is None or basis.kernel.norm != 2 or basis.kernel.profile is None:
+        return False
+    return bool(X.dtype == W.dtype == packed.dtype == np.float32 and len(X) and 0 < W.shape[1] <= MOST)
