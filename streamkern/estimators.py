@@ -45,7 +45,8 @@ from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
-from streamkern.storage.convert import is_dask_array, is_mixed, is_series, is_table
+from streamkern.storage.convert import is_mixed
+from streamkern.storage.kinds import is_dask_array, is_series, is_table
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums

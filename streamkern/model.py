@@ -47,9 +47,8 @@ from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
-from streamkern.storage.convert import is_table
+from streamkern.storage.kinds import is_table
 from streamkern.storage.schema import Schema
-from streamkern.storage.tables import open_tables
 from streamkern.types import Array
 from streamkern.user_code import described
 
@@ -490,6 +489,8 @@ class KernelMachine(ModelAnswers):
     def _source(self, X: Any, y: Array | None = None) -> Source:
         """Open a path, an array or a table by the model's schema."""
         if isinstance(X, str | os.PathLike):
+            from streamkern.storage.tables import open_tables  # imports zarr and Arrow
+
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
             return array_source(X, y, self.columns, schema=self.schema)

@@ -61,6 +61,13 @@ def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
     )
 
 
+def test_a_pipeline_on_arrays_reads_no_files():
+    """Formats are imported with the first path."""
+    arrays = "sk.from_arrays(np.zeros((9, 2)), np.zeros(9))"
+    _, others = loaded(f"import numpy as np, streamkern as sk; sk.Pipeline({arrays}, sk.Laplace(1.0), sk.Uniform(2))")
+    assert others.isdisjoint({"pyarrow", "zarr"})
+
+
 COLLECTIONS = """
 import gc
 import streamkern as sk

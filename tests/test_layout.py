@@ -165,6 +165,10 @@ LATE = {
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning": "needs Bokeh",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
+    **{
+        f"streamkern.storage.{name}": "zarr and Arrow, a quarter of a second that arrays in memory do without"
+        for name in ("arrow", "stored", "tables", "zarr")
+    },
     "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",
 }
 """What is imported inside a function, and why: optional, or slow to import."""

@@ -15,7 +15,6 @@ from streamkern.data.quarantine import Quarantined, corrupt_chunks
 from streamkern.data.split import Listed
 from streamkern.errors import UsageError
 from streamkern.storage import Retry, array_source
-from streamkern.storage.tables import open_tables
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
 
@@ -62,6 +61,8 @@ def open_dataset(
         raise UsageError(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
+    from streamkern.storage.tables import open_tables  # imports zarr and Arrow, which arrays in memory do without
+
     dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):

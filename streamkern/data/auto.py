@@ -51,7 +51,7 @@ from streamkern.data.statistics import Statistics, unlike_scales
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, UsageError, require_counts
-from streamkern.storage.convert import DAY, looks_like
+from streamkern.storage.kinds import DAY, looks_like
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray
 

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
-from streamkern.storage.convert import DAY
+from streamkern.storage.kinds import DAY
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 

@@ -40,7 +40,7 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.gradient import Gradient
-from streamkern.storage import open_source, write_zarr
+from streamkern.storage import open_source
 from streamkern.storage.base import Source, digest
 from streamkern.storage.writer import read_json, write_json
 from streamkern.types import Array
@@ -328,6 +328,8 @@ def _byte(source: Source) -> float:
     """
     with suppress(StreamkernError, OSError):
         return _reading(source)
+    from streamkern.storage.zarr import write_zarr  # imports zarr and Arrow
+
     X = np.random.default_rng(0).integers(0, 64, (4096, 1024), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.zarr"

@@ -24,9 +24,9 @@ from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
 from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram, finish
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
-from streamkern.storage.convert import looks_like
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
+from streamkern.storage.kinds import looks_like
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target

@@ -13,7 +13,7 @@ from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.convert import is_table
+from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import few
 from streamkern.types import Array
 

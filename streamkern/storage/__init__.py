@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from streamkern.errors import StorageError, UsageError
 from streamkern.storage.arrays import ArraySource
-from streamkern.storage.arrow import frame_source
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
-from streamkern.storage.convert import is_dask_frame, is_table
-from streamkern.storage.files import nothing_here
-from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
-from streamkern.storage.parquet_files import SUFFIXES
-from streamkern.storage.remote import Remote, Retry, bare, is_remote
+from streamkern.storage.kinds import is_dask_frame, is_table
+from streamkern.storage.remote import Retry
 from streamkern.storage.schema import Schema
 from streamkern.storage.weighted import TargetedSource, WeightedSource
-from streamkern.storage.writer import unfinished_folder
-from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr, zarr_source
+
+if TYPE_CHECKING:
+    from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
+    from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
 __all__ = [
     "ArraySource",
@@ -35,7 +32,18 @@ __all__ = [
     "write_zarr",
 ]
 
-_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
+_LATE = {
+    "parquet": ("ParquetSource", "open_parquet", "write_parquet"),
+    "zarr": ("ZarrSource", "open_zarr", "write_zarr"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a format at its first use: Arrow and zarr take a third of the time that a fit to arrays imports."""
+    for module, names in _LATE.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def open_source(
@@ -67,6 +75,8 @@ def open_source(
         UsageError: parameters that contradict each other.
     """
     if isinstance(data, str | os.PathLike):
+        from streamkern.storage.stored import stored_source
+
         return stored_source(os.fspath(data), Request(target, columns, weight), format, storage_options, retry)
     return array_source(data, target, columns, weight)
 
@@ -110,70 +120,7 @@ def table_source(
 
         rows: Source = dask_frame(X, request)
     else:
+        from streamkern.storage.arrow import frame_source
+
         rows = frame_source(X, request)
     return rows if y is None else TargetedSource(rows, y, name)
-
-
-def stored_source(
-    url: str,
-    request: Request,
-    format: str | None = None,
-    storage_options: dict[str, Any] | None = None,
-    retry: Retry | None = None,
-) -> Source:
-    """Open a zarr or parquet data set for a request; see `open_source`."""
-    _require_finished(url)
-    format = _format_of(url, storage_options, retry) if format is None else format
-    if format not in ("zarr", "parquet"):
-        raise UsageError(
-            f"format {format!r} is not known", where=url, expected="'zarr' or 'parquet'", remedy="correct it"
-        )
-    if format == "zarr":
-        return zarr_source(url, request, storage_options, retry)
-    return parquet_source(url, request, storage_options, retry)
-
-
-def _require_finished(url: str) -> None:
-    """Raise StorageError if an ingest was interrupted, so that a part of the data is not taken for all."""
-    place = Path(os.path.abspath(url.removeprefix("file://")))
-    inside = next((p for p in (place, *place.parents) if p.name.startswith(".") and p.name.endswith(".ingest")), None)
-    folder = inside or unfinished_folder(place)
-    if "://" not in url.removeprefix("file://") and (inside or (folder.exists() and not place.exists())):
-        raise StorageError(
-            "the ingest to this place has not been completed",
-            where=str(folder),
-            expected="a whole data set",
-            remedy="repeat the ingest command: it resumes where it stopped; or wait, if it is running",
-        )
-
-
-def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> str:
-    name = bare(url).rstrip("/")
-    if name.endswith(SUFFIXES) or any(sign in name for sign in "*?["):
-        return "parquet"
-    if name.endswith(".zarr"):
-        return "zarr"
-    if is_remote(url):
-        remote = Remote(url, storage_options, retry)
-        inside = remote.listed(remote.root) if remote.lists else []
-        if any(marker in inside for marker in _ZARR_FILES):
-            return "zarr"
-        if any(found.endswith(SUFFIXES) or "=" in found for found in inside):
-            return "parquet"
-    else:
-        path = Path(url.removeprefix("file://"))
-        if any((path / marker).exists() for marker in _ZARR_FILES):
-            return "zarr"
-        if path.is_dir() and any(found.suffix in SUFFIXES for found in path.rglob("*")):
-            return "parquet"
-        if not path.exists():
-            files = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
-            raise nothing_here(url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)")
-    raise StorageError(
-        "neither zarr nor parquet is recognised here",
-        where=url,
-        expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
-        f"{', '.join(_ZARR_FILES)} or parquet files",
-        remedy="say which with format='zarr' or format='parquet'; CSV, JSON, NumPy and HDF5 files become zarr first: "
-        "streamkern ingest FILE NEW.zarr",
-    )

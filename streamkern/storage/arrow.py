@@ -26,13 +26,13 @@ from streamkern.storage.convert import (
     as_table,
     converted,
     is_number,
-    is_table,
     is_text,
     kind_of_type,
     require_distinct_names,
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
+from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,26 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError, StreamkernError
+from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
 from streamkern.storage.schema import Column, number_of
 from streamkern.types import Array, IntArray
 
-DAY = 86_400
-"""Seconds of a day."""
-
 MOST_WORDS = 10_000
 """Most texts of a column that are kept for messages and names of features."""
-
-_LIKE = {
-    "numbers": re.compile(r"[-+]?[$€£¥]? ?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)?( ?[%$€£¥])?"),
-    "dates": re.compile(
-        r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([-/. ])(\d{1,2}|[A-Za-z]{3,9})\2\d{4}|\d{1,2}/\d{1,2}/\d\d"
-        r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([T ,].*)?"
-    ),
-}
-"""Patterns of texts that spell numbers, with signs and separators, or dates, in any order."""
-
-_MOSTLY = 0.9
-"""Share of a column's texts that must match a pattern."""
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
@@ -56,15 +41,6 @@ def is_text(kind: pa.DataType) -> bool:
     """Return True if a column of this type holds text."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def looks_like(texts: Iterable[str]) -> str | None:
-    """Return what most of these texts spell: ``numbers`` or ``dates``; None for words, and for digits alone."""
-    given = [text.strip() for text in texts]
-    if not given or all(text.isdigit() for text in given):
-        return None
-    shares = {what: sum(map(bool, map(form.fullmatch, given))) / len(given) for what, form in _LIKE.items()}
-    return next((what for what, share in shares.items() if share >= _MOSTLY), None)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -288,30 +264,6 @@ def _dates_in_digits(numbers: Array) -> Array:
     return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
 
 
-# --------------------------------------------------------------------------------------------------- tables in memory
-
-
-def is_table(value: Any) -> bool:
-    """Return True if a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
-    if isinstance(value, Mapping):
-        return not hasattr(value, "shape")  # SciPy's sparse matrices are mappings, too, but have a shape
-    if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
-        return True
-    if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
-        return True
-    return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
-
-
-def is_dask_array(value: Any) -> bool:
-    """Return True for a Dask array, without importing Dask, which takes a quarter of a second."""
-    return any((kind.__module__, kind.__name__) == ("dask.array.core", "Array") for kind in type(value).__mro__)
-
-
-def is_dask_frame(value: Any) -> bool:
-    """Return True for a Dask DataFrame."""
-    return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
-
-
 def is_mixed(value: Any) -> bool:
     """Return True if a table or array in memory has values other than plain numbers: text, dates, some booleans."""
     if is_table(value):
@@ -337,11 +289,6 @@ def is_mixed(value: Any) -> bool:
 
 
 _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
-
-
-def is_series(value: Any) -> bool:
-    """Return True for a Series of pandas or polars, which has a table's interface but is one column."""
-    return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
 
 
 def _has_objects(frame: Any) -> bool:

@@ -11,19 +11,20 @@ import numpy as np
 from fsspec.core import url_to_fs
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import array_source, stored_source
+from streamkern.storage import array_source
 from streamkern.storage.arrow import ArrowSource, frame_source
 from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
-from streamkern.storage.convert import is_table
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
 from streamkern.storage.files import natural
 from streamkern.storage.hdf5 import open_hdf5
+from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.remote import Retry, bare
 from streamkern.storage.schema import Schema, join_schemas
+from streamkern.storage.stored import stored_source
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows, Target
 

@@ -17,7 +17,8 @@ from streamkern.memory import limited
 from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.estimator_inputs import given_target, require_no_target
-from streamkern.storage.convert import is_dask_array, is_mixed
+from streamkern.storage.convert import is_mixed
+from streamkern.storage.kinds import is_dask_array
 from streamkern.types import Array
 from streamkern.updates.rows import rows_for, updated
 
