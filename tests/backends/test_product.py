@@ -159,7 +159,9 @@ def test_few_columns_of_float64_are_multiplied_row_by_row():
 
 PROGRAM = """
 import hashlib, sys, numpy as np
+import streamkern as sk
 from streamkern.backends import product, thin
+from streamkern.kernels import Expansion
 rng = np.random.default_rng(0)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((21, 40), (70, 40), (70, 10)))
 packed = product.pack(Z)
@@ -168,7 +170,8 @@ product.inner(X, packed, slice(0, 70), S)
 F = thin.times(S, thin.laid_out(W))
 g = thin.room(*W.shape, W.dtype)
 thin.add_transposed(S, F, g)
-print(product.VECTORS, hashlib.sha256(S.tobytes() + F.tobytes() + g.tobytes()).hexdigest())
+outputs = Expansion(sk.Laplace(9.0), Z).predict(X, W)
+print(product.VECTORS, hashlib.sha256(b"".join(A.tobytes() for A in (S, F, g, outputs))).hexdigest())
 """
 
 
