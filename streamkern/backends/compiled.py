@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.sigutils import normalize_signature
 from numba.np.numpy_support import as_dtype
 
 from streamkern.starting import paused_collector
@@ -85,9 +86,20 @@ class Loop:
 
     @cached_property
     def inside(self) -> Callable[..., Any]:
-        """The function for calls from other loops, which are compiled with it."""
-        inside: Callable[..., Any] = numba.njit(**OPTIONS)(self._function)
-        return inside
+        """The function for calls from other loops, which are compiled with it.
+
+        Its arguments are converted to the types of the listed signature, so that it is compiled once for all callers.
+        """
+        inside: Any = numba.njit(**OPTIONS)(self._function)
+        compiled = inside.compile
+
+        def listed(signature: Any) -> Any:
+            arguments, _ = normalize_signature(signature)
+            return compiled(self._signatures[as_dtype(arguments[0].dtype)])
+
+        inside.compile = listed
+        called: Callable[..., Any] = inside
+        return called
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
