@@ -21,7 +21,6 @@ from streamkern.backends.base import (
     check_row_ids,
     check_tile,
     check_written,
-    coincident,
     has_dense_rows,
     magnitudes,
     radial_formula,
@@ -278,7 +277,7 @@ def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any
     if isinstance(kind, str):
         formula, coefficients, ready = radial_formula(kind, params)
         code = RADIAL_KINDS.index(formula)
-    return code, np.array((*coefficients, coincident(dtype)), dtype), ready
+    return code, loops.radial_numbers(code, coefficients, np.dtype(dtype)), ready
 
 
 def _contiguous(vector: Array, dtype: Any) -> Array:

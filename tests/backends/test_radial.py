@@ -28,6 +28,12 @@ def exp32(x: np.ndarray, out: np.ndarray) -> None:
 
 
 @numba.njit
+def halvings32(t: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(t)):
+        out[i] = loops.halvings32(t[i])
+
+
+@numba.njit
 def log32(x: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(x)):
         out[i] = loops.log32(x[i])
@@ -66,6 +72,23 @@ def test_the_exponential_at_the_ends():
     assert out[:3].tolist() == [1, 1, 1]
     assert tiny <= out[3] < 1.001 * tiny
     assert out[4:8].tolist() == [0, 0, 0, 0]  # no subnormal on the way to 0
+    assert np.isnan(out[8])
+
+
+def test_powers_of_one_half_are_within_an_ulp_on_their_whole_domain():
+    t = np.concatenate([every_float(1e-38, 126, 101), every_float(1e-3, 126, 23)])
+    out = np.empty_like(t)
+    halvings32(t, out)
+    assert ulps(out, np.exp2(-t.astype(np.float64))) <= 1.1
+    order = np.argsort(t, kind="stable")
+    assert (np.diff(out[order]) <= np.spacing(out[order][1:])).all()
+
+
+def test_powers_of_one_half_at_the_ends():
+    t = np.array([0, 1e-45, 1, 126, 126.0001, 1000, 1e30, np.inf, np.nan], np.float32)
+    out = np.empty_like(t)
+    halvings32(t, out)
+    assert out[:8].tolist() == [1, 1, 0.5, np.finfo(np.float32).tiny, 0, 0, 0, 0]  # no subnormal on the way to 0
     assert np.isnan(out[8])
 
 
