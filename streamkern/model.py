@@ -44,6 +44,7 @@ from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
+from streamkern.starting import paused_collector
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
@@ -489,7 +490,8 @@ class KernelMachine(ModelAnswers):
     def _source(self, X: Any, y: Array | None = None) -> Source:
         """Open a path, an array or a table by the model's schema."""
         if isinstance(X, str | os.PathLike):
-            from streamkern.storage.tables import open_tables  # imports zarr and Arrow
+            with paused_collector():  # imports zarr and Arrow
+                from streamkern.storage.tables import open_tables
 
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import streamkern as sk
+from streamkern import storage
 from streamkern.defaults import RADIAL_NAMES
 from streamkern.kernels import RADIAL
 
@@ -61,11 +62,26 @@ def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
     )
 
 
-def test_a_pipeline_on_arrays_reads_no_files():
-    """Formats are imported with the first path."""
-    arrays = "sk.from_arrays(np.zeros((9, 2)), np.zeros(9))"
-    _, others = loaded(f"import numpy as np, streamkern as sk; sk.Pipeline({arrays}, sk.Laplace(1.0), sk.Uniform(2))")
-    assert others.isdisjoint({"pyarrow", "zarr"})
+def test_a_pipeline_on_arrays_imports_no_formats():
+    """zarr and Arrow are imported with the first path."""
+    arrays = "sk.from_arrays(np.random.default_rng(0).random((50, 2)), np.zeros(50))"
+    program = f"import numpy as np, streamkern as sk; job = sk.Pipeline({arrays}, sk.Laplace(1.0), sk.Uniform(9))"
+    assert loaded(program)[1].isdisjoint({"pyarrow", "zarr"})
+
+
+def test_the_formats_of_storage_are_listed_once_for_each_reader():
+    tree = ast.parse(Path(str(storage.__file__)).read_text())
+    (types,) = (node for node in tree.body if isinstance(node, ast.If))
+    shown = {
+        str(node.module).rpartition(".")[2]: tuple(a.name for a in node.names)
+        for node in types.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert shown == storage._LATE
+    assert set(storage.__all__) <= set(dir(storage))
+    assert {name: getattr(storage, name).__name__ for name in storage.__all__} == {n: n for n in storage.__all__}
+    with pytest.raises(AttributeError, match="no attribute 'open_nothing'"):
+        storage.open_nothing  # noqa: B018
 
 
 COLLECTIONS = """

@@ -166,7 +166,7 @@ LATE = {
     "streamkern.report.tuning": "needs Bokeh",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
     **{
-        f"streamkern.storage.{name}": "zarr and Arrow, a quarter of a second that arrays in memory do without"
+        f"streamkern.storage.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"
         for name in ("arrow", "stored", "tables", "zarr")
     },
     "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",

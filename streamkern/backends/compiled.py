@@ -1,7 +1,8 @@
-"""Compilation of loops at their first call with one of their listed types, without fast-math."""
+"""Compilation of loops without fast-math, when they are first called with a dtype."""
 
 from __future__ import annotations
 
+import pickle
 import threading
 import warnings
 from collections.abc import Callable
@@ -70,8 +71,17 @@ def _forget_older(folder: Path) -> None:
         (folder / _NOTE).write_text(_sources())
 
 
+def _signatures_of(index: Path) -> set[Any]:
+    """Signatures of the code that an index lists, if this release of Numba wrote it; it has the release, then keys."""
+    with suppress(Exception), index.open("rb") as file:  # an index of any other release may have any content
+        if pickle.load(file) == numba.__version__:
+            _, overloads = pickle.loads(file.read())
+            return {signature for signature, *_ in overloads}
+    return set()
+
+
 class Loop:
-    """A function compiled for a dtype at its first call, so that imports are cheap and a run compiles what it uses.
+    """A compiled function. A run compiles only the loops that it calls, for the dtypes that it calls them with.
 
     Args:
         function: the function; its first argument is an array.
@@ -111,17 +121,16 @@ class Loop:
                     compiled = self._compiled[args[0].dtype] = self._compile(args[0].dtype)
         return compiled(*args)
 
-    def is_compiled(self) -> bool:
-        """Return True if a call compiles nothing, because the code is loaded, or cached and newer than the source."""
-        if self._compiled:
+    def is_compiled(self, dtype: Any) -> bool:
+        """Return True if a call with an array of this dtype compiles nothing: code is loaded, or in a current cache."""
+        if np.dtype(dtype) in self._compiled:
             return True
-        folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()
+        folder, signature = numba.njit(**OPTIONS)(self._function).stats.cache_path, self._signatures[np.dtype(dtype)]
         if not folder:
             return False
         written = Path(self._function.__code__.co_filename).stat().st_mtime
-        # An index begins with the version of Numba that wrote it.
         indexes = Path(folder).glob(f"*.{self._function.__name__}-*.nbi")
-        found = any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
+        found = any(index.stat().st_mtime >= written and signature in _signatures_of(index) for index in indexes)
         return found and _is_current(Path(folder))
 
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
@@ -133,7 +142,7 @@ class Loop:
         # could load the old file of that name, compiled by another release of numba or for another type.
         folder = dispatcher.stats.cache_path
         # Compiling leaves garbage; reading cached code does not.
-        pause = paused_collector() if self.is_compiled() else nullcontext()
+        pause = paused_collector() if self.is_compiled(dtype) else nullcontext()
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             if folder:
                 _forget_older(Path(folder))
@@ -144,7 +153,7 @@ class Loop:
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:
-    """Return a decorator that compiles a function at its first calls; an array of each dtype is the first argument."""
+    """Return a decorator that compiles a function for the dtype of its first argument, at the first call with it."""
     return lambda function: Loop(function, {as_dtype(dtype): signature(dtype) for dtype in dtypes})
 
 

@@ -196,7 +196,7 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
             if depth:
                 if r == k:
                     _pack_negative(A[s:t, k:s], before[step])
-                _add(A[top:last, k:s], before[step], k - k, A[top:last, s:t], True)
+                _add(A[top:last, k:s], before[step], 0, A[top:last, s:t], True)
             if r == k:
                 if not _own(A[s:t, s:t], uppers[step]):
                     return False
@@ -210,8 +210,7 @@ def _signature(dtype: Any) -> Any:
     return types.boolean(rows(dtype), types.int64, types.int64, types.int64, *packed)
 
 
-# Most processes need one of them.
-_blocks = {np.dtype(dtype.name): loop(_signature, dtype)(_block) for dtype in (types.float32, types.float64)}
+_factor_block = loop(_signature, types.float32, types.float64)(_block)
 
 
 def is_factored_here(A: Array) -> bool:
@@ -229,14 +228,14 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
     Returns:
         False if a pivot is not positive; the content of A is then undefined.
     """
-    n, width, compute = len(A), WIDTH * 4 // A.itemsize, _blocks[A.dtype]
+    n, width = len(A), WIDTH * 4 // A.itemsize
 
     def block(k: int) -> tuple[Array, Array, Array] | None:
         stop, steps = min(k + TILE, n), TILE // STEP
         left = aligned((-(-(stop - k) // width), k, width), A.dtype)
         before = aligned((steps, STEP // _WIDTH, TILE, _WIDTH), A.dtype)
         uppers = np.empty((steps, STEP, STEP), A.dtype)
-        return (left, before, uppers) if compute(A, k, k, stop, left, before, uppers) else None
+        return (left, before, uppers) if _factor_block(A, k, k, stop, left, before, uppers) else None
 
     found = block(0)
     for k in range(TILE, n + TILE, TILE):
@@ -244,7 +243,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
             return False
 
         def below(part: slice, k: int = k, found: Any = found) -> Any:
-            compute(A, k - TILE, part.start, part.stop, *found)
+            _factor_block(A, k - TILE, part.start, part.stop, *found)
             return block(k) if part.start == k else None
 
         cuts = [slice(k, min(k + TILE, n))] if k < n else []

@@ -3,8 +3,7 @@
 Three rules hold for every loop here. No fast-math: operations, also fused multiply-adds, have the order of the source,
 so bits do not depend on the vector width. No branch, conversion or library call without a vector form in an innermost
 loop: exponential, logarithm, sine and cosine are polynomials, with the exponent's bits set directly. No compilation at
-import: a loop is compiled, or read from Numba's cache, at its first call, once for its listed types. The cache is keyed
-by the file of a loop, so all code compiled into a loop is in this file.
+import: a loop is compiled, or read from Numba's cache, at its first call with a dtype.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ def _absolute_difference(
     return builder.fadd(total, absolute(builder.fsub(left, right)))
 
 
-# Float64 has half as many numbers in a vector, so with as many accumulators a panel has half the columns.
 _sums = panel(WIDTH // LANES, "llvm.fabs", _absolute_difference)
 
 

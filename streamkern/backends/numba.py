@@ -199,8 +199,8 @@ class NumbaBackend:
 
     @property
     def compiled(self) -> bool:
-        """True if the largest loop is already compiled, in this process or an earlier one."""
-        return loops.radial_products.is_compiled()
+        """True if the largest loops of float32 are already compiled, in this process or an earlier one."""
+        return all(each.is_compiled(np.float32) for each in (loops.radial_products, outputs.radial_outputs))
 
     def radial_products(
         self,
@@ -250,7 +250,17 @@ class NumbaBackend:
             z_norms: as for ``radial_products``.
             kind: as for ``radial_products``.
             params: as for ``radial_products``.
+
+        Raises:
+            UsageError: the shapes do not fit, or there are no rows or no centers.
         """
+        shapes = (len(x_norms), len(z_norms), packed.shape[1])
+        if shapes != (len(X), len(W), X.shape[1]) or not X.size or not len(W) or len(W) > len(packed) * packed.shape[2]:
+            raise UsageError(
+                f"Outputs of {X.shape} rows with weights of shape {W.shape}, for {shapes[1]} centers of {shapes[2]}.",
+                where="X, packed, W, x_norms, z_norms",
+                expected="rows and centers of one width, a norm for each, and a row of weights for each center",
+            )
         code, numbers, _ = _radial_numbers(kind, params, X.dtype)
         norms = (_contiguous(norms, X.dtype) for norms in (x_norms, z_norms))
         out = np.empty((len(X), W.shape[1]), X.dtype)

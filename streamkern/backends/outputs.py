@@ -23,6 +23,11 @@ ROWS, COLUMNS = 256, 512
 """Size of a tile, whose values fit the second-level cache beside rows and a panel of centers."""
 
 
+def tile_bytes(c: int) -> int:
+    """Return bytes of a tile, and of the sums of its rows for c outputs."""
+    return ROWS * 4 * (COLUMNS + LANES + c * LANES)
+
+
 @loop(
     lambda dtype: types.void(
         rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), vector(dtype), vector(dtype),

@@ -155,9 +155,7 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
     return kernel_of_three if third else kernel
 
 
-# Without the widest vectors panels have one: what is never run is not compiled either.
-_one = panel(1)
-_two, _four = (panel(2), panel(4)) if _WIDE else (_one, _one)
+_one, _two, _four = panel(1), panel(2), panel(4)
 
 
 # A function of its own, which is compiled once for all loops that call it.
@@ -166,9 +164,9 @@ def _rows(
     like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
 ) -> None:
     """Compute n rows of V vectors of C; arguments as for ``panel``."""
-    if V == 4:
+    if _WIDE and V == 4:  # panels of narrow vectors have one
         _four(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
-    elif V == 2:
+    elif _WIDE and V == 2:
         _two(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
     else:
         _one(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
@@ -186,8 +184,8 @@ _f32 = types.float32
 )
 def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
     """Compute ``inner`` from panel ``first`` of ``packed`` on, with as many terms as X has columns."""
-    (n, m), terms = out.shape, X.shape[1]
-    d, width, size = packed.shape[1], packed.shape[2], out.itemsize
+    (n, m), d, width, size = out.shape, packed.shape[1], packed.shape[2], out.itemsize
+    terms = min(d, X.shape[1])
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
     x_row, out_row = X.strides[0] // size, out.strides[0] // size
     edge = np.empty((n, width), out.dtype)

@@ -200,7 +200,7 @@ def _signature(dtype: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def add_terms(A: Any, W: Any, sums: Any) -> None:
-    """Add the terms of A Wᵀ in whole vectors to ``sums`` (n, c, LANES), for A (n, m) and W (c, m)."""
+    """Add the terms of A Wᵀ in whole vectors to ``sums`` (n, c, LANES), for float32 A (n, m) and W (c, m)."""
     n, c, whole = A.shape[0], W.shape[0], A.shape[1] // LANES
     a_row, w_row, t_row = A.strides[0] // _SIZE, W.strides[0] // _SIZE, c
     left, right, place = A.ctypes.data, W.ctypes.data, sums.ctypes.data
@@ -291,11 +291,7 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
                     out[j, k] += A[m, k] * R[m, j]
 
 
-_times_of = {np.float32: loop(_signature, _f32)(_times), np.int16: loop(_signature, _i16)(_times)}
-_add_transposed_of = {
-    np.float32: loop(_signature, _f32)(_add_transposed),
-    np.int16: loop(_signature, _i16)(_add_transposed),
-}
+_times_all, _add_transposed_all = (loop(_signature, _f32, _i16)(each) for each in (_times, _add_transposed))
 
 
 def prepared(W: Array) -> Array | Factor:
@@ -343,7 +339,7 @@ def times(A: Array, W: Array | Factor) -> Array:
                 out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
-        _times_of[A.dtype.type](A, W.T, out)
+        _times_all(A, W.T, out)
     elif A.dtype == np.float32 and _compiled(A, W) and not W.shape[1] % LANES:
         out = np.zeros((len(A), W.shape[1]), np.float32)
         add_product(A, W, out)
@@ -355,7 +351,7 @@ def times(A: Array, W: Array | Factor) -> Array:
 def add_transposed(A: Array, R: Array, out: Array) -> None:
     """Add Aᵀ R to ``out`` (p, c), made by ``room``, for a panel A (n, p) and R (n, c)."""
     if _compiled(A, R) and _compiled(A, out.T):
-        _add_transposed_of[A.dtype.type](A, R, out.T)
+        _add_transposed_all(A, R, out.T)
     else:
         out += A.T @ R
 

@@ -14,6 +14,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
 from streamkern.data.split import Listed
 from streamkern.errors import UsageError
+from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
@@ -61,7 +62,8 @@ def open_dataset(
         raise UsageError(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
-    from streamkern.storage.tables import open_tables  # imports zarr and Arrow, which arrays in memory do without
+    with paused_collector():  # imports zarr and Arrow
+        from streamkern.storage.tables import open_tables
 
     dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip

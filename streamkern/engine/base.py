@@ -185,6 +185,9 @@ class Engine(Protocol):
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         """Return bytes of the result of ``hold`` for p centers of width d."""
 
+    def tile_bytes(self, c: int) -> int:
+        """Return bytes of a thread that predicts c outputs, beyond a panel and the weights."""
+
     def compiling_bytes(self) -> int:
         """Return bytes for compilation in this process; 0 if compiled code is cached, or nothing is compiled."""
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.backends import lapack
+from streamkern.backends import lapack, outputs
 from streamkern.backends.base import aligned_rows
 from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
@@ -50,6 +50,9 @@ class HostEngine(NumpyEngine):
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
+
+    def tile_bytes(self, c: int) -> int:
+        return outputs.tile_bytes(c)
 
     def compiling_bytes(self) -> int:
         """Return bytes if the largest loop, which most fits use, is not compiled."""
@@ -214,4 +217,4 @@ def _fits_one_call(basis: Any, X: Array, W: Array) -> bool:
     _, packed = getattr(basis, "resident", (None, None))
     if packed is None or basis.kernel.norm != 2 or basis.kernel.profile is None:
         return False
-    return bool(X.dtype == W.dtype == packed.dtype == np.float32 and len(X) and 0 < W.shape[1] <= MOST)
+    return bool(X.dtype == W.dtype == packed.dtype == np.float32 and len(X) and len(W) and 0 < W.shape[1] <= MOST)

@@ -122,6 +122,9 @@ class MeterEngine:
         """The first of them, shared."""
         return resident
 
+    def tile_bytes(self, c: int) -> int:
+        return self.real.tile_bytes(c)
+
     def compiling_bytes(self) -> int:
         return self.real.compiling_bytes()
 
@@ -159,9 +162,12 @@ class MeterEngine:
         return self._buffer(basis)
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """Return φ(X) W; also count the copy of W that the loops read."""
+        """Return φ(X) W; also count the copy of W that the loops read.
+
+        A bound: where one compiled call computes a tile at a time, there is a tile and no panel.
+        """
         out = self._new((len(X), W.shape[1]), basis.dtype)
-        with self.meter.scratch(W.nbytes):
+        with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
             for _, phi in basis.panels(X):
                 phi @ W
         return out

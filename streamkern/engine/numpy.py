@@ -129,6 +129,9 @@ class NumpyEngine:
         """The first of them."""
         return resident[: len(Z)]
 
+    def tile_bytes(self, c: int) -> int:
+        return 0
+
     def compiling_bytes(self) -> int:
         return 0
 

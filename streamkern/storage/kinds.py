@@ -1,4 +1,4 @@
-"""Kinds of values in memory and of texts, told without importing Arrow or Dask, which takes a tenth of a second."""
+"""Kinds of values in memory and of texts, told without the imports of Arrow and Dask."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MOSTLY = 0.9
 
 
 def looks_like(texts: Iterable[str]) -> str | None:
-    """Return what most of these texts spell: ``numbers`` or ``dates``; None for words, and for digits alone."""
+    """Return the kind that most of these texts spell, ``numbers`` or ``dates``; None for words, or digits alone."""
     given = [text.strip() for text in texts]
     if not given or all(text.isdigit() for text in given):
         return None
-    shares = {what: sum(map(bool, map(form.fullmatch, given))) / len(given) for what, form in _LIKE.items()}
-    return next((what for what, share in shares.items() if share >= _MOSTLY), None)
+    shares = {kind: sum(map(bool, map(form.fullmatch, given))) / len(given) for kind, form in _LIKE.items()}
+    return next((kind for kind, share in shares.items() if share >= _MOSTLY), None)
 
 
 def is_table(value: Any) -> bool:
     """Return True if a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
     if isinstance(value, Mapping):
         return not hasattr(value, "shape")  # SciPy's sparse matrices are mappings, too, but have a shape
-    if hasattr(value, "__arrow_c_stream__") or _is(value, "pyarrow.lib", "RecordBatch"):
+    if hasattr(value, "__arrow_c_stream__") or _is_instance(value, "pyarrow.lib", "RecordBatch"):
         return True
     if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
         return True
@@ -43,8 +43,8 @@ def is_table(value: Any) -> bool:
 
 
 def is_dask_array(value: Any) -> bool:
-    """Return True for a Dask array, without importing Dask, which takes a quarter of a second."""
-    return _is(value, "dask.array.core", "Array")
+    """Return True for a Dask array."""
+    return _is_instance(value, "dask.array.core", "Array")
 
 
 def is_dask_frame(value: Any) -> bool:
@@ -57,6 +57,6 @@ def is_series(value: Any) -> bool:
     return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
 
 
-def _is(value: Any, module: str, name: str) -> bool:
+def _is_instance(value: Any, module: str, name: str) -> bool:
     """Return True for an instance of a class of a module that is not imported here."""
     return any((kind.__module__, kind.__name__) == (module, name) for kind in type(value).__mro__)

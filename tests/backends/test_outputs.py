@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.backends import outputs
 from streamkern.backends.thin import MOST, prepared, times
+from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import Kernel
 
@@ -27,12 +30,19 @@ def case(kernel: Kernel, n: int, p: int, d: int, c: int) -> tuple[Expansion, np.
     st.sampled_from(KERNELS),
     st.integers(1, 2 * outputs.ROWS + 9),
     st.integers(1, 3 * outputs.COLUMNS),
-    st.sampled_from([1, 2, 18, 64]),
+    st.sampled_from([1, 2, 18, 64, 300, 1500]),
     st.sampled_from([1, 3, 5, 10, MOST]),
+    st.sampled_from([lambda X: X, lambda X: X[::2], np.asfortranarray]),
+    st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
-def test_outputs_are_to_the_bit_those_of_a_panel(kernel: Kernel, n: int, p: int, d: int, c: int):
+@settings(deadline=None, max_examples=80)
+def test_outputs_are_to_the_bit_those_of_a_panel(
+    kernel: Kernel, n: int, p: int, d: int, c: int, laid: Callable[[np.ndarray], np.ndarray], head: bool
+):
     basis, X, W = case(kernel, n, p, d, c)
+    X = laid(X)
+    if head and p > 1:
+        basis, W = basis.head(p // 2), W[: p // 2]
     if basis.resident[1] is None:
         pytest.skip("BLAS multiplies here, whose bits depend on the number of rows")
     np.testing.assert_array_equal(basis.predict(X, W), times(basis.block(X), prepared(W)))
@@ -55,10 +65,27 @@ def test_one_compiled_call_computes_outputs_of_radial_kernels(monkeypatch: pytes
     assert basis.predict(X, W).shape == (40, 2)
 
 
-def test_no_rows_and_no_outputs_have_empty_outputs():
+def test_no_rows_no_centers_and_no_outputs():
     basis, X, W = case(sk.Laplace(3.0), 40, 70, 18, 2)
+    assert not Expansion(basis.kernel, basis.Z[:0]).predict(X, W[:0]).any()
     assert basis.predict(X[:0], W).shape == (0, 2)
     assert basis.predict(X, W[:, :0]).shape == (40, 0)
+
+
+@pytest.mark.parametrize("wrong", ["weights", "width", "norms"])
+def test_shapes_that_do_not_fit_are_refused(wrong: str):
+    basis, X, W = case(sk.Laplace(3.0), 40, 70, 18, 2)
+    z_norms, packed = basis.resident
+    if packed is None:
+        pytest.skip("this processor has no fused multiply-add")
+    x_norms = basis.engine.loops.row_norms(X)
+    given = {
+        "weights": (X, packed, W[:-1], x_norms, z_norms),
+        "width": (np.hstack([X, X]), packed, W, x_norms, z_norms),
+        "norms": (X, packed, W, x_norms[:-1], z_norms),
+    }[wrong]
+    with pytest.raises(UsageError, match="a row of weights for each center"):
+        basis.engine.loops.radial_outputs(*given, *basis.kernel.profile)
 
 
 def test_a_row_that_is_not_finite_spoils_only_its_own_outputs():

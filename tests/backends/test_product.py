@@ -170,6 +170,7 @@ product.inner(X, packed, slice(0, 70), S)
 F = thin.times(S, thin.laid_out(W))
 g = thin.room(*W.shape, W.dtype)
 thin.add_transposed(S, F, g)
+X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((300, 40), (1100, 40), (1100, 10)))
 outputs = Expansion(sk.Laplace(9.0), Z).predict(X, W)
 print(product.VECTORS, hashlib.sha256(b"".join(A.tobytes() for A in (S, F, g, outputs))).hexdigest())
 """

@@ -3,10 +3,10 @@
     python -m tests.benchmarks.split_products [--d 784] [--rows 128] [--centers 2048] [--rounds 15]
 
 A float32 number is the exact sum of three of bfloat16, x = x1 + x2 + x3, each the rest rounded to eight bits: x2 is at
-most 2⁻⁹ and x3 at most 2⁻¹⁸ of x. Of the nine products, x2 y3, x3 y2 and x3 y3 together are below 2⁻²⁶ of x y, a
-quarter of a unit of rounding; the other six are summed in float32. Without x1 y3, x2 y2 and x3 y1, three products would
-leave errors of 2⁻¹⁷, which is not float32's accuracy. The tiles multiply sixteen times as fast as vectors of float32,
-so six products may take three eighths of the time.
+most 2⁻⁸ and x3 at most 2⁻¹⁷ of x. Of the nine products, x2 y3, x3 y2 and x3 y3 together are at most about 2⁻²⁴ of x y,
+as one rounding of float32; the other six are summed in float32. Without x1 y3, x2 y2 and x3 y1 as well, three products
+would leave errors of up to 2⁻¹⁵, which is not float32's accuracy. The tiles multiply sixteen times as fast as vectors
+of float32, so six products may take three eighths of the time.
 
 A block of 32 x 32 sums stays in four tiles, so each tile that is loaded is used twice. Both sides read packed centers
 and rows, and write a block of products; packing is not timed. Sides take turns.
@@ -170,6 +170,8 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=2048, help="a multiple of 32")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
+    if options.rows % SIDE or options.centers % SIDE:
+        parser.error(f"--rows and --centers are multiples of {SIDE}")
     if not available():
         sys.exit("This processor has no tiles of bfloat16, or the kernel does not let them be used.")
     rng = np.random.default_rng(0)
