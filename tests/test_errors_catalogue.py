@@ -113,6 +113,7 @@ PLAIN = {
     "engine/shaped.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
     "events.py": "protocol",
     "model.py": "KeyError, told as a damaged model",
+    "storage/__init__.py": "AttributeError of a module, as Python wants it",
     "storage/convert.py": "UnfitError and others, told as a DataError by the source or by as_table",
     "storage/schema.py": "ValueError, told as a damaged model",
     "estimators.py": "scikit-learn's conventions",
@@ -736,6 +737,8 @@ data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
 data/transforms.py: The value
     data/test_preprocess.py::test_unknown_categories_are_an_error_or_nothing
+backends/numba.py: Outputs of
+    backends/test_outputs.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
 execute/shares.py: The shares of a checkpoint have
@@ -796,7 +799,7 @@ precondition/nystrom.py: The preconditioned kernel is not positive: me
     precondition/test_nystrom.py::test_what_is_not_positive
 serving/predictor.py: The columns differ from those of training.
     serving/test_predictor.py::test_what_cannot_be_answered_is_one_error
-storage/__init__.py: the ingest to this place has not been completed
+storage/stored.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 storage/base.py: The feature
     data/test_tables_as_they_are.py::test_a_value_of_another_kind_is_named_as_it_is_written

@@ -134,9 +134,7 @@ class Loop:
         return found and _is_current(Path(folder))
 
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
-        if dtype not in self._signatures:
-            known = ", ".join(map(str, self._signatures))
-            raise TypeError(f"{self._function.__name__} is compiled for {known}, not {dtype}.")
+        signature = self._signatures[dtype]
         dispatcher = numba.njit(**OPTIONS)(self._function)
         # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
         # could load the old file of that name, compiled by another release of numba or for another type.
@@ -146,7 +144,7 @@ class Loop:
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             if folder:
                 _forget_older(Path(folder))
-            dispatcher.compile(self._signatures[dtype])
+            dispatcher.compile(signature)
         dispatcher.disable_compile()
         compiled: Callable[..., Any] = dispatcher
         return compiled

@@ -492,7 +492,7 @@ def _overload_power(x: Any, y: Any) -> Any:
 def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, ready: Any) -> None:
     """Turn inner products, or distances if ``ready``, into values of a radial kernel, in place."""
     widest()
-    zero, one, minus_two = S.dtype.type(0), S.dtype.type(1), S.dtype.type(-2)
+    zero, one = S.dtype.type(0), S.dtype.type(1)
     a, b, c, floor, decay = coefficients[0], coefficients[1], coefficients[2], coefficients[3], coefficients[4]
     for i in range(S.shape[0]):
         row = dense_row(S[i])
@@ -501,7 +501,7 @@ def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, rea
             x_norm = x_norms[i]
             for j in range(S.shape[1]):
                 size = x_norm + z_norms[j]
-                squared = fma(minus_two, row[j], size)
+                squared = size - (row[j] + row[j])
                 row[j] = zero if squared < floor * size else squared  # in this order a NaN stays a NaN
         if kind == SQUARED_DISTANCES:
             continue
