@@ -93,21 +93,19 @@ def _integers(builder: Any, A: Any, offset: Any) -> Any:
     return builder.sitofp(read, _VECTOR)
 
 
-def _across(M: int, held: bool = False) -> Any:
-    """Return the code of T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ.
+def _across(M: int) -> Any:
+    """Return the code of A W over whole vectors, for M rows of A and C rows of Wᵀ.
 
-    Args:
-        M: rows computed together.
-        held: T has the sixteen sums of each element, to which terms are added, instead of their total.
+    T (M, C) gets the totals; T (M, C, 16) has the sixteen sums of each element, to which terms are added.
     """
 
     def body(
-        builder: Any, C: int, read: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any
-    ) -> None:
-        fma, sums = _fma(builder), _zeros(builder, M, C)
-        places = [[builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c)) for c in range(C)] for m in range(M)]
+        builder: Any, C: int, read: Any, held: bool, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any,
+        vectors: Any,
+    ) -> None:  # fmt: skip
+        fma, sums, wide = _fma(builder), _zeros(builder, M, C), LANES if held else 1
+        places = [[builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c * wide)) for c in range(C)] for m in range(M)]
         if held:
-            places = [[builder.mul(place, _INDEX(LANES)) for place in row] for row in places]
             for row, there in zip(sums, places, strict=True):
                 for total, place in zip(row, there, strict=True):
                     builder.store(_at(builder, T, place, _VECTOR), total)
@@ -133,7 +131,7 @@ def _down(V: int) -> Any:
     """Return the code of G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
 
     def body(
-        builder: Any, C: int, read: Any, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any
+        builder: Any, C: int, read: Any, held: bool, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any
     ) -> None:
         fma, sums = _fma(builder), _zeros(builder, C, V)
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -160,30 +158,29 @@ def _down(V: int) -> Any:
 def _kernel(body: Any) -> Any:
     """Return code for each number of columns, the last argument, up to ``_GROUP``; others are addresses and strides.
 
-    The first argument is the array at the address ``A``; its type determines how it is read.
+    The first two arguments are the arrays at the addresses ``A`` and ``to``, whose types determine how they are read.
     """
 
     @intrinsic
     def kernel(
-        typingctx: Any, array: Any, to: Any, to_row: Any, A: Any, a_row: Any, B: Any, b_row: Any, count: Any,
-        columns: Any,
+        typingctx: Any, array: Any, target: Any, to: Any, to_row: Any, A: Any, a_row: Any, B: Any, b_row: Any,
+        count: Any, columns: Any,
     ) -> Any:  # fmt: skip
         read = _integers if array.dtype == _i16 else _floats
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, *given, columns = args
+            _, _, *given, columns = args
             for C in range(1, _GROUP + 1):
                 with builder.if_then(builder.icmp_signed("==", columns, _INDEX(C))):
-                    body(builder, C, read, *given)
+                    body(builder, C, read, target.ndim == 3, *given)
             return context.get_dummy_value()
 
-        return types.void(array, *[types.int64] * 8), generate
+        return types.void(array, target, *[types.int64] * 8), generate
 
     return kernel
 
 
 _many_rows, _one_row = _across(ROWS), _across(1)
-_many_rows_held, _one_row_held = _across(ROWS, held=True), _across(1, held=True)
 _many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 
@@ -199,22 +196,23 @@ def _signature(dtype: Any) -> Any:
 
 
 @numba.njit(**OPTIONS)
-def add_terms(A: Any, W: Any, sums: Any) -> None:
-    """Add the terms of A Wᵀ in whole vectors to ``sums`` (n, c, LANES), for float32 A (n, m) and W (c, m)."""
+def add_terms(A: Any, W: Any, out: Any) -> None:
+    """Write A Wᵀ over whole vectors to ``out`` (n, c), or add it to sums (n, c, LANES), for A (n, p) and W (c, p)."""
     n, c, whole = A.shape[0], W.shape[0], A.shape[1] // LANES
-    a_row, w_row, t_row = A.strides[0] // _SIZE, W.strides[0] // _SIZE, c
-    left, right, place = A.ctypes.data, W.ctypes.data, sums.ctypes.data
+    a_row, w_row, t_row = A.strides[0] // A.itemsize, W.strides[0] // _SIZE, out.strides[0] // _SIZE
+    left, right, place = A.ctypes.data, W.ctypes.data, out.ctypes.data
     i = 0
     while i < n:
         many = ROWS if i + ROWS <= n else 1
         j = 0
         while j < c:
             columns = _group(c - j)
-            T, L, R = place + _SIZE * LANES * (t_row * i + j), left + _SIZE * a_row * i, right + _SIZE * w_row * j
+            T = place + out.strides[0] * i + out.strides[1] * j
+            L, R = left + A.strides[0] * i, right + W.strides[0] * j
             if many == ROWS:
-                _many_rows_held(A, T, t_row, L, a_row, R, w_row, whole, columns)
+                _many_rows(A, out, T, t_row, L, a_row, R, w_row, whole, columns)
             else:
-                _one_row_held(A, T, t_row, L, a_row, R, w_row, whole, columns)
+                _one_row(A, out, T, t_row, L, a_row, R, w_row, whole, columns)
             j += columns
         i += many
 
@@ -238,29 +236,15 @@ def add_rest(A: Any, W: Any, sums: Any, out: Any) -> None:
 
 def _times(A: Any, W: Any, out: Any) -> None:
     """Write A Wᵀ to ``out`` (n, c), for A (n, p) and W (c, p)."""
+    add_terms(A, W, out)
     n, p = A.shape
-    c, whole = W.shape[0], p // LANES
-    a_row, w_row, t_row = A.strides[0] // A.itemsize, W.strides[0] // _SIZE, out.strides[0] // _SIZE
-    left, right, place = A.ctypes.data, W.ctypes.data, out.ctypes.data
-    i = 0
-    while i < n:
-        many = ROWS if i + ROWS <= n else 1
-        j = 0
-        while j < c:
-            columns = _group(c - j)
-            T, L, R = place + _SIZE * (t_row * i + j), left + A.itemsize * a_row * i, right + _SIZE * w_row * j
-            if many == ROWS:
-                _many_rows(A, T, t_row, L, a_row, R, w_row, whole, columns)
-            else:
-                _one_row(A, T, t_row, L, a_row, R, w_row, whole, columns)
-            j += columns
-        for k in range(i, i + many):
-            for j in range(c):
-                total = out[k, j]
-                for m in range(whole * LANES, p):
-                    total += A[k, m] * W[j, m]
-                out[k, j] = total
-        i += many
+    if p % LANES:
+        for i in range(n):
+            for j in range(W.shape[0]):
+                total = out[i, j]
+                for k in range(p // LANES * LANES, p):
+                    total += A[i, k] * W[j, k]
+                out[i, j] = total
 
 
 def _add_transposed(A: Any, R: Any, out: Any) -> None:
@@ -280,9 +264,9 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
                 G, L = place + _SIZE * (g_row * j + k), left + A.itemsize * (a_row * i + k)
                 F = right + _SIZE * (r_row * i + j)
                 if wide:
-                    _many_columns(A, G, g_row, L, a_row, F, r_row, many, columns)
+                    _many_columns(A, out, G, g_row, L, a_row, F, r_row, many, columns)
                 else:
-                    _one_vector(A, G, g_row, L, a_row, F, r_row, many, columns)
+                    _one_vector(A, out, G, g_row, L, a_row, F, r_row, many, columns)
                 j += columns
             k += BLOCKS * LANES if wide else LANES
         for m in range(i, i + many):
