@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkern.backends import get_device
-from streamkern.backends.device import TURNS, Device
+from streamkern.engine.gpu import Device, get_device
+from streamkern.engine.gpu.protocol import TURNS
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes

@@ -1,25 +1,23 @@
 """The protocol of devices: arrays in device memory, loops over them, and transfers of rows.
 
-Only arrays with p or d numbers a row are on a device: rows, centers, a panel of kernel values, the factor of an exact
-projection. Arrays with a number for each output (residuals, gradients, weights) are copied to the host, where solvers,
-sums and checkpoints are the same as without a device.
+Rows, centers, panels of kernel values and the factor of an exact projection are on a device; so are targets, residuals
+and the state of a training whose blocks are all computed in this process. A worker copies its sums to the host, where
+they are added as without a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
 from streamkern.backends.base import Backend
+from streamkern.engine.gpu.loops import Halves, Sides, Target
 from streamkern.types import Array, IntArray
 
-NARROW = 64
-"""Most features of rows whose kernel values are summed without being stored."""
-
-PANEL_BYTES = 512 << 20
+PANEL_BYTES = 1 << 30
 """Bytes of the largest panel k(X_tile, Z) on a device; equal for all cards, because it determines the order of sums."""
 
 TURNS = 2
@@ -28,19 +26,35 @@ TURNS = 2
 COLUMNS = 1024
 """Columns of the inverse of a factor that are solved at once."""
 
-NARROW_OUTPUTS = 16
-"""Most outputs whose sums one thread keeps in registers."""
+BLOCK_ROWS = 16_384
+"""Most rows of a step's block on a device, unless the batch is given: larger blocks do not make it faster."""
 
 
 class DeviceLoops(Backend, Protocol):
-    """The loops of ``Backend`` on arrays of a device, and the fused product of narrow rows."""
+    """The loops of ``Backend`` on arrays of a device, and the sums of a step. See ``CudaLoops``."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array of the device."""
-        ...
 
-    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """Return k(A, B) W without storing kernel values, for up to ``NARROW`` features, ``NARROW_OUTPUTS`` outputs."""
+    def split(self, X: Any, centers: bool) -> Halves:
+        """Return rows as sums of two numbers of 16 bits, for ``Device.half_product``."""
+
+    def values(self, S: Any, sides: Sides) -> None:
+        """Put kernel values in place of inner products."""
+
+    def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
+        """Return K W, or the residual and its losses, without storing K."""
+
+    def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
+        """Return Kᵀ r, added to ``into`` if given, without storing K."""
+
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+        """Return LᵀL g − FᵀF g for W = [L; F]."""
+
+    def moved(
+        self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
+    ) -> tuple[Any, Any, Any]:
+        """Return α, the weights of the next gradient and the average after a step."""
 
 
 class Device(Protocol):
@@ -56,6 +70,10 @@ class Device(Protocol):
     @property
     def budget(self) -> int:
         """Bytes of its memory that this process may use."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether float32 products are products of split rows, ``half_product``: faster, and as accurate."""
 
     @property
     def loops(self) -> DeviceLoops:
@@ -74,9 +92,15 @@ class Device(Protocol):
     def take(self, array: Any) -> Array:
         """Return a host copy, after all earlier computations."""
 
+    def number(self, parts: Sequence[Any]) -> Any:
+        """Return the sum of arrays as a number that ``float`` waits for; they are copied without waiting."""
+
+    def half_product(self, A: Any, B: Any) -> Any:
+        """Return A Bᵀ in float32 for numbers of 16 bits of ``DeviceLoops.split``: shapes (n, w) and (p, w)."""
+
     def rows(
         self,
-        raw: Array,
+        raw: Any,
         index: IntArray,
         *,
         scale: ArrayLike,
@@ -85,10 +109,10 @@ class Device(Protocol):
         copies: IntArray,
         noises: Sequence[tuple[int, float]],
     ) -> Any:
-        """Copy stored rows ``index`` of ``raw``, and scale them and add noise on the device while panels are computed.
+        """Copy stored rows ``index`` of ``raw``, and scale them and add noise on the device.
 
         Args:
-            raw: stored rows on the host, shape (N, d).
+            raw: stored rows, shape (N, d), on the host or the device; of the latter nothing is copied.
             index: shape (b,).
             scale: a number or shape (d,).
             offset: a number or shape (d,).
@@ -97,11 +121,11 @@ class Device(Protocol):
             noises: (seed, sigma) of each Gaussian noise.
 
         Returns:
-            shape (b, d), float32, ready.
+            shape (b, d), float32.
         """
 
     def upload(self, array: Array) -> Any:
-        """Return a completed device copy of a host array, made in parallel with computing."""
+        """Return a device copy of a host array, made in parallel with computing."""
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """Return L⁻¹ in ``dtype`` for A = L Lᵀ in float64, shape (p, p), zero above the diagonal.
