@@ -25,7 +25,9 @@ from streamkern.engine.gpu.source import KERNELS, Definitions, source
 
 HEADER = Path(__file__).parent / "cuda" / "host_cuda.h"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: the loops cannot be compiled for the host")
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None, reason="no C++ compiler: the loops cannot be compiled for the host"
+)
 
 _alone = threading.Lock()  # the header keeps the place of a thread in globals
 
@@ -34,7 +36,7 @@ def host_text(text: str, kernels: tuple[str, ...]) -> str:
     """Return the program of a source of CUDA C++ for the host: each kernel with an entry that takes its arguments."""
     entries = []
     for name in kernels:
-        found = re.search(rf"__global__ void (?:__launch_bounds__\([^)]*\) )?{name}\(([^)]*)\)", text)
+        found = re.search(rf"__global__ void[^{{;]*?\b{name}\(([^)]*)\) {{", text)
         assert found is not None, name
         types = [" ".join(part.split()[:-1]) for part in found.group(1).split(",")]
         args = ", ".join(f"*({type_}*)args[{k}]" for k, type_ in enumerate(types))
@@ -60,7 +62,16 @@ def compiled(text: str, kernels: tuple[str, ...], macros: tuple[str, ...]) -> An
             path.write_text(program)
             made = Path(place) / "loops.so"
             assert COMPILER is not None
-            command = [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+            command = [
+                COMPILER,
+                "-std=c++17",
+                "-O1",
+                "-ffp-contract=off",
+                "-fno-strict-aliasing",
+                "-w",
+                "-shared",
+                "-fPIC",
+            ]
             subprocess.run([*command, *macros, "-o", made, path], check=True)
             made.replace(library)
     return ctypes.CDLL(str(library))

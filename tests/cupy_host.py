@@ -203,7 +203,9 @@ class RawModule:
         def call(grid: Any, block: Any, args: Any) -> None:
             COUNTS.launches.append(kernel)
             assert not any(isinstance(arg, np.ndarray) for arg in args), "an array of the host among the arguments"
-            run_kernel(library, kernel, grid, block, [np.uint64(a.data.ptr) if isinstance(a, ndarray) else a for a in args])
+            run_kernel(
+                library, kernel, grid, block, [np.uint64(a.data.ptr) if isinstance(a, ndarray) else a for a in args]
+            )
 
         return call
 
@@ -312,5 +314,3 @@ def stand_in(splits: bool = True) -> Iterator[Any]:
         finally:
             sys.modules.pop(name, None)
             vars(importlib.import_module("streamkern.engine.gpu")).pop("cupy", None)
-
-

@@ -28,9 +28,10 @@ from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
-from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage
 from streamkern.progress import showing
 from streamkern.redaction import redacted
+from streamkern.release import version_of
 from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
@@ -393,7 +394,7 @@ def _manifest(
         "scheduler": scheduler_name(scheduler),
         "threads": threads,
         "checkpoint_seconds": checkpoint_seconds,
-        "versions": {name: version(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
+        "versions": {name: version_of(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

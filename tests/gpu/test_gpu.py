@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
-from streamkern.engine.device import DeviceEngine
+from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.engine.squared import SquaredLoss
 from streamkern.kernels import Expansion
 from streamkern.solvers.metered import Bill, Size
 from streamkern.testing.backend import BackendSuite
@@ -34,9 +35,14 @@ class Through:
         if method.startswith("__") or method == "device":
             raise AttributeError(method)
 
+        # Indices and ids of rows stay on the host, whatever their type is; all else is sent.
+        stay = {"assemble": {1}, "add_noise": {1}, "assemble_noisy": {1}}.get(method, set())
+
         def call(*args: Any, **named: Any) -> Any:
             with self.device.turn():
-                sent = [self.device.put(a) if isinstance(a, np.ndarray) and a.dtype != np.int64 else a for a in args]
+                sent = [
+                    self.device.put(a) if isinstance(a, np.ndarray) and k not in stay else a for k, a in enumerate(args)
+                ]
                 result = getattr(self.device.loops, method)(*sent, **named)
                 for host, there in zip(args, sent, strict=True):
                     if there is not host:
@@ -62,13 +68,15 @@ class TestLoops(BackendSuite):
         np.testing.assert_allclose(out, expected, rtol=3e-7, atol=3e-7)
 
 
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("d", [18, 784])
-def test_a_block_is_float64_s_to_a_bound(gpu, d):
+def test_a_block_is_float64_s_to_a_bound(gpu, d, split, monkeypatch):
     """float32 products: a few 1e-7 of the squared norms in a squared distance, and so about 1e-5 in a value."""
     rng = np.random.default_rng(0)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((600, d), (900, d), (900, 10)))
     kernel = sk.Laplace(float(np.sqrt(2 * d)))
     exact = Expansion(kernel, Z.astype(np.float64)).block(X.astype(np.float64))
+    monkeypatch.setattr(gpu, "splits", split)
     there = Expansion(kernel, Z, DeviceEngine(gpu))
     np.testing.assert_allclose(there.block(X), exact, rtol=0, atol=2e-5)
     np.testing.assert_allclose(there.predict(X, W), exact @ W, rtol=0, atol=2e-5 * np.abs(W).sum(axis=0).max())
@@ -108,6 +116,7 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
         solver=sk.EigenPro(epochs=2, projection=projection, batch=256),
         task="classification",
         name="digits",
+        lanes=1,  # as a device computes a step
     )
     there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
     assert there["device"] == gpu.name
@@ -147,8 +156,12 @@ def test_memory_stays_within_what_was_projected(gpu):
     assert 0 < peak() <= Bill(sk.SGD(batch=b), Size(b, p, d, c, lanes=1), 1).on_device + b * d * 4
 
 
-def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):
-    """Issue's bound: 70% of the measured float32 rate, with its own inner products alone counted."""
+@pytest.mark.parametrize("split", [False, True])
+def test_a_wide_block_runs_near_the_card_s_product_rate(gpu, split, monkeypatch):
+    """At least 70% of the measured float32 rate; with products of halves at least 1.6 times it."""
+    if split and not gpu.splits:
+        pytest.skip("products of halves are not used on this card")
+    monkeypatch.setattr(gpu, "splits", split)
     p, d, b, c = 20_000, 784, 8192, 10
     rng = np.random.default_rng(4)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
@@ -156,6 +169,6 @@ def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):
     best = np.inf
     for _ in range(6):
         start = time.perf_counter()
-        there.pull(rows, W, lambda F, part: F, c)
+        there.pull(rows, W, SquaredLoss(np.zeros(b, np.int64), None), c)
         best = min(best, time.perf_counter() - start)
-    assert 2.0 * b * p * d / best >= 0.7 * gpu.gemm_rate()
+    assert 2.0 * b * p * d / best >= (1.6 if split else 0.7) * gpu.gemm_rate()

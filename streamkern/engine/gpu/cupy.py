@@ -216,21 +216,19 @@ class CupyDevice:
         noises: Sequence[tuple[int, float]],
     ) -> Any:
         with self._stream():
-            slot = None
+            numbers = cupy.asarray(np.stack([np.asarray(each, dtype=np.int64) for each in (index, ids, copies)]))
+            at, slot = numbers[0], None
             if not isinstance(raw, cupy.ndarray):
-                raw, slot = self._sent(raw, index)
-                index = np.arange(len(index))
+                (raw, slot), at = self._sent(raw, index), None
             X = cupy.empty((len(index), raw.shape[1]), np.float32)
             if noises:
                 (seed, sigma), *more = noises
-                ids, copies = (cupy.asarray(np.ascontiguousarray(each, dtype=np.int64)) for each in (ids, copies))
-                self.loops.assemble_noisy(
-                    raw, index, X, scale=scale, offset=offset, row_ids=ids, copies=copies, seed=seed, sigma=sigma
-                )
+                how = {"row_ids": numbers[1], "copies": numbers[2]}
+                self.loops.assemble_noisy(raw, at, X, scale=scale, offset=offset, seed=seed, sigma=sigma, **how)
                 for seed, sigma in more:
-                    self.loops.add_noise(X, ids, copies=copies, seed=seed, sigma=sigma)
+                    self.loops.add_noise(X, numbers[1], copies=numbers[2], seed=seed, sigma=sigma)
             else:
-                self.loops.assemble(raw, index, X, scale=scale, offset=offset)
+                self.loops.assemble(raw, at, X, scale=scale, offset=offset)
             if slot is not None:
                 slot.used = self._computing.record()
             return X

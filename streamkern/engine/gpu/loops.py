@@ -18,7 +18,6 @@ from streamkern.backends.base import (
     Profile,
     check_manhattan,
     check_row_ids,
-    coincident,
     magnitudes,
     radial_formula,
     wide,
@@ -118,18 +117,18 @@ class CudaLoops:
 
     # ---------------------------------------------------------------------------------------------------- rows
 
-    def assemble(self, raw: Any, index: IntArray, out: Any, *, scale: ArrayLike, offset: ArrayLike) -> None:
+    def assemble(self, raw: Any, index: IntArray | None, out: Any, *, scale: ArrayLike, offset: ArrayLike) -> None:
         self._assemble(raw, index, out, scale, offset, None, None, 0, 0.0)
 
     def add_noise(self, out: Any, row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float) -> None:
         self.assemble_noisy(
-            out, np.arange(len(out)), out, scale=1, offset=-0.0, row_ids=row_ids, copies=copies, seed=seed, sigma=sigma
+            out, None, out, scale=1, offset=-0.0, row_ids=row_ids, copies=copies, seed=seed, sigma=sigma
         )
 
     def assemble_noisy(
         self,
         raw: Any,
-        index: IntArray,
+        index: IntArray | None,
         out: Any,
         *,
         scale: ArrayLike,
@@ -148,11 +147,11 @@ class CudaLoops:
         self, raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, seed: int, sigma: float
     ) -> None:
         n, d = out.shape
-        if raw.ndim != 2 or raw.shape[1] != d or len(index) != n:
+        if raw.ndim != 2 or raw.shape[1] != d or len(raw if index is None else index) != n:
             raise UsageError(
-                f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
+                f"Cannot gather {len(raw if index is None else index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
                 where="out",
-                expected=f"an output of shape ({len(index)}, {raw.shape[-1]})",
+                expected="an output with a row for each index, and a column for each of the array",
             )
         if not n or not d:
             return
@@ -261,7 +260,7 @@ class CudaLoops:
             code = VALUES
         factors = sides.x_factors is not None
         definitions = (("FACTORS", int(factors)), ("KIND", code), ("READY", int(ready)), ("REAL", _real(real)))
-        numbers = (real(a), real(b), real(c), real(coincident(np.dtype(real))))
+        numbers = (real(a), real(b), real(c))
         return definitions, (sides.x_norms, sides.z_norms, sides.x_factors, sides.z_factors, *numbers)
 
     def angular(self, S: Any, x_norms: Any, z_norms: Any, kind: str, depth: int) -> None:

@@ -87,5 +87,7 @@ def variants() -> Iterator[tuple[str, Definitions]]:
 
 
 def rows_at_once(outputs: int, real: str) -> int:
-    """Return the rows of a warp of ``outputs``: as many as leave two blocks of threads the registers that they need."""
-    return 4 if real == "float" and outputs <= 10 else 2
+    """Return the rows of a warp of ``outputs``: as many as there are registers for."""
+    if real == "double":
+        return 1
+    return 4 if outputs <= 10 else 2

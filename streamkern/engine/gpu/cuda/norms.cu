@@ -15,8 +15,9 @@ extern "C" __global__ void row_norms(const REAL* X, i64 stride, i32 n, i32 d, RE
 }
 
 // Rows as sums of two numbers of 16 bits, for products on tensor cores: x = 2^-k (high + low) with k such that the largest
-// number of the row lies in [2^9, 2^10). Of rows out is [high, high, low], of centers [high, low, high], so that one product
-// of three times their width, d and zeros, is high·high + high·low + low·high. Norms are those of row_norms; factors are 2^-k.
+// number of the row lies in [2^9, 2^10). Of rows out is [high, low, high], of centers [low, high, high], so that one product
+// of three times their width, d and zeros, is high·low + low·high + high·high, in this order: tensor cores cut sums off
+// where they add, and sums of the first two are small. Norms are those of row_norms; factors are 2^-k.
 extern "C" __global__ void split_rows(const float* X, i64 stride, i32 n, i32 d, i32 width, u16* out, float* norms,
                                       float* factors, i32 centers) {
   i32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -37,9 +38,9 @@ extern "C" __global__ void split_rows(const float* X, i64 stride, i32 n, i32 d, 
     for (i32 j = lane; j < width; j += 32) {
       float x = j < d ? up * X[stride * i + j] : 0.0f;
       u16 high = half_of(x), low = half_of(x - from_half(high));
-      row[j] = high;
-      row[width + j] = centers ? low : high;
-      row[2 * width + j] = centers ? high : low;
+      row[j] = centers ? low : high;
+      row[width + j] = centers ? high : low;
+      row[2 * width + j] = high;
     }
     if (lane == 0) {
       norms[i] = float(total);

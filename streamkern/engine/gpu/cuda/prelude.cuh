@@ -22,7 +22,11 @@ __device__ __forceinline__ float square_root(float x) {
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ __forceinline__ u16 half_of(float x) {
   u16 y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
@@ -35,10 +39,9 @@ __device__ __forceinline__ float from_half(u16 x) {
 }
 #endif
 __device__ __forceinline__ double square_root(double x) { return sqrt(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ double power_of_two(double x) { return exp2(x); }
 
-__device__ __forceinline__ float smallest(float) { return 1.17549435e-38f; }
-__device__ __forceinline__ double smallest(double) { return 2.2250738585072014e-308; }
+#define LOG2E REAL(1.4426950408889634074)
 
 // The sum over the 32 threads of a warp, in the same order in each of them.
 template <typename T>

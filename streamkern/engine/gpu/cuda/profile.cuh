@@ -21,28 +21,44 @@
 #endif
 
 struct Profile {
-  REAL a, b, c, floor;
+  REAL a, b, c;
 };
+
+// The profile as the functions below take it: where the exponent is a multiple of a root or of the distance, a power of two
+// of that multiple.
+__device__ __forceinline__ Profile prepared(REAL a, REAL b, REAL c) {
+#if KIND == LAPLACE
+  a *= LOG2E * LOG2E;
+#elif KIND == GAUSSIAN
+  a *= LOG2E;
+#endif
+  return {a, b, c};
+}
+
+// 0 for a subnormal number, which would make later products many times slower; a NaN stays a NaN.
+__device__ __forceinline__ float flushed(float x) { return x < 1.17549435e-38f ? 0.0f : x; }
+__device__ __forceinline__ double flushed(double x) { return x < 2.2250738585072014e-308 ? 0.0 : x; }
 
 __device__ __forceinline__ REAL profile(REAL s, const Profile& k) {
 #if KIND < 0
   return s;
-#else
-#if KIND == GAUSSIAN
-  REAL value = exponential(-(k.a * s));
+#elif KIND == GAUSSIAN
+  return flushed(power_of_two(-(k.a * s)));
 #elif KIND == CAUCHY
-  REAL value = REAL(1) / (REAL(1) + k.a * s);
+  return flushed(REAL(1) / (REAL(1) + k.a * s));
 #elif KIND == EXPONENTIAL_POWER
-  REAL value = exponential(-pow(k.a * s, k.b));
+  return flushed(power_of_two(-LOG2E * pow(k.a * s, k.b)));
 #elif KIND == LAPLACE
-  REAL value = exponential(-square_root(k.a * s));
+  return flushed(power_of_two(-square_root(k.a * s)));
 #else
   REAL t = square_root(k.a * s);
-  REAL value = (REAL(1) + t * (k.b + t * k.c)) * exponential(-t);
-#endif
-  return value < smallest(value) ? REAL(0) : value;  // in this order a NaN stays a NaN
+  return flushed((REAL(1) + t * (k.b + t * k.c)) * power_of_two(-LOG2E * t));
 #endif
 }
+
+// The share of the squared norms below which a squared distance is 0: ``coincident`` in backends/base.py.
+__device__ __forceinline__ bool coincides(float s, float size) { return s < 0.0f; }
+__device__ __forceinline__ bool coincides(double s, double size) { return s < 1.7763568394002505e-15 * size; }
 
 // What a row and a center add to a value: squared norms, and with FACTORS powers of two by which inner products of split
 // rows have to be multiplied.
@@ -73,7 +89,7 @@ __device__ __forceinline__ REAL value_of(REAL s, const Side& x, const Side& z, c
 #else
   s = size - (s + s);
 #endif
-  s = s < k.floor * size ? REAL(0) : s;
+  s = coincides(s, size) ? REAL(0) : s;
 #endif
   return profile(s, k);
 #endif

@@ -32,13 +32,13 @@ __device__ __forceinline__ void box_muller(u32 x, u32 y, float& first, float& se
 }
 
 // A thread makes four neighbouring columns of a row, whose noise comes from one counter. Row i of the output is stored row
-// index[i].
+// index[i], or i without an index.
 extern "C" __global__ void assemble(const STORED* raw, i64 stride, const i64* index, float* out, i32 n, i32 d,
                                     const REAL* scale, const REAL* offset, const i64* ids, const i64* copies, u32 k0,
                                     u32 k1, float sigma, i32 noisy) {
   i32 groups = (d + 3) / 4;
   for (i32 i = blockIdx.y * blockDim.y + threadIdx.y; i < n; i += gridDim.y * blockDim.y) {
-    const STORED* from = raw + stride * index[i];
+    const STORED* from = raw + stride * (index ? index[i] : i64(i));
     float* to = out + i64(d) * i;
     for (i32 group = blockIdx.x * blockDim.x + threadIdx.x; group < groups; group += gridDim.x * blockDim.x) {
       float noise[4] = {0, 0, 0, 0};

@@ -1,5 +1,8 @@
 // Products of kernel values with few columns. Values come from inner products as these are read, and are never stored:
 // K W, with the residual of its rows, and Kᵀ r.
+//
+// A tile of W, or of r, is in shared memory, and the inner products of the next tile are read while this one's are used.
+// Rows and columns beyond the last are read from the last, and meet zeros.
 
 #ifndef OUTPUTS
 #define OUTPUTS 1
@@ -15,21 +18,44 @@
 #endif
 
 #define WARPS 8
-#define COLUMNS 128
-#define PADDED ((OUTPUTS + 3) / 4 * 4)
+#define THREADS (32 * WARPS)
+#define TILE (sizeof(REAL) == 4 ? 128 : 64)  // columns of a tile of ``outputs``
+#define HEIGHT (OUTPUTS <= 12 ? 64 : 32)     // rows of a tile of ``pulled``
+// Numbers between two rows of a tile: an odd number of four, so that threads read four at a time from all banks.
+#define PADDED (((OUTPUTS + 3) / 4 | 1) * 4)
+
+__device__ __forceinline__ i32 least(i32 a, i32 b) { return a < b ? a : b; }
+
+// Rows start to start + SIZE of a matrix of OUTPUTS columns into shared memory; zeros from row stop on.
+template <i32 SIZE>
+__device__ __forceinline__ void stage(REAL (*tile)[PADDED], const REAL* from, i32 start, i32 stop) {
+  for (i32 e = threadIdx.x; e < SIZE * OUTPUTS; e += THREADS) {
+    i32 j = e / OUTPUTS, o = e % OUTPUTS;
+    tile[j][o] = start + j < stop ? from[i64(start) * OUTPUTS + e] : REAL(0);
+  }
+}
+
+template <i32 SIZE>
+__device__ __forceinline__ void stage_sides(Side* tile, const REAL* norms, const REAL* factors, i32 start, i32 stop,
+                                            REAL unscaled) {
+#if KIND != VALUES
+  if (threadIdx.x < SIZE) tile[threadIdx.x] = side(norms, factors, least(start + threadIdx.x, stop - 1), unscaled);
+#endif
+}
 
 // F = K(S) W, a warp for ROWS rows. TRIANGLE: rows up to p have that many columns at most, later rows the first `tail`, and
 // their results change sign. RESIDUAL: 1 for codes of classes, 2 for values: F − y, times the row's weight if there is one,
 // takes the place of F, and losses[block] is Σ w ‖F − y‖² of the block's rows.
-extern "C" __global__ void __launch_bounds__(256, 2) outputs(const REAL* S, i64 stride, i32 n, i32 p, const REAL* x_norms, const REAL* z_norms,
-                                   const REAL* x_factors, const REAL* z_factors, REAL a, REAL b, REAL c, REAL floor, const REAL* W, REAL* F,
-                                   i32 tail, const i64* codes, const double* targets, const double* weights,
-                                   double* losses) {
-  const Profile kernel = {a, b, c, floor};
-  __shared__ REAL held[OUTPUTS][COLUMNS];
+extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
+    outputs(const REAL* S, i64 stride, i32 n, i32 p, const REAL* x_norms, const REAL* z_norms, const REAL* x_factors,
+            const REAL* z_factors, REAL a, REAL b, REAL c, const REAL* W, REAL* F, i32 tail, const i64* codes,
+            const double* targets, const double* weights, double* losses) {
+  __shared__ __align__(16) REAL w[2][TILE][PADDED];
+  __shared__ Side z[2][TILE];
 #if RESIDUAL
   __shared__ double lost[WARPS];
 #endif
+  const Profile kernel = prepared(a, b, c);
   i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #if TRIANGLE
   i32 block = gridDim.x - 1 - blockIdx.x;  // the longest first
@@ -38,37 +64,47 @@ extern "C" __global__ void __launch_bounds__(256, 2) outputs(const REAL* S, i64 
 #endif
   i32 first = (block * WARPS + warp) * ROWS, stop = p;
 #if TRIANGLE
-  i32 last = (block + 1) * WARPS * ROWS;
-  stop = last > p ? p : last;
-  if (block * WARPS * ROWS >= p) stop = tail;
+  stop = block * WARPS * ROWS >= p ? tail : least(p, (block + 1) * WARPS * ROWS);
 #endif
   Side x[ROWS];
-  REAL sums[ROWS][OUTPUTS];
+  const REAL* row[ROWS];
+  REAL sums[ROWS][OUTPUTS], s[ROWS][TILE / 32];
+#pragma unroll
   for (i32 r = 0; r < ROWS; r++) {
-    x[r] = side(x_norms, x_factors, first + r < n ? first + r : n - 1, REAL(-2));
+    i32 i = least(first + r, n - 1);
+    x[r] = side(x_norms, x_factors, i, REAL(-2));
+    row[r] = S + stride * i;
     for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] = 0;
+#pragma unroll
+    for (i32 k = 0; k < TILE / 32; k++) s[r][k] = row[r][least(32 * k + lane, stop - 1)];
   }
-  for (i32 start = 0; start < stop; start += COLUMNS) {
+  stage<TILE>(w[0], W, 0, stop);
+  stage_sides<TILE>(z[0], z_norms, z_factors, 0, stop, REAL(1));
+  for (i32 start = 0, turn = 0; start < stop; start += TILE, turn ^= 1) {
     __syncthreads();
-    for (i32 e = threadIdx.x; e < COLUMNS * OUTPUTS; e += 32 * WARPS) {
-      i32 j = e / OUTPUTS, o = e % OUTPUTS;
-      held[o][j] = start + j < stop ? W[i64(start + j) * OUTPUTS + o] : REAL(0);
+    REAL next[ROWS][TILE / 32];
+    if (start + TILE < stop) {
+      stage<TILE>(w[turn ^ 1], W, start + TILE, stop);
+      stage_sides<TILE>(z[turn ^ 1], z_norms, z_factors, start + TILE, stop, REAL(1));
     }
-    __syncthreads();
 #pragma unroll
-    for (i32 k = 0; k < COLUMNS / 32; k++) {
-      i32 j = start + 32 * k + lane;
-      if (j < stop) {
-        Side z = side(z_norms, z_factors, j, REAL(1));
-        REAL w[OUTPUTS];
-        for (i32 o = 0; o < OUTPUTS; o++) w[o] = held[o][32 * k + lane];
+    for (i32 k = 0; k < TILE / 32; k++) {
+      i32 j = least(start + TILE + 32 * k + lane, stop - 1);
 #pragma unroll
-        for (i32 r = 0; r < ROWS; r++) {
-          if (first + r < n) {
-            REAL value = value_of(S[stride * (first + r) + j], x[r], z, kernel);
-            for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] += value * w[o];
-          }
-        }
+      for (i32 r = 0; r < ROWS; r++) next[r][k] = row[r][j];
+    }
+#pragma unroll
+    for (i32 k = 0; k < TILE / 32; k++) {
+      Side at = z[turn][32 * k + lane];
+      REAL of_column[OUTPUTS];
+#pragma unroll
+      for (i32 o = 0; o < OUTPUTS; o++) of_column[o] = w[turn][32 * k + lane][o];
+#pragma unroll
+      for (i32 r = 0; r < ROWS; r++) {
+        REAL value = value_of(s[r][k], x[r], at, kernel);
+#pragma unroll
+        for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] += value * of_column[o];
+        s[r][k] = next[r][k];
       }
     }
   }
@@ -81,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) outputs(const REAL* S, i64 
 #if RESIDUAL
     double squares = 0;
 #endif
+#pragma unroll
     for (i32 o = 0; o < OUTPUTS; o++) {
       REAL f = warp_sum(sums[r][o]);
 #if TRIANGLE
@@ -113,49 +150,58 @@ extern "C" __global__ void __launch_bounds__(256, 2) outputs(const REAL* S, i64 
 
 // g = K(S)ᵀ R, added to what g holds where `more` is set. A block has 64 columns, two for each thread of a warp, and some of
 // the rows; the last block of a column adds up what all have found, in their order. TRIANGLE as for outputs.
-extern "C" __global__ void __launch_bounds__(256) pulled(const REAL* S, i64 stride, i32 n, i32 p, const REAL* x_norms, const REAL* z_norms,
-                                  const REAL* x_factors, const REAL* z_factors, REAL a, REAL b, REAL c, REAL floor, const REAL* R, REAL* g,
-                                  i32 share, i32 more, REAL* parts, u32* arrived) {
-  const Profile kernel = {a, b, c, floor};
-  __shared__ __align__(16) REAL r[WARPS * 8][PADDED];
-  __shared__ Side x[WARPS * 8];
+extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
+    pulled(const REAL* S, i64 stride, i32 n, i32 p, const REAL* x_norms, const REAL* z_norms, const REAL* x_factors,
+           const REAL* z_factors, REAL a, REAL b, REAL c, const REAL* R, REAL* g, i32 share, i32 more, REAL* parts,
+           u32* arrived) {
+  __shared__ __align__(16) REAL r[2][HEIGHT][PADDED];
+  __shared__ Side x[2][HEIGHT];
   __shared__ REAL found[64][OUTPUTS];
   __shared__ bool last;
-  i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 64 + lane;
-  i32 begin = blockIdx.y * share, stop = begin + share < n ? begin + share : n;
+  const Profile kernel = prepared(a, b, c);
+  i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  i32 begin = blockIdx.y * share, stop = least(n, begin + share);
 #if TRIANGLE
   if (begin < i32(blockIdx.x) * 64 && begin < p) begin = blockIdx.x * 64;  // nothing is above the diagonal
 #endif
   Side z[2];
-  REAL sums[2][OUTPUTS];
+  const REAL* column[2];
+  REAL sums[2][OUTPUTS], s[2][HEIGHT / WARPS];
+#pragma unroll
   for (i32 u = 0; u < 2; u++) {
-    z[u] = side(z_norms, z_factors, column + 32 * u < p ? column + 32 * u : p - 1, REAL(1));
+    i32 j = least(blockIdx.x * 64 + lane + 32 * u, p - 1);
+    z[u] = side(z_norms, z_factors, j, REAL(1));
+    column[u] = S + j;
     for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] = 0;
   }
-  for (i32 start = begin; start < stop; start += WARPS * 8) {
-    __syncthreads();
-    for (i32 e = threadIdx.x; e < WARPS * 8 * OUTPUTS; e += 32 * WARPS)
-      r[e / OUTPUTS][e % OUTPUTS] = start + e / OUTPUTS < stop ? R[i64(start) * OUTPUTS + e] : REAL(0);
-    if (threadIdx.x < WARPS * 8 && start + i32(threadIdx.x) < stop)
-      x[threadIdx.x] = side(x_norms, x_factors, start + threadIdx.x, REAL(-2));
-    __syncthreads();
-    REAL s[2][8];
+  if (begin < stop) {
+    stage<HEIGHT>(r[0], R, begin, stop);
+    stage_sides<HEIGHT>(x[0], x_norms, x_factors, begin, stop, REAL(-2));
 #pragma unroll
-    for (i32 k = 0; k < 8; k++) {
-      i32 i = start + WARPS * k + warp;
+    for (i32 k = 0; k < HEIGHT / WARPS; k++)
 #pragma unroll
-      for (i32 u = 0; u < 2; u++)
-        s[u][k] = i < stop && column + 32 * u < p ? S[stride * i + column + 32 * u] : REAL(0);
+      for (i32 u = 0; u < 2; u++) s[u][k] = column[u][stride * least(begin + WARPS * k + warp, stop - 1)];
+  }
+  for (i32 start = begin, turn = 0; start < stop; start += HEIGHT, turn ^= 1) {
+    __syncthreads();
+    if (start + HEIGHT < stop) {
+      stage<HEIGHT>(r[turn ^ 1], R, start + HEIGHT, stop);
+      stage_sides<HEIGHT>(x[turn ^ 1], x_norms, x_factors, start + HEIGHT, stop, REAL(-2));
     }
 #pragma unroll
-    for (i32 k = 0; k < 8; k++) {
+    for (i32 k = 0; k < HEIGHT / WARPS; k++) {
       i32 i = WARPS * k + warp;
-      if (start + i < stop) {
+      Side at = x[turn][i];
+      REAL of_row[OUTPUTS];
 #pragma unroll
-        for (i32 u = 0; u < 2; u++) {
-          REAL value = value_of(s[u][k], x[i], z[u], kernel);
-          for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] += value * r[i][o];
-        }
+      for (i32 o = 0; o < OUTPUTS; o++) of_row[o] = r[turn][i][o];
+      i64 ahead = stride * least(start + HEIGHT + i, stop - 1);
+#pragma unroll
+      for (i32 u = 0; u < 2; u++) {
+        REAL value = value_of(s[u][k], at, z[u], kernel);
+#pragma unroll
+        for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] += value * of_row[o];
+        s[u][k] = column[u][ahead];
       }
     }
   }
@@ -169,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(256) pulled(const REAL* S, i64 stri
     __syncthreads();
   }
   i64 size = i64(p) * OUTPUTS, at = i64(blockIdx.x) * 64 * OUTPUTS;
-  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += 32 * WARPS)
+  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += THREADS)
     parts[size * blockIdx.y + at + e] = found[e / OUTPUTS][e % OUTPUTS];
   __threadfence();
   __syncthreads();
@@ -177,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(256) pulled(const REAL* S, i64 stri
   __syncthreads();
   if (!last) return;
   __threadfence();
-  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += 32 * WARPS) {
+  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += THREADS) {
     REAL total = more ? g[at + e] : REAL(0);
     for (i32 part = 0; part < i32(gridDim.y); part++) total += ((volatile REAL*)parts)[size * part + at + e];
     g[at + e] = total;
