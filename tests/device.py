@@ -55,6 +55,16 @@ class PlainLoops(NumpyBackend):
         losses = np.square(F.astype(np.float64)).sum(axis=1)
         return (F, losses) if w is None else ((F * w[:, None]).astype(S.dtype), w * losses)
 
+    def residual(self, F: Any, target: Target) -> Any:
+        """F − y in place, times the weights; losses."""
+        y, w = target
+        F -= np.eye(F.shape[1], dtype=F.dtype)[y] if y.ndim == 1 else y
+        losses = np.square(F.astype(np.float64)).sum(axis=1)
+        if w is None:
+            return losses
+        F *= w[:, None].astype(F.dtype)
+        return w * losses
+
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
         """Kᵀ r."""
         K = np.array(S)
@@ -229,6 +239,12 @@ class _StrictLoops(PlainLoops):
 
     def outputs(self, *args: Any) -> Any:
         return self._through("outputs", args)
+
+    def residual(self, F: Any, target: Target) -> Any:
+        taken = self.device.take(F)
+        losses = PlainLoops().residual(taken, Target(*(None if v is None else self.device.take(v) for v in target)))
+        F[...] = self.device.put(taken)
+        return self.device.put(losses)
 
     def pulled(self, *args: Any) -> Any:
         return self._through("pulled", args)

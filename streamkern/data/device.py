@@ -32,11 +32,8 @@ def placed(assembly: Assembly, device: Device | None, rest: int = 0, cache_bytes
     made = DeviceAssembly(**{f.name: getattr(assembly, f.name) for f in fields(Assembly)}, device=device)
     target = assembly.dataset.source.target
     values = 1 + (0 if target is None else target.width)
-    made.stays = (
-        made.on_device
-        and stored_bytes(assembly.dataset) <= rest
-        and 8 * values * int(assembly.dataset.source.bounds[-1]) <= cache_bytes
-    )
+    targets = 8 * values * int(assembly.dataset.source.bounds[-1])
+    made.stays = made.on_device and stored_bytes(assembly.dataset) <= rest and targets <= cache_bytes
     return made
 
 

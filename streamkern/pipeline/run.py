@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import unchanging
+from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.engine.gpu import Device
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -34,6 +36,7 @@ from streamkern.redaction import redacted
 from streamkern.release import version_of
 from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
+from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
@@ -67,7 +70,8 @@ def run(
             ``distributed.Client``, which stays open.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: called with every event.
-        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
+        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``: a GPU of a kind that has been measured, for
+            as much work as opening it is worth, else the CPU.
         verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
     Returns:
@@ -303,6 +307,7 @@ def _train(
             "seed": pipeline.seed,
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
+            **({} if computing is None else _device_memory(computing, problem)),
         }
         with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
             measured = evaluate_stage(pipeline, stages, model, problem.train, where)
@@ -357,6 +362,13 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
     done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
     return manifest if done else None
+
+
+def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
+    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
+    stored = stored_bytes(problem.train)
+    projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
+    return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
 
 
 def _manifest(

@@ -5,14 +5,15 @@
     python tests/benchmarks/card.py second --out DIR            # at most 210 s, after a green first
     python tests/benchmarks/card.py --gather FOLDER             # wheels and images for a machine without a network
 
-A step is a process of its own, with a limit: the smaller of its own and what is left. What it prints goes to DIR/log as it
-comes, a line of it to DIR/summary, and what it measures to DIR/results.json; a step that fails, hangs or is killed costs
-the others nothing. DIR has three files whatever happens.
+A step is a process of its own, with a limit: the smaller of its own and what is left. What it prints goes to DIR/log as
+it comes, a line of it to DIR/summary, and what it measures to DIR/results.json; a step that fails, hangs or is killed
+costs the others nothing. DIR has three files whatever happens.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -28,8 +29,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 IMAGES = Path("/usr/share/datasets/fashion-mnist")
 WHEELS = (
-    "dask", "distributed", "zarr", "numcodecs", "msgspec", "tornado", "donfig", "google-crc32c", "partd", "locket", "tblib",
-    "zict",
+    "dask", "distributed", "zarr", "numcodecs", "msgspec", "tornado", "donfig", "google-crc32c", "partd", "locket",
+    "tblib", "zict",
 )  # fmt: skip
 """Packages that a machine with PyTorch, CuPy, Numba, scikit-learn and Arrow lacks."""
 MOST_BYTES = 60 << 20
@@ -181,10 +182,8 @@ def _of_run(step: Step) -> dict[str, Any]:
         found["test"] = {name: result["metrics"]["test"][name] for name in ("accuracy", "mse")}
     except (OSError, ValueError, KeyError):
         pass
-    try:
+    with contextlib.suppress(OSError):
         found["events"] = [line[:2000] for line in (folder / "events.jsonl").read_text().splitlines()[-4:-1]]
-    except OSError:
-        pass
     return found
 
 

@@ -4,9 +4,9 @@
     python tests/benchmarks/gpu.py blocks       # a block against the card's float32 product; L1 distances; gradients
     python tests/benchmarks/gpu.py steps        # a step of EigenPro by its parts: the card's time, and Python's
 
-Times are medians of at least seven, by the card's own events unless it says otherwise, on random numbers. Of a block, inner
-products alone are counted, so that 1 is the rate of the product. Each command prints a table, and last one line of JSON
-that begins with RESULT, which ``card.py`` brings home.
+Times are medians of at least seven, by the card's own events unless it says otherwise, on random numbers; of what is short,
+they are Python's. A block is compared with the float32 product of its inner products alone. Each command prints a table,
+and last one line of JSON that begins with RESULT, which ``card.py`` brings home.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,33 +167,34 @@ def blocks(device: Any) -> dict[str, Any]:
     for d in (18, 64, 100, 784, 3072):
         for c in (1, OUTPUTS, 100):
             with device.turn():
-                X, Z = random(device, ROWS, d), random(device, CENTERS, d, seed=1)
+                X, Z = random(device, STEP_ROWS, d), random(device, CENTERS, d, seed=1)
                 W = 1e-2 * random(device, CENTERS, c, seed=2)
-            respond = SquaredLoss(rng.integers(0, c, ROWS), None)
+            respond = SquaredLoss(rng.integers(0, c, STEP_ROWS), None)
             times = {"sgemm": event_ms(device, lambda X=X, Z=Z: X @ Z.T)}
             for way in (False, True):
                 device.splits = way
                 there = Expansion(sk.Laplace(float(np.sqrt(2 * d))), device.take(Z), DeviceEngine(device, alone=True))
-                times["block" if way else "unsplit"] = event_ms(
-                    device, lambda there=there: there.pull(X, W, respond, c)
-                )
+                call = partial(there.pull, X, W, respond, c)
+                times["block" if way else "unsplit"] = event_ms(device, call)
             found[f"d={d} c={c}"] = times
             best = min(times["block"], times["unsplit"])
             print(
                 f"{d:>5}{c:>5}{times['sgemm']:>11.3f}{times['block']:>11.3f}{times['unsplit']:>11.3f}"
-                f"{times['sgemm'] / best:>10.2f}{ROWS / best / 1e3:>10.2f}",
+                f"{times['sgemm'] / best:>10.2f}{STEP_ROWS / best / 1e3:>10.2f}",
                 flush=True,
             )
     for d in (18, 784):
         X, Z = (rng.normal(size=(n, d)).astype(np.float32) for n in (ROWS, CENTERS))
-        W, signs = rng.normal(size=(CENTERS, OUTPUTS)).astype(np.float32), rng.choice([-1.0, 1.0], (ROWS, OUTPUTS))
+        W = rng.normal(size=(CENTERS, OUTPUTS)).astype(np.float32)
+        signs = rng.choice([-1.0, 1.0], (ROWS, OUTPUTS)).astype(np.float32)
         engine = DeviceEngine(device)
         near, far = Expansion(sk.Laplace(float(np.sqrt(2 * d))), Z, engine), Expansion(sk.Laplace(d, norm=1), Z, engine)
-        for name, call in {
-            "L1 block": lambda far=far, X=X, W=W: far.pull(X, W, lambda F, part: F, OUTPUTS),
-            "gradients": lambda near=near, X=X, W=W, s=signs.astype(np.float32): near.engine.gradients(near, X, W, s),
-            "L1 gradients": lambda far=far, X=X, W=W, s=signs.astype(np.float32): far.engine.gradients(far, X, W, s),
-        }.items():
+        calls = {
+            "L1 block": partial(far.pull, X, W, lambda F, part: F, OUTPUTS),
+            "gradients": partial(engine.gradients, near, X, W, signs),
+            "L1 gradients": partial(engine.gradients, far, X, W, signs),
+        }
+        for name, call in calls.items():
             found[f"{name} d={d}"] = ms = event_ms(device, call, 3)
             print(f"{name:16} d={d:<5} {ms:9.2f} ms", flush=True)
     return found

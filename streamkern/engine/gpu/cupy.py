@@ -33,8 +33,8 @@ _SHARE = 0.9
 _PIECE = 64 << 20
 """Bytes of a copy between host and device: a larger array goes in pieces through two pinned buffers of this size."""
 
-_SPLIT = frozenset({"90"})
-"""Compute capabilities on whose cards products of split rows were measured: docs/gpu.md."""
+_MEASURED = frozenset({"90"})
+"""Compute capabilities of the cards in docs/gpu.md, on which products of split rows are faster, and as accurate."""
 
 _NOTHING = np.uintp(0)
 
@@ -109,7 +109,8 @@ class CupyDevice:
         self.budget = int(pool.get_limit())
         properties = cupy.cuda.runtime.getDeviceProperties(0)
         self.name = str(properties["name"].decode())
-        self.splits = f"{properties['major']}{properties['minor']}" in _SPLIT and not tf32()
+        self.measured = f"{properties['major']}{properties['minor']}" in _MEASURED
+        self.splits = self.measured and not tf32()
         self._copying = cupy.cuda.Stream(non_blocking=True)
         self._computing = cupy.cuda.Stream(non_blocking=True)
         self._turns = threading.BoundedSemaphore(TURNS)
@@ -117,6 +118,10 @@ class CupyDevice:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _here, ()
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(cupy.get_default_memory_pool().total_bytes())
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -113,24 +113,22 @@ class OnDevice:
         with device.turn():
             rows, weights = device.put(X), self._shared(basis, W) if here else W
             few = max(W.shape[1], outputs) <= OUTPUTS
-            target = None
-            if few and isinstance(respond, SquaredLoss):
-                target = Target(
-                    device.put(respond.y, np.int64 if respond.y.ndim == 1 else np.float64),
-                    None if respond.w is None else device.put(respond.w, np.float64),
-                )
+            target = self._target(respond) if isinstance(respond, SquaredLoss) else None
             for part in _panels(basis, X.shape[0]):
                 S, sides = self._inner(basis, rows[part, :])
-                if target is not None:
-                    of_part = Target(target.y[part], None if target.w is None else target.w[part])
-                    r, lost = device.loops.outputs(S, sides, weights, of_part)
-                    losses.append(lost)
+                if not few and sides.profile is not None:
+                    device.loops.values(S, sides)
+                    sides = Sides()
+                if target is None:
+                    r = device.put(respond(device.take(self._times(S, sides, weights)), part))
                 else:
-                    if not few:
-                        device.loops.values(S, sides)
-                        sides = Sides()
-                    F = device.take(self._times(S, sides, weights))
-                    r = device.put(respond(F, part))
+                    of_part = Target(target.y[part], None if target.w is None else target.w[part])
+                    if few:
+                        r, lost = device.loops.outputs(S, sides, weights, of_part)
+                    else:
+                        r = self._times(S, sides, weights)
+                        lost = device.loops.residual(r, of_part)
+                    losses.append(lost)
                 if few:
                     total = device.loops.pulled(S, sides, r, total)
                 else:
@@ -143,6 +141,11 @@ class OnDevice:
                 total = self.host.zeros((basis.p, outputs), basis.dtype)
                 return total if here else device.put(total)
             return device.take(total) if here else total
+
+    def _target(self, respond: SquaredLoss) -> Target:
+        y, w = respond.y, respond.w
+        there = self.device.put(y, np.int64 if y.ndim == 1 else np.float64)
+        return Target(there, None if w is None else self.device.put(w, np.float64))
 
     def gradients(self, expansion: Centered, X: Any, W: Array, signs: Array | None = None) -> Array:
         """Return ∇ Σ_l s_l f_l at each row, on the host; computed on the device for kernels with device loops."""

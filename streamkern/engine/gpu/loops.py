@@ -147,9 +147,10 @@ class CudaLoops:
         self, raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, seed: int, sigma: float
     ) -> None:
         n, d = out.shape
-        if raw.ndim != 2 or raw.shape[1] != d or len(raw if index is None else index) != n:
+        rows = n if index is None else len(index)
+        if raw.ndim != 2 or raw.shape[1] != d or rows != n:
             raise UsageError(
-                f"Cannot gather {len(raw if index is None else index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
+                f"Cannot gather {rows} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
                 where="out",
                 expected="an output with a row for each index, and a column for each of the array",
             )
@@ -333,6 +334,16 @@ class CudaLoops:
                  losses),
             )  # fmt: skip
         return F, losses
+
+    def residual(self, F: Any, target: Target) -> Any:
+        """Put F − y, times the rows' weights, in place of outputs F (n, c); return losses as ``outputs`` does."""
+        (n, c), (y, w) = F.shape, target
+        losses = self.empty((n,), np.float64)
+        if n:
+            codes, values = (y, None) if y.ndim == 1 else (None, y)
+            args = (F, i32(n), i32(c), codes, values, w, losses)
+            self.launch("step", (("REAL", _real(F.dtype)),), "residual", (-(-n // _WARPS), 1), (_THREADS, 1), args)
+        return losses
 
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
         """Return Kᵀ r, shape (p, c), for kernel values as in ``outputs``; added to ``into`` if given.

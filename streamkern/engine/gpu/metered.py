@@ -52,6 +52,10 @@ class _Loops:
         n = len(S)
         return self.empty((n, W.shape[1]), S.dtype), self.empty((n,), np.float64)
 
+    def residual(self, F: Any, target: Any) -> Any:
+        """In place; return losses."""
+        return self.empty((len(F),), np.float64)
+
     def pulled(self, S: Any, sides: Any, r: Any, into: Any = None) -> Any:
         """Return sums over rows; they are made in parts."""
         (n, p), c = S.shape, r.shape[1]

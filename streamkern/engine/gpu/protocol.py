@@ -45,6 +45,9 @@ class DeviceLoops(Backend, Protocol):
     def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
         """Return K W, or the residual and its losses, without storing K."""
 
+    def residual(self, F: Any, target: Target) -> Any:
+        """Put the residual in place of outputs; return its losses."""
+
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
         """Return Kᵀ r, added to ``into`` if given, without storing K."""
 
@@ -70,6 +73,14 @@ class Device(Protocol):
     @property
     def budget(self) -> int:
         """Bytes of its memory that this process may use."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether this library has been measured on cards of this kind; only then ``auto`` takes it."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of its memory that arrays have held."""
 
     @property
     def splits(self) -> bool:

@@ -24,7 +24,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "angular": ("angular", "cosines"),
     "manhattan": ("manhattan", "signed_sums"),
     "sums": ("outputs", "pulled"),
-    "step": ("moved",),
+    "step": ("residual", "moved"),
 }
 """Kernels by file."""
 

@@ -24,13 +24,15 @@ struct Profile {
   REAL a, b, c;
 };
 
-// The profile as the functions below take it: where the exponent is a multiple of a root or of the distance, a power of two
-// of that multiple.
+// The profile as ``profile`` takes it, of a distance that is multiplied by a already: where the value is a power of a multiple
+// of a root, or of the distance, a power of two.
 __device__ __forceinline__ Profile prepared(REAL a, REAL b, REAL c) {
 #if KIND == LAPLACE
   a *= LOG2E * LOG2E;
 #elif KIND == GAUSSIAN
   a *= LOG2E;
+#elif KIND < 0
+  a = REAL(1);
 #endif
   return {a, b, c};
 }
@@ -39,37 +41,37 @@ __device__ __forceinline__ Profile prepared(REAL a, REAL b, REAL c) {
 __device__ __forceinline__ float flushed(float x) { return x < 1.17549435e-38f ? 0.0f : x; }
 __device__ __forceinline__ double flushed(double x) { return x < 2.2250738585072014e-308 ? 0.0 : x; }
 
+// A power of two of float is never subnormal.
+__device__ __forceinline__ float power(float x) { return power_of_two(x); }
+__device__ __forceinline__ double power(double x) { return flushed(power_of_two(x)); }
+
 __device__ __forceinline__ REAL profile(REAL s, const Profile& k) {
 #if KIND < 0
   return s;
 #elif KIND == GAUSSIAN
-  return flushed(power_of_two(-(k.a * s)));
+  return power(-s);
 #elif KIND == CAUCHY
-  return flushed(REAL(1) / (REAL(1) + k.a * s));
+  return flushed(REAL(1) / (REAL(1) + s));
 #elif KIND == EXPONENTIAL_POWER
-  return flushed(power_of_two(-LOG2E * pow(k.a * s, k.b)));
+  return power(-LOG2E * pow(s, k.b));
 #elif KIND == LAPLACE
-  return flushed(power_of_two(-square_root(k.a * s)));
+  return power(-square_root(s));
 #else
-  REAL t = square_root(k.a * s);
+  REAL t = square_root(s);
   return flushed((REAL(1) + t * (k.b + t * k.c)) * power_of_two(-LOG2E * t));
 #endif
 }
 
-// The share of the squared norms below which a squared distance is 0: ``coincident`` in backends/base.py.
-__device__ __forceinline__ bool coincides(float s, float size) { return s < 0.0f; }
-__device__ __forceinline__ bool coincides(double s, double size) { return s < 1.7763568394002505e-15 * size; }
-
-// What a row and a center add to a value: squared norms, and with FACTORS powers of two by which inner products of split
-// rows have to be multiplied.
+// What a row and a center add to a value: squared norms times a, and the numbers by which an inner product is multiplied: of
+// a row −2 a, and with FACTORS the powers of two of split rows.
 struct Side {
   REAL norm, factor;
 };
 
-__device__ __forceinline__ Side side(const REAL* norms, const REAL* factors, i64 at, REAL unscaled) {
+__device__ __forceinline__ Side side(const REAL* norms, const REAL* factors, i64 at, REAL a, REAL unscaled) {
   Side found = {REAL(0), unscaled};
 #if KIND != VALUES && !READY
-  found.norm = norms[at];
+  found.norm = a * norms[at];
 #if FACTORS
   found.factor = unscaled * factors[at];
 #endif
@@ -77,20 +79,31 @@ __device__ __forceinline__ Side side(const REAL* norms, const REAL* factors, i64
   return found;
 }
 
+// The share of the squared norms below which a squared distance is 0: ``coincident`` in backends/base.py.
+__device__ __forceinline__ bool coincides(float s, float size) { return s < 0.0f; }
+__device__ __forceinline__ bool coincides(double s, double size) { return s < 1.7763568394002505e-15 * size; }
+
 // The kernel value of an inner product. READY says that s is a distance already, as in the L1 norm.
 __device__ __forceinline__ REAL value_of(REAL s, const Side& x, const Side& z, const Profile& k) {
 #if KIND == VALUES
   return s;
+#elif READY
+  return profile(k.a * s, k);
 #else
-#if !READY
   REAL size = x.norm + z.norm;
 #if FACTORS
-  s = size + x.factor * z.factor * s;
+  s = x.factor * z.factor * s + size;
 #else
-  s = size - (s + s);
+  s = x.factor * s + size;
 #endif
-  s = coincides(s, size) ? REAL(0) : s;
+  return profile(coincides(s, size) ? REAL(0) : s, k);
 #endif
-  return profile(s, k);
-#endif
+}
+
+__device__ __forceinline__ Side row_side(const REAL* norms, const REAL* factors, i64 at, const Profile& k) {
+  return side(norms, factors, at, k.a, REAL(-2) * k.a);
+}
+
+__device__ __forceinline__ Side center_side(const REAL* norms, const REAL* factors, i64 at, const Profile& k) {
+  return side(norms, factors, at, k.a, REAL(1));
 }

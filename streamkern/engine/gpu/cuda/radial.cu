@@ -5,7 +5,7 @@ extern "C" __global__ void radial(REAL* S, i64 stride, i32 n, i32 p, const REAL*
   const Profile kernel = prepared(a, b, c);
   i32 j = blockIdx.x * blockDim.x + threadIdx.x;
   if (j >= p) return;
-  Side z = side(z_norms, z_factors, j, REAL(1));
+  Side z = center_side(z_norms, z_factors, j, kernel);
   i32 i = blockIdx.y, apart = gridDim.y;
   REAL* at = S + stride * i + j;
   for (; i + 3 * apart < n; i += 4 * apart, at += 4 * apart * stride) {
@@ -14,8 +14,8 @@ extern "C" __global__ void radial(REAL* S, i64 stride, i32 n, i32 p, const REAL*
     for (i32 k = 0; k < 4; k++) s[k] = at[k * apart * stride];
 #pragma unroll
     for (i32 k = 0; k < 4; k++)
-      at[k * apart * stride] = value_of(s[k], side(x_norms, x_factors, i + k * apart, REAL(-2)), z, kernel);
+      at[k * apart * stride] = value_of(s[k], row_side(x_norms, x_factors, i + k * apart, kernel), z, kernel);
   }
   for (; i < n; i += apart, at += apart * stride)
-    *at = value_of(*at, side(x_norms, x_factors, i, REAL(-2)), z, kernel);
+    *at = value_of(*at, row_side(x_norms, x_factors, i, kernel), z, kernel);
 }

@@ -19,8 +19,8 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
-#define TILE (sizeof(REAL) == 4 ? 128 : 64)  // columns of a tile of ``outputs``
-#define HEIGHT (OUTPUTS <= 12 ? 64 : 32)     // rows of a tile of ``pulled``
+#define TILE (sizeof(REAL) == 4 ? i32(128) : i32(64))  // columns of a tile of ``outputs``
+#define HEIGHT (OUTPUTS <= 12 ? 64 : 32)              // rows of a tile of ``pulled``
 // Numbers between two rows of a tile: an odd number of four, so that threads read four at a time from all banks.
 #define PADDED (((OUTPUTS + 3) / 4 | 1) * 4)
 
@@ -33,14 +33,6 @@ __device__ __forceinline__ void stage(REAL (*tile)[PADDED], const REAL* from, i3
     i32 j = e / OUTPUTS, o = e % OUTPUTS;
     tile[j][o] = start + j < stop ? from[i64(start) * OUTPUTS + e] : REAL(0);
   }
-}
-
-template <i32 SIZE>
-__device__ __forceinline__ void stage_sides(Side* tile, const REAL* norms, const REAL* factors, i32 start, i32 stop,
-                                            REAL unscaled) {
-#if KIND != VALUES
-  if (threadIdx.x < SIZE) tile[threadIdx.x] = side(norms, factors, least(start + threadIdx.x, stop - 1), unscaled);
-#endif
 }
 
 // F = K(S) W, a warp for ROWS rows. TRIANGLE: rows up to p have that many columns at most, later rows the first `tail`, and
@@ -72,26 +64,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
 #pragma unroll
   for (i32 r = 0; r < ROWS; r++) {
     i32 i = least(first + r, n - 1);
-    x[r] = side(x_norms, x_factors, i, REAL(-2));
-    row[r] = S + stride * i;
+    x[r] = row_side(x_norms, x_factors, i, kernel);
+    row[r] = S + stride * i + lane;
     for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] = 0;
 #pragma unroll
-    for (i32 k = 0; k < TILE / 32; k++) s[r][k] = row[r][least(32 * k + lane, stop - 1)];
+    for (i32 k = 0; k < TILE / 32; k++) s[r][k] = row[r][least(32 * k, stop - 1 - lane)];
   }
   stage<TILE>(w[0], W, 0, stop);
-  stage_sides<TILE>(z[0], z_norms, z_factors, 0, stop, REAL(1));
+  if (KIND != VALUES && threadIdx.x < TILE)
+    z[0][threadIdx.x] = center_side(z_norms, z_factors, least(threadIdx.x, stop - 1), kernel);
   for (i32 start = 0, turn = 0; start < stop; start += TILE, turn ^= 1) {
     __syncthreads();
     REAL next[ROWS][TILE / 32];
     if (start + TILE < stop) {
       stage<TILE>(w[turn ^ 1], W, start + TILE, stop);
-      stage_sides<TILE>(z[turn ^ 1], z_norms, z_factors, start + TILE, stop, REAL(1));
+      if (KIND != VALUES && threadIdx.x < TILE)
+        z[turn ^ 1][threadIdx.x] =
+            center_side(z_norms, z_factors, least(start + TILE + threadIdx.x, stop - 1), kernel);
     }
+    if (start + 2 * TILE <= stop) {
 #pragma unroll
-    for (i32 k = 0; k < TILE / 32; k++) {
-      i32 j = least(start + TILE + 32 * k + lane, stop - 1);
+      for (i32 r = 0; r < ROWS; r++) {
+        row[r] += TILE;
 #pragma unroll
-      for (i32 r = 0; r < ROWS; r++) next[r][k] = row[r][j];
+        for (i32 k = 0; k < TILE / 32; k++) next[r][k] = row[r][32 * k];
+      }
+    } else {
+#pragma unroll
+      for (i32 r = 0; r < ROWS; r++) {
+        row[r] += TILE;
+#pragma unroll
+        for (i32 k = 0; k < TILE / 32; k++) next[r][k] = row[r][least(32 * k, stop - 1 - lane - start - TILE)];
+      }
     }
 #pragma unroll
     for (i32 k = 0; k < TILE / 32; k++) {
@@ -165,43 +169,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
   if (begin < i32(blockIdx.x) * 64 && begin < p) begin = blockIdx.x * 64;  // nothing is above the diagonal
 #endif
   Side z[2];
-  const REAL* column[2];
+  const REAL* at[2];
   REAL sums[2][OUTPUTS], s[2][HEIGHT / WARPS];
 #pragma unroll
   for (i32 u = 0; u < 2; u++) {
     i32 j = least(blockIdx.x * 64 + lane + 32 * u, p - 1);
-    z[u] = side(z_norms, z_factors, j, REAL(1));
-    column[u] = S + j;
+    z[u] = center_side(z_norms, z_factors, j, kernel);
+    at[u] = S + stride * (begin + warp) + j;
     for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] = 0;
   }
+  const i64 apart = WARPS * stride;
   if (begin < stop) {
     stage<HEIGHT>(r[0], R, begin, stop);
-    stage_sides<HEIGHT>(x[0], x_norms, x_factors, begin, stop, REAL(-2));
+    if (KIND != VALUES && threadIdx.x < HEIGHT)
+      x[0][threadIdx.x] = row_side(x_norms, x_factors, least(begin + threadIdx.x, stop - 1), kernel);
 #pragma unroll
     for (i32 k = 0; k < HEIGHT / WARPS; k++)
 #pragma unroll
-      for (i32 u = 0; u < 2; u++) s[u][k] = column[u][stride * least(begin + WARPS * k + warp, stop - 1)];
+      for (i32 u = 0; u < 2; u++) s[u][k] = at[u][stride * least(WARPS * k, stop - 1 - begin - warp)];
+    for (i32 u = 0; u < 2; u++) at[u] += stride * (HEIGHT - WARPS);
   }
   for (i32 start = begin, turn = 0; start < stop; start += HEIGHT, turn ^= 1) {
     __syncthreads();
+    REAL next[2][HEIGHT / WARPS];
     if (start + HEIGHT < stop) {
       stage<HEIGHT>(r[turn ^ 1], R, start + HEIGHT, stop);
-      stage_sides<HEIGHT>(x[turn ^ 1], x_norms, x_factors, start + HEIGHT, stop, REAL(-2));
+      if (KIND != VALUES && threadIdx.x < HEIGHT)
+        x[turn ^ 1][threadIdx.x] =
+            row_side(x_norms, x_factors, least(start + HEIGHT + threadIdx.x, stop - 1), kernel);
+    }
+    if (start + 2 * HEIGHT <= stop) {
+#pragma unroll
+      for (i32 k = 0; k < HEIGHT / WARPS; k++)
+#pragma unroll
+        for (i32 u = 0; u < 2; u++) {
+          at[u] += apart;
+          next[u][k] = *at[u];
+        }
+    } else {
+#pragma unroll
+      for (i32 k = 0; k < HEIGHT / WARPS; k++)
+#pragma unroll
+        for (i32 u = 0; u < 2; u++)
+          next[u][k] = at[u][stride * least(WARPS * (k + 1), stop - 1 - start - (HEIGHT - WARPS) - warp)];
     }
 #pragma unroll
     for (i32 k = 0; k < HEIGHT / WARPS; k++) {
       i32 i = WARPS * k + warp;
-      Side at = x[turn][i];
+      Side of = x[turn][i];
       REAL of_row[OUTPUTS];
 #pragma unroll
       for (i32 o = 0; o < OUTPUTS; o++) of_row[o] = r[turn][i][o];
-      i64 ahead = stride * least(start + HEIGHT + i, stop - 1);
 #pragma unroll
       for (i32 u = 0; u < 2; u++) {
-        REAL value = value_of(s[u][k], at, z[u], kernel);
+        REAL value = value_of(s[u][k], of, z[u], kernel);
 #pragma unroll
         for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] += value * of_row[o];
-        s[u][k] = column[u][ahead];
+        s[u][k] = next[u][k];
       }
     }
   }
@@ -214,19 +238,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
         }
     __syncthreads();
   }
-  i64 size = i64(p) * OUTPUTS, at = i64(blockIdx.x) * 64 * OUTPUTS;
-  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += THREADS)
-    parts[size * blockIdx.y + at + e] = found[e / OUTPUTS][e % OUTPUTS];
+  i64 size = i64(p) * OUTPUTS, from = i64(blockIdx.x) * 64 * OUTPUTS;
+  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && from + e < size; e += THREADS)
+    parts[size * blockIdx.y + from + e] = found[e / OUTPUTS][e % OUTPUTS];
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last = atomicAdd(arrived + blockIdx.x, 1u) == gridDim.y - 1;
   __syncthreads();
   if (!last) return;
   __threadfence();
-  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && at + e < size; e += THREADS) {
-    REAL total = more ? g[at + e] : REAL(0);
-    for (i32 part = 0; part < i32(gridDim.y); part++) total += ((volatile REAL*)parts)[size * part + at + e];
-    g[at + e] = total;
+  for (i32 e = threadIdx.x; e < 64 * OUTPUTS && from + e < size; e += THREADS) {
+    REAL total = more ? g[from + e] : REAL(0);
+    for (i32 part = 0; part < i32(gridDim.y); part++) total += ((volatile REAL*)parts)[size * part + from + e];
+    g[from + e] = total;
   }
   if (threadIdx.x == 0) arrived[blockIdx.x] = 0;  // for the next launch
 }
