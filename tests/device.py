@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 
 from streamkern.backends import NumpyBackend
+from streamkern.data.images import HorizontalFlip, RandomCrop
 from streamkern.engine.gpu.loops import Halves, Sides, Target
 from streamkern.errors import NumericalError
 from streamkern.types import Array, IntArray
@@ -26,6 +28,23 @@ class PlainLoops(NumpyBackend):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array of the host."""
         return np.empty(shape, dtype)
+
+    def assemble(self, raw: Any, index: Any, out: Any, **how: Any) -> None:
+        """Of all rows without an index."""
+        super().assemble(raw, np.arange(len(raw)) if index is None else index, out, **how)
+
+    def move_pixels(self, X: Any, ids: Any, copies: Any, *, seed: int, shape: Any, padding: int, value: float,
+                    probability: float) -> Any:  # fmt: skip
+        """By the augmentations themselves."""
+        change = HorizontalFlip(shape, probability) if padding < 0 else RandomCrop(shape, padding, value)
+        out = X.copy()
+        change.apply(out, ids, copies, seed, self)
+        return out
+
+    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
+        """Mixed in place."""
+        X[...] = share.astype(X.dtype) * X + (1 - share).astype(X.dtype) * bank[partner]
+        return X
 
     def split(self, X: Any, centers: bool) -> Halves:
         """Two numbers of 16 bits for each; the factor is the same for all rows."""
@@ -134,13 +153,16 @@ class HostDevice:
         offset: ArrayLike,
         ids: IntArray,
         copies: IntArray,
-        noises: Sequence[tuple[int, float]],
+        noise: tuple[int, float] | None = None,
+        then: Sequence[Any] = (),
     ) -> Any:
         """Rows by the reference."""
         X = np.empty((len(index), raw.shape[1]), np.float32)
         self.loops.assemble(np.asarray(raw), index, X, scale=scale, offset=offset)
-        for seed, sigma in noises:
-            self.loops.add_noise(X, ids, copies=copies, seed=seed, sigma=sigma)
+        if noise is not None:
+            self.loops.add_noise(X, ids, copies=copies, seed=noise[0], sigma=noise[1])
+        for change in then:
+            X = change(self.loops, X, ids, copies)
         return X
 
     def upload(self, array: Array) -> Any:
@@ -185,10 +207,16 @@ class StrictDevice(HostDevice):
         assert array.device == self.place
         return np.array(np.from_dlpack(array.to_device(self.xp.Device("CPU_DEVICE"))))
 
-    def rows(self, raw: Any, index: IntArray, *, scale: Any, offset: Any, **how: Any) -> Any:
+    def rows(self, raw: Any, index: IntArray, *, scale: Any, offset: Any, then: Any = (), **how: Any) -> Any:
         """Made on the host and sent."""
-        raw = raw if isinstance(raw, np.ndarray) else self.take(raw)
-        return self.put(HostDevice().rows(raw, index, scale=self.take(scale), offset=self.take(offset), **how))
+        then = [partial(change.func, *map(self._down, change.args)) for change in then]
+        raw, scale, offset = map(self._down, (raw, scale, offset))
+        return self.put(HostDevice().rows(raw, index, scale=scale, offset=offset, then=then, **how))
+
+    def _down(self, value: Any) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._down, value))
+        return self.take(value) if isinstance(value, self.xp._array_object.Array) else value
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """On the host and sent."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.backends.base import wide
-from streamkern.data.augment import GaussianNoise
+from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
+from streamkern.data.images import HorizontalFlip, RandomCrop, require_images
 from streamkern.data.stream import Assembly, Block, Held, Key, Raw
+from streamkern.data.targets import as_values
 from streamkern.engine.gpu import Device
+from streamkern.engine.gpu.protocol import Change
 from streamkern.engine.gpu.source import STORED
 from streamkern.types import Array, IntArray
 
@@ -44,18 +47,42 @@ def stored_bytes(dataset: Dataset) -> int:
 
 
 class _Columns(NamedTuple):
-    """Factor and offset of each column on the device."""
+    """Factor and offset of each column on the device, and ones and the offset of rows that are augmented before."""
 
     scale: Any
     offset: Any
+    one: Any
+    last: Any
+
+
+def _change(augmentation: Any, seed: int, loops: Any, X: Any, ids: Any, copies: Any) -> Any:
+    """Apply noise, a crop or a flip."""
+    if isinstance(augmentation, GaussianNoise):
+        loops.add_noise(X, ids, copies=copies, seed=seed, sigma=augmentation.sigma)
+        return X
+    crop = isinstance(augmentation, RandomCrop)
+    require_images(X.shape[1], augmentation)
+    return loops.move_pixels(
+        X, ids, copies, seed=seed, shape=augmentation.shape, padding=augmentation.padding if crop else -1,
+        value=augmentation.value if crop else 0.0, probability=0.0 if crop else augmentation.probability,
+    )  # fmt: skip
+
+
+def _mix(bank: Any, partner: Any, share: Any, loops: Any, X: Any, ids: Any, copies: Any) -> Any:
+    return loops.mix_rows(X, bank, partner, share)
+
+
+def _shift(columns: _Columns, loops: Any, X: Any, ids: Any, copies: Any) -> Any:
+    loops.assemble(X, None, X, scale=columns.one, offset=columns.last)
+    return X
 
 
 @dataclass(eq=False)
 class DeviceAssembly(Assembly):
     """``Assembly`` whose blocks have their X on a device; targets and ids stay on the host.
 
-    Noise is made on the device, from the same counters as on the CPU. Other operations (transforms, images, mixing, a
-    user's function, float64) are done on the CPU, and the finished rows are copied.
+    Noise, flips, crops and mixing are computed on the device, from the same counters as on the CPU. Other operations
+    (transforms, erasing, a user's function, float64) are done on the CPU, and the finished rows are copied.
 
     Attributes:
         stays: whether all stored rows are copied to the device once, and blocks are gathered there.
@@ -68,10 +95,15 @@ class DeviceAssembly(Assembly):
     def on_device(self) -> bool:
         """True if the device makes blocks from stored rows."""
         data = self.dataset
-        noises = [a for a in data.augmentations if isinstance(a, GaussianNoise)]
-        plain = not data.transforms and self.dtype == np.float32 and len(noises) == len(data.augmentations)
+        made = all(isinstance(each, GaussianNoise | HorizontalFlip | RandomCrop | MixUp) for each in data.augmentations)
+        plain = made and not data.transforms and self.dtype == np.float32 and (self._simple or not np.any(data.origin))
         stored = data.source.dtype
         return plain and stored.name in STORED and wide(stored) == data.takes_float64
+
+    @property
+    def _simple(self) -> bool:
+        """True if rows may be shifted to the center before they are augmented."""
+        return all(isinstance(each, GaussianNoise) for each in self.dataset.augmentations)
 
     def held(self) -> Held | None:
         if not self.stays:
@@ -99,35 +131,44 @@ class DeviceAssembly(Assembly):
     def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
         assert self.device is not None
         data = self.dataset
-        noises = [a for a in data.augmentations if isinstance(a, GaussianNoise)]
-        if data.transforms or self.dtype != np.float32 or len(noises) < len(data.augmentations):
+        if not self.on_device:
             block = self._host.build(raw, index, key, where, lookup)
             return block._replace(X=self.device.upload(block.X))
         ids, copies = raw.ids[index], raw.copies[index]
         held = self.held()
         rows, at = (raw.X, ids) if held is not None and raw.X is held.X else self.stored(raw.X, index)
-        X = self.device.rows(
-            rows,
-            at,
-            scale=self._columns.scale,
-            offset=self._columns.offset,
-            ids=ids,
-            copies=copies,
-            noises=[(data.seed + number, noise.sigma) for number, noise in enumerate(noises)],
-        )
         y = None
         if self.encoding is not None and raw.y is not None:
             y = self.encoding.encode(raw.y[index], ids, where)
+        noise, then = None, list[Change]()
+        for number, each in enumerate(data.augmentations):
+            seed = data.seed + number
+            if isinstance(each, MixUp):
+                bank = self._bank(number)
+                partner, share = each.partners(ids, copies, seed, bank.X.shape[0])
+                if y is not None and self.encoding is not None:
+                    y = each.mixed(as_values(y, self.encoding.outputs), bank, partner, share)
+                then.append(partial(_mix, bank.X, partner, share))
+            elif number == 0 and isinstance(each, GaussianNoise):
+                noise = seed, each.sigma
+            else:
+                then.append(partial(_change, each, seed))
+        if not self._simple and np.any(self.center):
+            then.append(partial(_shift, self._columns))
+        X = self.device.rows(
+            rows, at, scale=self._columns.scale, offset=self._columns.offset, ids=ids, copies=copies, noise=noise,
+            then=then,
+        )  # fmt: skip
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
     @cached_property
     def _columns(self) -> _Columns:
         assert self.device is not None
-        data = self.dataset
+        data, d = self.dataset, self.dataset.source.n_features
         number = np.float64 if data.takes_float64 else np.float32
-        d = data.source.n_features
-        offset = data.shift - data.origin - self.center
-        return _Columns(*(self.device.put(np.broadcast_to(np.asarray(v, number), (d,))) for v in (data.factor, offset)))
+        offset = data.shift - data.origin - self.center if self._simple else data.shift
+        values = ((data.factor, number), (offset, number), (1.0, np.float32), (-np.asarray(self.center), np.float32))
+        return _Columns(*(self.device.put(np.broadcast_to(np.asarray(v, t), (d,))) for v, t in values))
 
     @cached_property
     def _host(self) -> Assembly:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from numba import cuda, types
+from streamkern.backends.device import NARROW, NARROW_OUTPUTS
 
 from streamkern.backends import cuda as kernels
-from streamkern.backends.device import NARROW, NARROW_OUTPUTS
 
 CAPABILITY = (8, 0)
 

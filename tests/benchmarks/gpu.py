@@ -218,7 +218,7 @@ def steps(device: Any) -> dict[str, Any]:
     y = rng.integers(0, c, STEP_ROWS)
 
     def rows() -> Any:
-        return device.rows(raw, ids, scale=scale, offset=offset, ids=ids, copies=copies, noises=[(3, 0.1)])
+        return device.rows(raw, ids, scale=scale, offset=offset, ids=ids, copies=copies, noise=(3, 0.1))
 
     loops, mean = device.loops, device.put(np.zeros((p, c)))
     X = rows()

@@ -87,7 +87,7 @@ def test_a_block_is_float64_s_to_a_bound(gpu, d, split, monkeypatch):
 def test_rows_and_noise_are_the_cpu_s(gpu):
     raw = np.random.default_rng(1).integers(0, 256, (500, 77)).astype(np.uint8)
     index, ids, copies = np.arange(499, -1, -1), np.arange(500) << 30, np.arange(500) % 7
-    how: dict[str, Any] = {"scale": 1 / 255, "offset": -0.5, "ids": ids, "copies": copies, "noises": [(3, 0.1), (4, 1)]}
+    how: dict[str, Any] = {"scale": 1 / 255, "offset": -0.5, "ids": ids, "copies": copies, "noise": (3, 0.1)}
     expected = HostDevice().rows(raw, index, **how)
     np.testing.assert_allclose(gpu.take(gpu.rows(raw, index, **how)), expected, rtol=0, atol=4e-6)
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from streamkern.backends.base import wide
 from streamkern.engine.gpu.loops import CudaLoops
-from streamkern.engine.gpu.protocol import COLUMNS, TURNS
+from streamkern.engine.gpu.protocol import COLUMNS, TURNS, Change
 from streamkern.engine.gpu.source import STORED, Definitions, options, source
 from streamkern.errors import NumericalError, StorageError
 from streamkern.memory import format_bytes
@@ -218,7 +218,8 @@ class CupyDevice:
         offset: ArrayLike,
         ids: IntArray,
         copies: IntArray,
-        noises: Sequence[tuple[int, float]],
+        noise: tuple[int, float] | None = None,
+        then: Sequence[Change] = (),
     ) -> Any:
         with self._stream():
             numbers = cupy.asarray(np.stack([np.asarray(each, dtype=np.int64) for each in (index, ids, copies)]))
@@ -226,14 +227,13 @@ class CupyDevice:
             if not isinstance(raw, cupy.ndarray):
                 (raw, slot), at = self._sent(raw, index), None
             X = cupy.empty((len(index), raw.shape[1]), np.float32)
-            if noises:
-                (seed, sigma), *more = noises
-                how = {"row_ids": numbers[1], "copies": numbers[2]}
-                self.loops.assemble_noisy(raw, at, X, scale=scale, offset=offset, seed=seed, sigma=sigma, **how)
-                for seed, sigma in more:
-                    self.loops.add_noise(X, numbers[1], copies=numbers[2], seed=seed, sigma=sigma)
+            if noise is not None:
+                how = {"seed": noise[0], "sigma": noise[1], "row_ids": numbers[1], "copies": numbers[2]}
+                self.loops.assemble_noisy(raw, at, X, scale=scale, offset=offset, **how)
             else:
                 self.loops.assemble(raw, at, X, scale=scale, offset=offset)
+            for change in then:
+                X = change(self.loops, X, numbers[1], numbers[2])
             if slot is not None:
                 slot.used = self._computing.record()
             return X

@@ -143,6 +143,30 @@ class CudaLoops:
             copies = np.broadcast_to(np.asarray(copies, dtype=i64), (len(out),))
         self._assemble(raw, index, out, scale, offset, row_ids, copies, seed, sigma)
 
+    def move_pixels(
+        self, X: Any, ids: Any, copies: Any, *, seed: int, shape: tuple[int, ...], padding: int, value: float,
+        probability: float,
+    ) -> Any:  # fmt: skip
+        """Return images (n, d), moved within a padding; if that is below 0, mirrored with a probability."""
+        n, out = len(X), self.empty(X.shape, np.float32)
+        height, width, channels = (*shape, 1)[:3]
+        low, high = seed_words(seed)
+        self._warps("images", "move_pixels", n, (
+            X, out, i32(n), i32(height), i32(width), i32(channels), self._integers(ids), self._integers(copies),
+            u32(low), u32(high), i32(padding), np.float32(value), np.float64(probability),
+        ))  # fmt: skip
+        return out
+
+    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
+        """Mix rows X (n, d) in place with rows ``partner`` of a bank: share X + (1 − share) bank[partner]."""
+        n, d = X.shape
+        self._warps("images", "mix_rows", n, (X, bank, i32(n), i32(d), self._integers(partner), self.put(share)))
+        return X
+
+    def _warps(self, file: str, kernel: str, n: int, args: Any) -> None:
+        if n:
+            self.launch(file, (), kernel, (-(-n // _WARPS), 1), (_THREADS, 1), args)
+
     def _assemble(
         self, raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, seed: int, sigma: float
     ) -> None:

@@ -7,7 +7,7 @@ they are added as without a device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -36,6 +36,12 @@ class DeviceLoops(Backend, Protocol):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array of the device."""
 
+    def move_pixels(self, X: Any, ids: Any, copies: Any, **how: Any) -> Any:
+        """Return images whose pixels are moved."""
+
+    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
+        """Mix rows with others, in place."""
+
     def split(self, X: Any, centers: bool) -> Halves:
         """Return rows as sums of two numbers of 16 bits, for ``Device.half_product``."""
 
@@ -58,6 +64,10 @@ class DeviceLoops(Backend, Protocol):
         self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
     ) -> tuple[Any, Any, Any]:
         """Return α, the weights of the next gradient and the average after a step."""
+
+
+Change = Callable[[Any, Any, Any, Any], Any]
+"""(loops, rows, ids, copies) -> rows: an augmentation of rows on a device, in place or not."""
 
 
 class Device(Protocol):
@@ -118,9 +128,10 @@ class Device(Protocol):
         offset: ArrayLike,
         ids: IntArray,
         copies: IntArray,
-        noises: Sequence[tuple[int, float]],
+        noise: tuple[int, float] | None = None,
+        then: Sequence[Change] = (),
     ) -> Any:
-        """Copy stored rows ``index`` of ``raw``, and scale them and add noise on the device.
+        """Copy stored rows ``index`` of ``raw``, and scale and augment them on the device.
 
         Args:
             raw: stored rows, shape (N, d), on the host or the device; of the latter nothing is copied.
@@ -129,7 +140,8 @@ class Device(Protocol):
             offset: a number or shape (d,).
             ids: row ids, shape (b,).
             copies: copy numbers, shape (b,).
-            noises: (seed, sigma) of each Gaussian noise.
+            noise: (seed, sigma) of Gaussian noise.
+            then: further changes, in their order.
 
         Returns:
             shape (b, d), float32.

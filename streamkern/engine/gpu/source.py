@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "cuda"
 
 KERNELS: Mapping[str, tuple[str, ...]] = {
     "rows": ("assemble",),
+    "images": ("move_pixels", "mix_rows"),
     "norms": ("row_norms", "split_rows", "first_bad_row"),
     "radial": ("radial",),
     "angular": ("angular", "cosines"),
@@ -47,8 +48,9 @@ Definitions = tuple[tuple[str, str | int], ...]
 @cache
 def source(file: str) -> str:
     """Return the text of a file of ``KERNELS``, after those that it builds on."""
-    before = ("prelude.cuh", "profile.cuh") if file in ("radial", "sums") else ("prelude.cuh",)
-    return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in (*before, f"{file}.cu"))
+    before = {"rows": ("philox.cuh",), "images": ("philox.cuh",), "radial": ("profile.cuh",), "sums": ("profile.cuh",)}
+    names = ("prelude.cuh", *before.get(file, ()), f"{file}.cu")
+    return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in names)
 
 
 def options(definitions: Definitions) -> tuple[str, ...]:
@@ -70,6 +72,7 @@ def variants() -> Iterator[tuple[str, Definitions]]:
 
     for stored, name in STORED.items():
         yield made("rows", REAL="double" if wide(np.dtype(stored)) else "float", STORED=name)
+    yield made("images")
     for real in ("float", "double"):
         yield made("norms", REAL=real)
         yield made("manhattan", REAL=real)
