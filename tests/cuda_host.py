@@ -29,6 +29,9 @@ needs_compiler = pytest.mark.skipif(
     COMPILER is None, reason="no C++ compiler: the loops cannot be compiled for the host"
 )
 
+FOLDER = Path(tempfile.gettempdir()) / f"streamkern-host-cuda-{os.getuid()}"
+"""Where libraries stay from one session to the next: named here, before the tests have a folder of their own."""
+
 _alone = threading.Lock()  # the header keeps the place of a thread in globals
 
 
@@ -53,11 +56,10 @@ def compiled(text: str, kernels: tuple[str, ...], macros: tuple[str, ...]) -> An
     """Return the library of a source, compiled once for all processes of this machine's user."""
     program = host_text(text, kernels)
     key = hashlib.sha256("\0".join((program, HEADER.read_text(), *macros)).encode()).hexdigest()[:24]
-    folder = Path(tempfile.gettempdir()) / f"streamkern-host-cuda-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    library = folder / f"{key}.so"
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    library = FOLDER / f"{key}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as place:
+        with tempfile.TemporaryDirectory(dir=FOLDER) as place:
             path = Path(place) / "loops.cpp"
             path.write_text(program)
             made = Path(place) / "loops.so"

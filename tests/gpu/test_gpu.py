@@ -13,6 +13,9 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
+from streamkern.data.device import placed
+from streamkern.data.stream import Assembly, Stream
+from streamkern.data.targets import Classes
 from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.engine.squared import SquaredLoss
 from streamkern.kernels import Expansion
@@ -90,6 +93,46 @@ def test_rows_and_noise_are_the_cpu_s(gpu):
     how: dict[str, Any] = {"scale": 1 / 255, "offset": -0.5, "ids": ids, "copies": copies, "noise": (3, 0.1)}
     expected = HostDevice().rows(raw, index, **how)
     np.testing.assert_allclose(gpu.take(gpu.rows(raw, index, **how)), expected, rtol=0, atol=4e-6)
+
+
+def test_augmented_images_are_the_cpu_s(gpu):
+    """Noise, crops, flips and mixing, of rows that stay on the card and of rows that are sent."""
+    rng = np.random.default_rng(5)
+    X, y = rng.integers(0, 256, (300, 6 * 8 * 3)).astype(np.uint8), rng.integers(0, 4, 300)
+    shape = (6, 8, 3)
+    changes = (sk.GaussianNoise(0.1), sk.RandomCrop(shape, 2, 0.5), sk.HorizontalFlip(shape), sk.MixUp(0.4, bank=64))
+    data = sk.from_arrays(X, y).scale(1 / 255).augment(*changes, copies=3)
+    here = Assembly(data, Classes(np.arange(4)), 0.3)
+    for rest in (0, 1 << 20):
+        there = placed(here, gpu, rest, 1 << 20)
+        assert there.stays == (rest > 0)
+        streams = [Stream(each, lanes=1, block_rows=128, run_rows=1) for each in (here, there)]
+        for step in range(streams[0].steps):
+            expected, found = (stream.block((0, 0, step)) for stream in streams)
+            np.testing.assert_allclose(gpu.take(found.X), expected.X, rtol=0, atol=4e-6)
+            np.testing.assert_array_equal(found.y, expected.y)
+
+
+def test_many_outputs_and_regression_are_the_cpu_s(gpu):
+    """Residuals of over sixteen outputs, of values and with weights, are taken on the card."""
+    rng = np.random.default_rng(6)
+    X, Z = (rng.normal(size=size).astype(np.float32) for size in ((700, 40), (500, 40)))
+    for c, y in ((40, rng.integers(0, 40, 700)), (3, rng.normal(size=(700, 3))), (20, rng.normal(size=(700, 20)))):
+        W, w = 0.1 * rng.normal(size=(500, c)).astype(np.float32), rng.random(700)
+        here, there = Expansion(sk.Gaussian(6.0), Z), Expansion(sk.Gaussian(6.0), Z, DeviceEngine(gpu))
+        losses = [SquaredLoss(y, w) for _ in range(2)]
+        expected = here.pull(X, W, losses[0], c)
+        np.testing.assert_allclose(there.pull(X, W, losses[1], c), expected, rtol=1e-4, atol=1e-3)
+        assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-5)
+
+
+def test_a_pipeline_with_nothing_set_runs_on_the_card(gpu, tmp_path):
+    """The search for a kernel, and a projection that the card's memory chooses."""
+    X, y = load_digits(return_X_y=True)
+    pipeline = sk.Pipeline(train=sk.from_arrays(X[:1400], y[:1400]), test=sk.from_arrays(X[1400:], y[1400:]))
+    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    assert there["device"] == gpu.name
+    assert there["metrics"]["test"]["accuracy"] >= here["metrics"]["test"]["accuracy"] - 0.01
 
 
 def test_the_inverse_of_a_factor_is_lapack_s(gpu):
