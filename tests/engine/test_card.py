@@ -1,4 +1,4 @@
-"""A rehearsal of the session on a card: what it brings home when its steps end well, fail, hang, are killed or babble."""
+"""A rehearsal of the session on a card: what it brings home when steps end well, fail, hang, are killed or babble."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.benchmarks import card
 from tests.benchmarks.card import PLANS, Step, perform, python
 
 FILES = {"log", "summary", "results.json"}
-IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+IGNORES = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+)
 
 
 def step(name: str, program: str, limit: float = 30.0) -> Step:
@@ -163,7 +165,9 @@ def test_a_dry_run_prints_seconds_and_mebibytes(capsys: pytest.CaptureFixture[st
     for name, (seconds, steps) in PLANS.items():
         assert f"{name}: at most {seconds:.0f} s, {sum(each.expected for each in steps):.0f} s expected" in said
         for each in steps:
-            assert re.search(rf"^  {re.escape(each.name)} +{each.expected:.0f} s, at most +{each.limit:.0f} ", said, re.M)
+            assert re.search(
+                rf"^  {re.escape(each.name)} +{each.expected:.0f} s, at most +{each.limit:.0f} ", said, re.M
+            )
     size = re.search(r"^the tree: ([\d.]+) MiB$", said, re.M)
     assert size is not None
     assert 0 < float(size.group(1)) < card.MOST_BYTES / 2**20
