@@ -69,7 +69,7 @@ from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
-from streamkern.solvers.placement import require_room, room_for_solver
+from streamkern.solvers.placement import lanes_on, require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.solvers.probabilities import softmax_of_logits
 from streamkern.solvers.recipe import Recipe
@@ -384,8 +384,7 @@ def fit(
             remedy="give validation rows, or leave patience out",
         )
 
-    # A device computes a step as one block; sums stay in the order of a tree between processes.
-    lanes = 1 if device is not None and not executor.processes else recipe.lanes
+    lanes = lanes_on(device, executor.processes, recipe.lanes)
 
     def project(rows: Dataset, outputs: int) -> Footprint:
         return footprint(
@@ -469,9 +468,7 @@ def fit(
     rest = 0 if device is None or executor.processes else device.budget - needed
     problem = Problem(
         scaled, facts.encoding, kernel, centers, executor,
-        dtype=centers.Z.dtype,
-        seed=recipe.seed,
-        lanes=lanes,
+        dtype=centers.Z.dtype, seed=recipe.seed, lanes=lanes,
         memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
         better_budget=projected.better_budget,
         cache_bytes=projected.cache_bytes,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.base import Engine, Respond
-from streamkern.engine.gpu.engine import OnDevice
 from streamkern.engine.gpu.loops import Halves, pulled_splits
+from streamkern.engine.gpu.on_device import OnDevice
 from streamkern.engine.gpu.protocol import COLUMNS, TURNS
 from streamkern.engine.meter import MeterEngine
 from streamkern.engine.packed import PANEL, PackedFactor
@@ -137,8 +137,10 @@ class MeteredDevice:
         return 0.0
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """Count A's factor, the inverse, and the columns of the substitution, in addition to A."""
+        """Count A's factor and the masks that CuPy clears it with; then the inverse, and columns being solved."""
         p = len(A)
+        with self.meter.scratch((8 + 8 + 1) * p * p):
+            pass
         with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
             return self.meter.array((p, p), dtype)
 
