@@ -280,4 +280,4 @@ def test_compiling_anew_is_projected(sources: Path) -> None:
         assert memory_cases.faults("EigenPro, plain", found) == [], found
         assert found["projected"] - found["peak"] > 16 * MIB
     assert cold["peak"] - warm["peak"] > 32 * MIB  # else the allowance is for nothing
-    assert cold["projected"] <= 1.4 * cold["peak"]
+    assert cold["projected"] <= 1.35 * cold["peak"]

@@ -21,7 +21,6 @@ from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute import ThreadsExecutor
 from streamkern.storage.artifact import FORMAT, load_artifact, save_artifact
 from streamkern.types import Array
-from tests.processors import own_products
 
 D = 5
 
@@ -325,7 +324,6 @@ def test_predictions_are_the_formula(X: Array) -> None:
     assert metrics["r2"] == pytest.approx(1 - np.mean(np.square(errors)) / np.var(y), rel=1e-5)
 
 
-@own_products  # which need no copy of a tile
 def test_streamed_prediction_holds_blocks_and_not_rows(X: Array) -> None:
     model = machine()
 

@@ -121,6 +121,18 @@ def test_what_runs_on_the_cpu_only_says_so(device: HostDevice, monkeypatch: pyte
             placement.device_for(made, "cuda")
 
 
+def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostDevice, monkeypatch: pytest.MonkeyPatch):
+    made = digits(sk.SGD(epochs=1))
+    assert placement.device_for(made, "auto") is None
+    assert placement.device_for(made, "cpu") is None
+    terms = 2400 * 150 * 64
+    monkeypatch.setattr(placement, "OPENING_TERMS", terms)
+    assert placement.device_for(made, "auto") is device
+    monkeypatch.setattr(placement, "OPENING_TERMS", terms + 1)
+    assert placement.device_for(made, "auto") is None
+    assert placement.device_for(made, "cuda") is device
+
+
 def test_an_estimator_takes_a_device(device: HostDevice):
     X, y = load_digits(return_X_y=True)
     fitted = sk.KernelClassifier(sk.Laplace(30.0), 100, device="cuda", random_state=1).fit(X[:600], y[:600])
