@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.backends import get_backend
+from streamkern.backends import get_backend, product
 from streamkern.cli import main
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, reading_bytes
@@ -280,4 +280,5 @@ def test_compiling_anew_is_projected(sources: Path) -> None:
         assert memory_cases.faults("EigenPro, plain", found) == [], found
         assert found["projected"] - found["peak"] > 16 * MIB
     assert cold["peak"] - warm["peak"] > 32 * MIB  # else the allowance is for nothing
-    assert cold["projected"] <= 1.35 * cold["peak"]
+    # One allowance for all processors: code for vectors of 256 bits takes less memory to compile.
+    assert cold["projected"] <= (1.35 if product.VECTORS == 2 else 1.4) * cold["peak"]

@@ -143,15 +143,14 @@ def _run(step: Step, limit: float, log: Path) -> tuple[str, str]:
             status = "ok" if code == 0 else f"status {code}"
         except subprocess.TimeoutExpired:
             status = "out of time"
-            for sign in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, sign)
-                    process.wait(LAST_WORDS if sign == signal.SIGTERM else None)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-                except ProcessLookupError:
-                    break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_WORDS)
+        # Whoever of the group is left would hold the card's memory.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     with log.open(errors="replace") as file:
         file.seek(before)
         return status, file.read()

@@ -100,6 +100,24 @@ def _runs(number: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_child_that_ignores_the_end_of_its_step_is_killed(tmp_path: Path):
+    """It would hold the card's memory: also where the step's own process ends as it is asked to, or by itself."""
+    for ending in ("time.sleep(600)", "sys.exit(0)"):
+        pid, out = tmp_path / f"{len(ending)}", tmp_path / f"out{len(ending)}"
+        child = f"open({str(pid)!r}, 'w').write(str(__import__('os').getpid())); {IGNORES}"
+        program = (
+            f"import pathlib, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+            f"while not pathlib.Path({str(pid)!r}).exists(): time.sleep(0.01)\n"
+            f"time.sleep(0.3); {ending}"
+        )
+        perform((step("parent", program, limit=3.0),), 30, out)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and _runs(int(pid.read_text())):
+            time.sleep(0.05)
+        assert not _runs(int(pid.read_text())), ending
+
+
 def test_what_is_there_is_there_when_the_session_itself_is_killed(tmp_path: Path):
     """The three files after each step, whole: the machine may be taken away at any moment."""
     program = (
