@@ -338,7 +338,8 @@ def test_streamed_prediction_holds_blocks_and_not_rows(X: Array) -> None:
     peak(1)
     (few, small), (many, large) = peak(10), peak(200)
     assert (few, many) == (10 * len(X), 200 * len(X))
-    assert large < small + (1 << 18)
+    # Twenty times the rows: as many blocks again may be in flight where threads take turns otherwise, and no more.
+    assert large < 2 * small + (1 << 18)
     assert large < many * D  # a byte a value: far from holding them
 
 
