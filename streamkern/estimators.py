@@ -40,7 +40,7 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import given_target, is_count, require_no_target
+from streamkern.solvers.estimator_inputs import given_target, has_text_names, is_count, require_no_target
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -355,7 +355,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the dataset of a table in memory with columns other than plain numbers."""
         X, y, sample_weight = self._checked(X, y, sample_weight, True)
         data = from_arrays(X, y, sample_weight=sample_weight)
-        self._note_columns(data, named=is_table(X))
+        self._note_columns(data, named=is_table(X) and has_text_names(X))
         return data
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
@@ -375,13 +375,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
         """Check arrays as scikit-learn does; return them as a dataset, with the dtype to compute in."""
-        table = is_table(X)
-        X, y, sample_weight = self._checked(X, y, sample_weight, False)
-        columns = getattr(self, "feature_names_in_", None)
+        names = [str(name) for name in X.columns] if (table := is_table(X)) else None
+        named = not table or has_text_names(X)
+        X, y, sample_weight = self._checked(X if named else X.set_axis(names, axis=1), y, sample_weight, False)
+        if not named:
+            del self.feature_names_in_
         if sample_weight is not None:
             taken = sample_weight > 0  # rows of weight 0 are dropped, so that they do not influence random draws
             X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
-        names = None if columns is None else columns.tolist()
         schema = None
         if table and names is not None and self.preprocess == AUTOMATIC:
             gaps = np.isnan(X).any(axis=0) if X.dtype.kind == "f" else np.zeros(X.shape[1], dtype=bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,11 @@ def require_no_target(y: Any, sample_weight: Any = None) -> None:
     """
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
+
+
+def has_text_names(X: Any) -> bool:
+    """Return True if all columns of a table are named by texts, as scikit-learn's ``feature_names_in_`` requires."""
+    return all(isinstance(name, str) for name in getattr(X, "columns", X if isinstance(X, Mapping) else ()))
 
 
 def is_count(value: Any) -> bool:

@@ -265,14 +265,12 @@ def _dates_in_digits(numbers: Array) -> Array:
 
 
 def is_mixed(value: Any) -> bool:
-    """Return True if a table or array in memory has values other than plain numbers: text, dates, some booleans."""
+    """Return True if rows must be read as a table: text, dates, some booleans, or the partitions of a Dask frame."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple) or is_series(value):
+        if isinstance(value, Mapping | list | tuple) or is_series(value) or is_dask_frame(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
-        if is_dask_frame(value):
-            return False
         columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
         return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
     array = value if isinstance(value, np.ndarray) else np.empty(0)

@@ -18,7 +18,7 @@ from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.estimator_inputs import given_target, require_no_target
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array
+from streamkern.storage.kinds import is_dask_array, is_table
 from streamkern.types import Array
 from streamkern.updates.rows import rows_for, updated
 
@@ -95,7 +95,8 @@ class _Updates:
         else:
             y = given_target(y)
             if not is_dask_array(X):
-                mixed = is_mixed(X) or (model.schema is not None and not model.schema.plain)
+                by_name = model.columns is not None and is_table(X)
+                mixed = by_name or is_mixed(X) or (model.schema is not None and not model.schema.plain)
                 X, y, sample_weight = self._checked(X, y, sample_weight, mixed, reset=False)
             rows = (X, y, sample_weight)
         data, budget = rows_for(model, rows), self._budget()
