@@ -413,12 +413,12 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
         steps: the steps of the recipe.
         facts: statistics of the rows before the scaling.
     """
+    found = left_out_note(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
         joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
-        return [Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
+        return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
     if not any(isinstance(step, Auto) for step in steps):
-        return []
-    found: list[str] = []
+        return found
     names: Sequence[str] = dataset.source.columns or ()
     all_tags = tags(dataset)
     for transform in dataset.transforms:
@@ -470,8 +470,18 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
     return found
 
 
+def left_out_note(dataset: Dataset) -> list[str]:
+    """Return a sentence about the columns that are left out as an index of the rows; nothing if there are none."""
+    names = [repr(name) for name in dataset.source.left_out]
+    return [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
+
+
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     """Describe the steps of the automatic preprocessing before the rows are read."""
+    return left_out_note(dataset) + _planned(dataset, steps)
+
+
+def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     if any(isinstance(step, JoinQuantiles) for step in steps):
         return [
             "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "

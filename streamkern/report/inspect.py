@@ -106,6 +106,9 @@ class Inspection:
             if named:
                 more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
                 lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
+        if facts["left_out"]:
+            listed = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
+            lines.append(f"  left out  {listed}: an index of the rows, unless --columns, columns= name it")
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
@@ -302,6 +305,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
         "text": list(source.text),
+        "left_out": list(source.left_out),
         "schema": None,
         "classes": classes,
         "order": {

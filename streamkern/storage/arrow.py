@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from streamkern.errors import DataError
 from streamkern.memory import check
 from streamkern.storage.base import TEXT_BYTES, Reading, Source, content, digest, text_bytes
+from streamkern.storage.bookkeeping import recorded_index
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
     UnfitError,
@@ -54,6 +55,7 @@ def fields_of(
     where: str,
     notes: Mapping[str, Any] | None = None,
     missing: Mapping[str, bool | None] | None = None,
+    index: Collection[str] = (),
 ) -> dict[str, Field]:
     """Return the columns of a table for ``choose_columns``.
 
@@ -62,11 +64,13 @@ def fields_of(
         where: description of the table.
         notes: dtype and shape of rows stored in a column of binaries.
         missing: whether values of a column are missing, if known.
+        index: columns that the format records as an index of the rows.
     """
     return {
         name: replace(
             _field(kind, f"{where}, column {name!r}", notes or {}),
             missing=pa.types.is_null(kind) or (missing or {}).get(name),
+            index=name in index,
         )
         for name, kind in types.items()
     }
@@ -371,7 +375,8 @@ class FrameSource(TableSource):
         self._schema = pa.schema(list(decoded.items()))
         self._name, self._identity = name, identity
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        super().__init__(choose_columns(fields_of(types, name, missing=missing), request, name), request, lengths)
+        fields = fields_of(types, name, missing=missing, index=recorded_index(given.metadata))
+        super().__init__(choose_columns(fields, request, name), request, lengths)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -468,7 +473,8 @@ class ArrowSource(TableSource):
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            roles = choose_columns(fields_of(types, file.path, missing=missing), request, file.path, width=width)
+            fields = fields_of(types, file.path, missing=missing, index=recorded_index(opened.schema.metadata))
+            roles = choose_columns(fields, request, file.path, width=width)
         self._batches = [i for i in batches if lengths[i]]
         super().__init__(roles, request, lengths, remote=file.remote)
 

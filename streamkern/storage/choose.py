@@ -12,6 +12,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named
 from streamkern.storage.base import Source
+from streamkern.storage.bookkeeping import index_names
 from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
 from streamkern.storage.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
@@ -73,6 +74,7 @@ class Field:
         decimal: whether values are decimals, which targets and weights may be, too.
         missing: whether values are missing; None if unknown.
         by_name_only: whether it is a feature only if the user names it.
+        index: whether the format records that it is the index of the rows.
     """
 
     where: str
@@ -86,6 +88,7 @@ class Field:
     decimal: bool = False
     missing: bool | None = None
     by_name_only: bool = False
+    index: bool = False
 
     @property
     def text(self) -> bool:
@@ -119,6 +122,7 @@ class Roles:
         target: the target formed by these columns, or None.
         weight: the column of sample weights, or None.
         non_features: (name, type) of the columns that a lenient request skips.
+        left_out: columns of an index, which the user did not name.
     """
 
     features: tuple[str, ...]
@@ -132,6 +136,7 @@ class Roles:
     target: Target | None
     weight: str | None
     non_features: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -183,6 +188,7 @@ class ChosenSource(Source):
         self.n_features = roles.width if roles.pick is None else len(roles.pick)
         self.dtype, self.columns = roles.dtype, roles.columns
         self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
+        self.left_out = roles.left_out
         self.schema = roles.schema if schema is None else schema
         self._stored_words = (
             {}
@@ -238,6 +244,9 @@ def choose_columns(
         require_distinct([*(columns or ()), *targets], where)
     others = {name: field for name, field in fields.items() if name not in targets and name != weight}
     usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
+    by_name = index_names(fields)
+    left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
+    usual = [name for name in usual if name not in left_out]
     inside: Sequence[str] | None = None
     if columns is None:
         chosen = usual
@@ -310,6 +319,7 @@ def choose_columns(
         target=_target(targets, request.role, fields, where),
         weight=weight,
         non_features=non_features,
+        left_out=left_out,
     )
 
 

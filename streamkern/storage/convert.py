@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError, StreamkernError
+from streamkern.storage.bookkeeping import index_names
 from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
 from streamkern.storage.schema import Column, number_of
 from streamkern.types import Array, IntArray
@@ -265,11 +266,13 @@ def _dates_in_digits(numbers: Array) -> Array:
 
 
 def is_mixed(value: Any) -> bool:
-    """Return True if rows must be read as a table: text, dates, some booleans, or the partitions of a Dask frame."""
+    """Return True if rows must be read as a table: text, dates, some booleans, an index, Dask's partitions."""
     if is_table(value):
         if isinstance(value, Mapping | list | tuple) or is_series(value) or is_dask_frame(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
+            return True
+        if index_names(map(str, getattr(value, "columns", ()))):
             return True
         columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
         return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)

@@ -191,6 +191,8 @@ class CsvSource(TableSource):
         delimiter = max(_DELIMITERS, key=line.count)
         fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
         names = fields if header else [f"f{j}" for j in range(len(fields))]
+        for j in range(1, next((j for j, name in enumerate(names) if name), 0)):
+            names[j] = f"Unnamed: {j}"  # the levels of an index: pandas gives them this name, too
         if not names or len(set(names)) < len(names):
             twice = next((name for name in names if names.count(name) > 1), None)
             raise DataError(

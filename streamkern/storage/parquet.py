@@ -21,6 +21,7 @@ from streamkern.errors import DataError, StorageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_text, require_distinct_names
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
@@ -91,7 +92,7 @@ def parquet_source(
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
     types = {**{field.name: field.type for field in first.schema}, **partitions}
-    fields = fields_of(types, first.path, notes, files.missing())
+    fields = fields_of(types, first.path, notes, files.missing(), recorded_index(first.schema.metadata))
     layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
@@ -288,6 +289,11 @@ def _partition_type(values: Sequence[str]) -> pa.DataType:
     return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
 
 
+def _index(file: DataFile) -> frozenset[str]:
+    """Return the columns of a file that are an index of its rows."""
+    return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
+
+
 def _list_width(files: DatasetFiles, name: str) -> int:
     """Return the length of lists, from the counts in a footer's first row group with rows; reads no values."""
     for file in files.files:
@@ -305,7 +311,7 @@ def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partit
     layout = {key: _marks(first.schema).get(key) for key in ("dtype", "shape")}
     for file in files[1:]:
         there = {field.name: field.type for field in file.schema}
-        compared = names if used is not None else sorted({*names, *there})
+        compared = names if used is not None else sorted({*names, *there} - _index(first) - _index(file))
         what = next(
             (
                 f"column {name!r} is {there.get(name, 'missing')} and {like.get(name, 'missing')}"
