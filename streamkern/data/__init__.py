@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
-from streamkern.data.split import Listed
 from streamkern.errors import UsageError
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
@@ -46,7 +43,8 @@ def open_dataset(
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
-        weight: name of the column of sample weights >= 0; ingested data record it themselves.
+        weight: name of the column of sample weights >= 0; ingested data record it themselves. Rows of weight 0 are left
+            out; the call reads the weights to find them.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
@@ -75,7 +73,7 @@ def open_dataset(
             f"{found[0].where}: {found[0].why}",
             stacklevel=2,
         )
-    return dataset
+    return of_positive_weight(dataset)
 
 
 def from_arrays(
@@ -101,7 +99,4 @@ def from_arrays(
     Raises:
         DataError: shapes or types cannot be used as rows.
     """
-    dataset = Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude))
-    if sample_weight is not None and not (taken := np.asarray(sample_weight) != 0).all():
-        dataset = replace(dataset, rules=(Listed(np.flatnonzero(taken)),))
-    return dataset
+    return of_positive_weight(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))

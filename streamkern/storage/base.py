@@ -189,6 +189,17 @@ class Source(ABC):
         """
         return ()
 
+    def weights(self, chunk: int) -> Array:
+        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows.
+
+        Raises:
+            StorageError: as ``read``.
+            DataError: a weight is negative or not finite, or there are none.
+        """
+        w = self.read(chunk).w
+        assert w is not None
+        return w
+
     def _weights(self, values: Array, chunk: int) -> Array:
         """Return sample weights of a chunk as float64, shape (n,), after checking them."""
         w = values.reshape(-1).astype(np.float64)

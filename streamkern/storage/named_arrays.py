@@ -177,7 +177,7 @@ class NamedArrays(TableSource):
 
     def read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)
-        roles, y, w = self._roles, None, None
+        roles, y = self._roles, None
         if roles.wide:
             X = as_rows(self._first.read(a, b))
             X = X if roles.pick is None else np.ascontiguousarray(X[:, list(roles.pick)])
@@ -186,9 +186,12 @@ class NamedArrays(TableSource):
         if self.target is not None:
             values = [self._arrays[name].read_kept(a, b) for name in roles.targets]
             y = as_target(values[0] if len(values) == 1 else np.stack(values, axis=1), self.target)
-        if roles.weight is not None:
-            w = self._weights(self._arrays[roles.weight].read_kept(a, b), chunk)
-        return Rows(X, y, w)
+        return Rows(X, y, None if roles.weight is None else self.weights(chunk))
+
+    def weights(self, chunk: int) -> Array:
+        a, b = check_chunk(chunk, self.bounds)
+        assert self.weight is not None
+        return self._weights(self._arrays[self.weight].read_kept(a, b), chunk)
 
     def _table(self, chunk: int, names: Sequence[str]) -> Any:
         a, b = check_chunk(chunk, self.bounds)

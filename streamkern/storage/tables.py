@@ -26,7 +26,7 @@ from streamkern.storage.remote import Retry, bare
 from streamkern.storage.schema import Schema, join_schemas
 from streamkern.storage.stored import stored_source
 from streamkern.storage.table_file import TableFile
-from streamkern.types import IntArray, Rows, Target
+from streamkern.types import Array, IntArray, Rows, Target
 
 SUFFIXES = {
     "csv": (".csv", ".tsv", ".txt"),
@@ -161,6 +161,10 @@ class JoinedSource(DerivedSource):
         if y is not None and self.target is not None and y.dtype != object:  # objects: text, or labels with nulls
             y = y.astype(self.target.dtype, copy=False)
         return Rows(X, y, w)
+
+    def weights(self, chunk: int) -> Array:
+        part, inside = self._find(chunk)
+        return part.weights(inside)
 
     def words(self, column: int) -> Mapping[float, str]:
         return {number: text for part in self._parts for number, text in part.words(column).items()}

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
-from streamkern.data.split import Listed
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
@@ -101,9 +101,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
         X, y, w = (*rows, None, None)[:3]
         data = model.dataset(X, y)
         if w is not None:
-            data = replace(data, source=WeightedSource(data.source, w))
-            if not (taken := np.asarray(w) != 0).all():
-                data = replace(data, rules=(Listed(np.flatnonzero(taken)),))
+            data = of_positive_weight(replace(data, source=WeightedSource(data.source, w)))
     data.require_rows()
     if data.target is None:
         raise UsageError(
