@@ -17,7 +17,7 @@ from streamkern.backends.base import wide
 from streamkern.data.alike import not_usable, require_alike, require_scaled_alike, require_width
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import Lookup
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
@@ -246,17 +246,20 @@ class KernelMachine(ModelAnswers):
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
             UsageError: ``threads`` is below 1.
         """
-        pieces = list(self.stream_outputs(X, executor=executor, threads=threads, scales=scales))
-        width = (1 + scales) * self.weights.shape[1]
-        return np.concatenate(pieces) if pieces else np.empty((0, width), self.output_dtype)
+        empty = np.empty((0, (1 + scales) * self.weights.shape[1]), self.output_dtype)
+        return np.concatenate([empty, *self.stream_outputs(X, executor=executor, threads=threads, scales=scales)])
 
     def stream_outputs(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
         """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
-        scan = self._scan(self.dataset(X))
+        scan, unseen, rows = self._scan(self.dataset(X)), Counter[str](), 0
         weights = self._intervals().widened(self.weights) if scales else None
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
+        items = [(i,) for i in range(len(scan))]
+        for outputs, strange in self._swept(_outputs, scan, items, executor, threads, weights):
+            unseen, rows = unseen + strange, rows + len(outputs)
+            yield outputs
+        warn_unseen(unseen, rows)
 
     def stream_predictions(
         self,
@@ -319,6 +322,7 @@ class KernelMachine(ModelAnswers):
                 return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
+            warn_unseen(block.unseen, len(X))
             return _evaluated(block, dataset, basis, weights, self.encoding, X)
 
         return outputs
@@ -344,9 +348,8 @@ class KernelMachine(ModelAnswers):
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self.task_rows(dataset)
-        if isinstance(
-            self.Z, np.ndarray
-        ):  # small tasks, so that few rows use every core; stored centers are read again in each task
+        # Small tasks, so that few rows use every core; but stored centers are read again in each task.
+        if isinstance(self.Z, np.ndarray):
             rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 
@@ -589,11 +592,9 @@ def from_artifact(
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
-            f"The model's description is incomplete: {error}.",
-            where=where,
-            expected="a description as this release writes it",
-            remedy="restore it from a copy",
-        ) from error
+            f"The model's description is incomplete: {error}.", where=where,
+            expected="a description as this release writes it", remedy="restore it from a copy",
+        ) from error  # fmt: skip
 
 
 def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -> StoredSums | None:
@@ -609,18 +610,18 @@ def _number_or_array(value: Array) -> float | Array:
     return value if value.ndim else float(value)
 
 
-def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
-    return _evaluated(scan.block(key), scan.assembly.dataset, basis, weights, encoding)
+def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> tuple[Any, Any]:
+    block = scan.block(key)
+    return _evaluated(block, scan.assembly.dataset, basis, weights, encoding), block.unseen
 
 
 def _predictions(
     key: tuple[int, bool], scan: Scan, basis: Basis, weights: Array, encoding: Encoding
 ) -> tuple[tuple[Array, Array | None, Array | None], Counter[str]]:
     raw, where = scan.raw(key[:1])
-    lookup = Lookup(scan.assembly.dataset.source)
-    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where, lookup)
+    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where)
     outputs = _evaluated(block, scan.assembly.dataset, basis, weights, encoding)
-    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), lookup.unseen
+    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), block.unseen
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:

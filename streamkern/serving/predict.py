@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import Dataset
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.dataset import unchanging
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -194,6 +196,7 @@ def predict(
                         show = reporter(on_progress, display)
                         _write(machine, source, made, missing, executor, show, unseen, interval)
                     made.commit()
+                    warn_unseen(unseen, n - kept)
                     rate = (n - kept) / (time.perf_counter() - start)
         else:
             made.work.clear()
@@ -485,7 +488,7 @@ def evaluate(
     with limited(budget), open_executor("threads", threads) as executor:
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
-        dataset = Dataset(source)
+        dataset = of_positive_weight(Dataset(source))
         held, working = _prediction_memory(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)

@@ -21,7 +21,8 @@ def given_target(y: Any) -> Any:
 
     Raises:
         UsageError: y is None, or the name of a column.
-        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; or texts and others.
+        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; whole numbers do not fit in 64
+            bits; or texts and others.
     """
     if y is None:
         raise UsageError(
@@ -71,6 +72,14 @@ def given_target(y: Any) -> Any:
         return np.array(values, dtype=bool)
     if values and all(isinstance(value, decimal.Decimal) for value in values):
         return np.array(values, dtype=np.float64)
+    whole = bool(values) and all(isinstance(value, int | np.integer) for value in values)
+    if whole and np.asarray(values).dtype.kind not in "biu":
+        raise DataError(
+            "Whole numbers of the target have too many digits.",
+            where=f"y, row {int(np.argmax([abs(value) > 1 << 53 for value in values]))}",
+            expected="whole numbers that 64 bits hold, all with a sign or all without",
+            remedy="give labels as texts: [str(value) for value in y]; or values as floats",
+        )
     texts = np.array([isinstance(value, str) for value in values])
     if texts.any() and not texts.all():
         row = int(np.argmax(texts != texts[0]))

@@ -71,6 +71,7 @@ def fields_of(
             _field(kind, f"{where}, column {name!r}", notes or {}),
             missing=pa.types.is_null(kind) or (missing or {}).get(name),
             index=name in index,
+            empty=pa.types.is_null(kind),
         )
         for name, kind in types.items()
     }
@@ -226,13 +227,20 @@ class TableSource(ChosenSource):
         y = None
         if self.target is not None:
             targets = [table.column(name) for name in roles.targets]
+            for name, values in zip(roles.targets, targets, strict=True):
+                self._require_exact(chunk, name, values)
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target)
-        w = None
-        if roles.weight is not None:
-            w = self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
-        return Rows(X, y, w)
+        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk))
+
+    def weights(self, chunk: int) -> Array:
+        assert self.weight is not None
+        return self._weights_in(self._table(chunk, [self.weight]), chunk)
+
+    def _weights_in(self, table: pa.Table, chunk: int) -> Array:
+        assert self.weight is not None
+        return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         names, found, start = [name for name, _ in self.non_features], [], 0
@@ -282,13 +290,16 @@ class TableSource(ChosenSource):
                 X[:, j] = (values.cast(pa.float64(), safe=False) if values.null_count else values).to_numpy()
                 continue
             try:
-                X[:, j] = converted(values, column, self._words[j] if column.text else None)
+                X[:, j] = converted(values, column, self._words[j] if column.kind == "category" else None)
             except UnfitError as error:
-                remedy = "correct the value or leave it empty" + (
-                    f": the column is a {column.kind} in the rows of training, or in the table before this one"
-                    if self._kinds_fixed
-                    else f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
-                )
+                remedy = "correct the value or leave it empty"
+                if self._kinds_fixed:
+                    remedy += (
+                        f": the column is a {column.kind} in the rows of training, or in the table before this one"
+                    )
+                remedy += f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
+                if self._kinds_fixed:
+                    remedy += ", where those rows are opened"
                 if column.kind == "datetime":
                     remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"
                     remedy += ", or format='%Y%m%d' of digits"
@@ -328,6 +339,19 @@ class TableSource(ChosenSource):
             row = start + pc.index(pc.is_null(values), True).as_py() // width
             self._fail(chunk, name, row, "holds a null in its list")
         return np.asarray(values.to_numpy(zero_copy_only=False))
+
+    def _require_exact(self, chunk: int, name: str, values: pa.ChunkedArray) -> None:
+        """Raise DataError if whole numbers of a target, such as labels, have more digits than float64 holds."""
+        if pa.types.is_decimal(values.type) and values.type.scale <= 0:
+            large = np.abs(_plain(values).to_numpy()) > float(1 << 53)
+            if large.any():
+                row = int(np.argmax(large))
+                raise DataError(
+                    f"column {name!r} is {values[row].as_py()}, which no float64 number is",
+                    where=self.where_row(chunk, row),
+                    expected="numbers up to 2⁵³, or whole numbers of 64 bits",
+                    remedy="store labels and ids of more digits as texts",
+                )
 
     def _fail(self, chunk: int, name: str, row: int, what: str) -> NoReturn:
         remedy = "fill or drop such rows first"

@@ -75,6 +75,7 @@ class Field:
         missing: whether values are missing; None if unknown.
         by_name_only: whether it is a feature only if the user names it.
         index: whether the format records that it is the index of the rows.
+        empty: whether no row has a value, and the type tells nothing.
     """
 
     where: str
@@ -89,6 +90,7 @@ class Field:
     missing: bool | None = None
     by_name_only: bool = False
     index: bool = False
+    empty: bool = False
 
     @property
     def text(self) -> bool:
@@ -350,7 +352,9 @@ def _schema(
         said = given.get(name)
         kind, text = field.inferred if said is None else (said.kind, said.text if whole else field.text)
         dated = said.dated if whole and said is not None else kind == "number" and field.inferred[0] == "datetime"
-        columns.append(Column(name, kind, text and kind == "category", field.missing, dated))
+        columns.append(
+            Column(name, kind, text and kind == "category", field.missing, dated, field.empty and said is None)
+        )
     return Schema(tuple(columns))
 
 

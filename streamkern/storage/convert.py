@@ -10,6 +10,7 @@ import datetime
 import decimal
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,14 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError, StreamkernError
 from streamkern.storage.bookkeeping import index_names
+from streamkern.storage.category import UNITS, are_codes, codes_of, texts_of
 from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
-from streamkern.storage.schema import Column, number_of
+from streamkern.storage.schema import Column
 from streamkern.types import Array, IntArray
 
 MOST_WORDS = 10_000
 """Most texts of a column that are kept for messages and names of features."""
 
-_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
 _YEAR_10_000 = 253_402_300_800
 
@@ -130,15 +131,15 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
-    if column.kind == "category" and column.text:
-        return _numbers_of(values if is_text(kind) else _texts(without_dictionary(values)), words)
+    if column.kind == "category":
+        return _categories(values, column.text, words)
     if is_text(kind):
         return _from_text(values, column)
     values = without_dictionary(values)
     if column.kind == "datetime":
         made = _seconds(values)
     elif pa.types.is_time(kind) or pa.types.is_duration(kind):
-        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / _UNITS[kind.unit]
+        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / UNITS[kind.unit]
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         made = _seconds(values)
         if not column.dated and (there := ~np.isnan(made)).any():
@@ -158,31 +159,19 @@ def _floats(values: pa.ChunkedArray) -> Array:
     return np.array(made.to_numpy(), dtype=np.float64)
 
 
-def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of any type as texts; whole numbers have no decimal point, even if stored as floats."""
-    kind = values.type
-    if is_text(kind):
-        return values
-    if pa.types.is_floating(kind):
-        numbers = np.asarray(values.cast(pa.float64()).to_numpy())
-        made = [None if np.isnan(x) else str(int(x)) if float(x).is_integer() else repr(float(x)) for x in numbers]
-        return pa.chunked_array([pa.array(made, pa.string())])
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
-        return values.cast(pa.string())
-    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())])
+def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
+    """Return the codes of categories of any type; NaN for a null, NaN and an empty text."""
+    if not is_text(values.type):
+        values = without_dictionary(values)
+        if not coded and are_codes(values):
+            return _floats(values)
+    known, places = _coded(values)
+    numbers = codes_of(texts_of(known), coded, words, MOST_WORDS)
+    return np.asarray(np.append(numbers, np.nan)[places])
 
 
-def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
-    """Return the codes of texts; NaN for a null and for an empty text."""
-    known, codes = _coded(texts)
-    numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
-    if words is not None and len(words) < MOST_WORDS:
-        words.update((number, text) for number, text in zip(numbers[:MOST_WORDS], known, strict=False) if text)
-    return np.asarray(numbers[codes])
-
-
-def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Return the distinct texts, and the index of each row's text; the index of a null is their number.
+def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
+    """Return the distinct values, and the index of each row's value; the index of a null is their number.
 
     A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
     """
@@ -191,17 +180,17 @@ def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
     encoded = coded.unify_dictionaries().combine_chunks()
     codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1))
     if not stored:
-        return encoded.dictionary.to_pylist(), codes
+        return encoded.dictionary, codes
     used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary)))
     place = np.full(len(encoded.dictionary) + 1, len(used))  # the last index is for nulls
     place[used] = np.arange(len(used))
-    return encoded.dictionary.take(pa.array(used)).to_pylist(), place[codes]
+    return encoded.dictionary.take(pa.array(used)), place[codes]
 
 
 def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
-    """Parse texts as numbers, categories of numbers, booleans or times."""
+    """Parse texts as numbers, booleans or times."""
     stored, codes = _coded(values)
-    known = pc.utf8_trim_whitespace(pa.array(stored, pa.large_string())).to_pylist()
+    known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
     for j, text in enumerate(known):
         if not text:
@@ -229,8 +218,7 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        # A category with numbers in training may have a new value that is text, and counts as unseen.
-        return number_of(text) if kind == "category" else None
+        return None
 
 
 def _seconds(values: pa.ChunkedArray) -> Array:
@@ -241,7 +229,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
     elif pa.types.is_date64(kind):
         values, units = values.cast(pa.int64()), 1000
     elif pa.types.is_timestamp(kind):
-        values, units = values.cast(pa.int64()), _UNITS[kind.unit]
+        values, units = values.cast(pa.int64()), UNITS[kind.unit]
     else:
         seconds = _floats(values)
         if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
@@ -356,7 +344,7 @@ def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _column(values: Any) -> Any:
-    """Return values of one column for Arrow; texts if their types differ."""
+    """Return values of one column for Arrow; texts if their types differ, but not because one number is large."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
         values = values.astype(object)
     if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
@@ -366,7 +354,39 @@ def _column(values: Any) -> Any:
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return pa.array([_word(value) for value in values], pa.string())
+        numbers = _large_numbers(values)
+        return pa.array([_word(value) for value in values], pa.string()) if numbers is None else numbers
+
+
+def _large_numbers(values: Any) -> pa.Array | None:
+    """Return numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
+    given = [None if _is_missing(value) else value for value in values]
+    there = [value for value in given if value is not None]
+    if not all(
+        isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) for value in there
+    ):
+        return None
+    with suppress(OverflowError, pa.ArrowInvalid):
+        if not all(isinstance(value, int | np.integer) for value in there):
+            return pa.array([None if value is None else float(value) for value in given], pa.float64())
+        return whole_numbers([None if value is None else int(value) for value in given])
+    return None
+
+
+def whole_numbers(values: Sequence[int | None]) -> pa.Array:
+    """Return whole numbers in the narrowest type that keeps all digits: 64 bits, 38 digits; else as float64.
+
+    Raises:
+        OverflowError: a number is beyond float64.
+    """
+    for kind in (pa.int64(), pa.uint64(), pa.decimal128(38, 0)):
+        with suppress(OverflowError, pa.ArrowInvalid):
+            return pa.array(values, kind)
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _word(value: Any) -> str | None:

@@ -84,12 +84,9 @@ class CsvSource(TableSource):
             wanted = request.named
             if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
                 wanted = [name for name in self._names if name not in request.exclude]
-            # Columns declared as categories keep leading zeros.
-            as_text = {
-                n: pa.string()
-                for n, c in declared(request.schema).items()
-                if c.kind == "category" and (c.text or not isinstance(request.schema, Schema)) and n in self._names
-            }
+            # Categories are read as they are written: with leading zeros, and all digits.
+            kinds = declared(request.schema).items()
+            as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # choose_columns reports missing names
             for begin, line, text in self._blocks(start, first_line):
@@ -111,9 +108,8 @@ class CsvSource(TableSource):
                         low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
                         high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
         lossy.refuse(types)
-        for name in set(self._names) - set(request.targets):
-            if pa.types.is_null(types[name]):
-                types[name] = pa.float64()  # a column without values counts as numbers
+        empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
+        types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
         if not spans:
             raise NoRowsError(
                 "the file has no row",
@@ -124,6 +120,7 @@ class CsvSource(TableSource):
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         gaps = {name: name in missing for name in types}
         fields = fields_of(types, file.path, missing=gaps)
+        fields |= {name: replace(fields[name], empty=True) for name in empty & {*fields}}
         # The first pass did not parse excluded columns.
         request = replace(
             request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
@@ -147,8 +144,7 @@ class CsvSource(TableSource):
 
     def _read_by(self, schema: Schema) -> None:
         super()._read_by(schema)
-        # Texts keep leading zeros; other kinds are converted from the text.
-        self._types |= {column.name: pa.string() for column in schema.columns if column.text}
+        self._types |= {column.name: pa.string() for column in schema.columns if column.kind == "category"}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return values with empty texts as nulls."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text, require_distinct_names
+from streamkern.storage.convert import is_text, require_distinct_names, whole_numbers
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -92,7 +93,10 @@ def parquet_source(
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
     types = {**{field.name: field.type for field in first.schema}, **partitions}
-    fields = fields_of(types, first.path, notes, files.missing(), recorded_index(first.schema.metadata))
+    missing = files.missing()
+    for key in partitions:
+        missing[key] = any(file.partitions.get(key) == _HIVE_NULL for file in files.files)
+    fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
     layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
@@ -286,7 +290,13 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
-    return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
+    """Return the type of a partition key: numbers if all of its values are, besides those of missing ones."""
+    given = [value for value in values if value != _HIVE_NULL]
+    if given and all(value.removeprefix("-").isdecimal() for value in given):
+        return whole_numbers([int(value) for value in given]).type
+    if given and all(re.fullmatch(r"-?\d+(\.\d+)?", value) for value in given):
+        return pa.float64()
+    return pa.string()
 
 
 def _index(file: DataFile) -> frozenset[str]:

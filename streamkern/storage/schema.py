@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ class Column:
         text: whether the values of a category are text, represented by codes; else values are numbers.
         missing: whether values are missing; None if unknown without reading every row.
         dated: whether dates are read as numbers, because the user declared the column a ``number``.
+        empty: whether no row has a value, so that nothing but a declaration tells the kind; not saved.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Column:
     text: bool = False
     missing: bool | None = None
     dated: bool = False
+    empty: bool = False
 
     @property
     def plain(self) -> bool:
@@ -128,6 +130,15 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
             missing = True if True in both else None if None in both else False
             columns[j] = replace(columns[j], missing=missing)
     return Schema(tuple(columns))
+
+
+def joint_kinds(schemas: Sequence[Schema]) -> Schema:
+    """Return the kinds by which several tables of the same columns are read: of each column, the first that is known.
+
+    A table without a value in a column tells nothing about it.
+    """
+    each = zip(*(schema.columns for schema in schemas), strict=True)
+    return Schema(tuple(next((column for column in same if not column.empty), same[0]) for same in each))
 
 
 def declared(schema: Any) -> dict[str, Column]:

@@ -23,7 +23,7 @@ from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.remote import Retry, bare
-from streamkern.storage.schema import Schema, join_schemas
+from streamkern.storage.schema import Schema, join_schemas, joint_kinds
 from streamkern.storage.stored import stored_source
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
@@ -91,15 +91,18 @@ def open_tables(
         except NoRowsError as error:  # next to other tables it is skipped, as tables without rows of other formats are
             empty = error
             continue
-        if opened:
-            source = source.conformed(opened[0].schema) if source.columns == opened[0].columns else source
-            _require_alike(opened[0], source)
-        elif columns is None and source.columns is not None:
+        if not opened and columns is None and source.columns is not None:
             # The next table may have the columns in another order.
             request = replace(request, columns=(*source.columns, *dict(source.non_features)))
         opened.append(source)
     if not opened and empty is not None:
         raise empty
+    schemas = [source.schema for source in opened if source.schema is not None]
+    if len(schemas) == len(opened) and len({schema.names for schema in schemas}) == 1:
+        kinds = joint_kinds(schemas)
+        opened = [source.conformed(kinds) for source in opened]
+    for source in opened[1:]:
+        _require_alike(opened[0], source)
     if not opened:
         raise UsageError("no sources are given", where="ingest", expected="at least one path, array or frame")
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
