@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import StorageError, UsageError
+from streamkern.storage.cf import Packing, packing_of
 from streamkern.storage.choose import Request
-from streamkern.storage.named_arrays import NamedArrays, roles_of
+from streamkern.storage.named_arrays import NamedArrays, may_be_read, roles_of
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array
 
@@ -20,18 +21,20 @@ class Hdf5Array:
     """One dataset of an HDF5 file."""
 
     def __init__(
-        self, file: TableFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunk: tuple[int, ...] | None
-    ) -> None:
+        self, file: TableFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunk: tuple[int, ...] | None,
+        packing: Packing | None = None,
+    ) -> None:  # fmt: skip
         self._file, self._name = file, name
-        self._chunk = chunk
-        self.where = f"{file.path}, dataset {name}"
-        self.shape, self.dtype = shape, dtype
+        self._chunk, self._packing = chunk, packing
+        self.where = where_of(file, name)
+        self.shape, self.dtype = shape, dtype if packing is None else packing.dtype
 
     def read(self, a: int, b: int) -> Array:
         with self._file.explaining("chunks that decode"), _opened(self._file) as opened:
             stored = opened[self._name]
             stored = stored.asstr() if self.dtype == object else stored
-            return np.asarray(stored[a:b])
+            rows = np.asarray(stored[a:b])
+        return rows if self._packing is None else self._packing.values(rows)
 
     read_kept = read
 
@@ -44,6 +47,11 @@ class Hdf5Array:
             return 0, 0
         stored = math.prod(map(min, self._chunk, self.shape)) * self.dtype.itemsize
         return 0, 3 * stored
+
+
+def where_of(file: TableFile, name: str) -> str:
+    """Return the description of a data set, for messages."""
+    return f"{file.path}, dataset {name}"
 
 
 @contextlib.contextmanager
@@ -76,12 +84,22 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
             remedy="pip install 'streamkern[hdf5]'",
         ) from error
     arrays: dict[str, Hdf5Array] = {}
+    index: list[str] = []  # coordinates that count the rows
 
     def visit(name: str, node: Any) -> None:
         if isinstance(node, h5py.Dataset) and node.shape:
             text = h5py.check_string_dtype(node.dtype) is not None
+            scale = node.attrs.get("NAME") if node.attrs.get("CLASS") == b"DIMENSION_SCALE" else None
+            if isinstance(scale, bytes) and scale.startswith(b"This is a netCDF dimension but not"):
+                return  # without values
             if text or node.dtype.kind in "biuf":
-                arrays[name] = Hdf5Array(file, name, node.shape, np.dtype(object) if text else node.dtype, node.chunks)
+                packing = None
+                if may_be_read(name, opened, request):
+                    packing = packing_of(dict(node.attrs), node.dtype, node.shape, where_of(file, name))
+                dtype = np.dtype(object) if text else node.dtype
+                arrays[name] = Hdf5Array(file, name, node.shape, dtype, node.chunks, packing)
+                if scale is not None and arrays[name].dtype.kind in "iu" and node.ndim == 1:
+                    index.append(name)
 
     with file.explaining("an HDF5 file"), _opened(file) as opened:
         opened.visititems(visit)
@@ -92,5 +110,5 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
             expected="data sets of shape (n, ...)",
             remedy="check the file",
         )
-    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
+    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True, index=index)
     return NamedArrays(arrays, roles, request, [file], remote=file.remote)

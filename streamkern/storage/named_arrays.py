@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +34,13 @@ class Declared(Protocol):
         """Stored dtype; ``object`` for strings of variable width."""
 
 
+class Unpacked(NamedTuple):
+    """The metadata of an array as it is read, after its numbers are unpacked."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class StoredRows(Declared, Protocol):
     """A stored array that is read by rows; picklable and thread-safe."""
 
@@ -61,6 +68,13 @@ class StoredRows(Declared, Protocol):
         """
 
 
+def may_be_read(name: str, arrays: Container[str], request: Request) -> bool:
+    """Return False for an array that the user's choice of arrays leaves out, so that its attributes do not matter."""
+    wanted = request.named
+    by_array = wanted is not None and all(each in arrays for each in wanted)
+    return name not in request.exclude and (wanted is None or not by_array or name in wanted)
+
+
 def roles_of(
     arrays: Mapping[str, Declared],
     request: Request,
@@ -68,6 +82,7 @@ def roles_of(
     where: Callable[[str], str],
     names: list[str] | None = None,
     nameable: bool = False,
+    index: Collection[str] = (),
 ) -> Roles:
     """Return the roles of arrays.
 
@@ -81,6 +96,7 @@ def roles_of(
         where: function from an array's name to its description.
         names: names of the features, if the data record them.
         nameable: whether the user's columns may name the features of an array without names.
+        index: arrays that count the rows.
 
     Raises:
         DataError: see ``choose``.
@@ -93,6 +109,7 @@ def roles_of(
             _field(where(name), arrays[name]),
             rows=arrays[name].shape[0],
             by_name_only=bool(several) and name not in known,
+            index=name in index,
         )
         for name in sorted(arrays)
         if arrays[name].shape

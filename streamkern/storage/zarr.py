@@ -36,9 +36,9 @@ from streamkern.storage.layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, read_of, roles_of
+from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.storage.remote import Remote, Retry, is_remote, reread
-from streamkern.storage.zarr_array import StoredArray
+from streamkern.storage.zarr_array import StoredArray, is_coordinate, packing_of_array
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore
 from streamkern.types import IntArray
 
@@ -112,12 +112,21 @@ def zarr_source(
     def stored(name: str) -> StoredArray:
         array = arrays[name]
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
-        return StoredArray(array, url, declared)
+        return StoredArray(array, url, declared, packings[name])
 
     def where(name: str) -> str:
         return f"{url}, array {arrays[name].path}" if arrays[name].path else url
 
-    roles = roles_of(arrays, request, url, where, marks.get("columns"))
+    packings = {
+        name: packing_of_array(array, where(name)) if may_be_read(name, arrays, request) else None
+        for name, array in arrays.items()
+    }
+    declared_as = {
+        name: Unpacked(array.shape, np.dtype(array.dtype) if (packing := packings[name]) is None else packing.dtype)
+        for name, array in arrays.items()
+    }
+    index = [name for name, array in arrays.items() if is_coordinate(array) and declared_as[name].dtype.kind != "M"]
+    roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index)
     record = marks.get("ingest") or {}
     return ZarrSource(
         {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",

@@ -22,6 +22,7 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
 from streamkern.storage.base import digest
+from streamkern.storage.cf import Packing, packing_of
 from streamkern.storage.files import changed, require_regular, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
@@ -37,7 +38,7 @@ _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 class StoredArray:
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
-    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
+    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
         store = array.store
         self._store = store.inner if isinstance(store, CheckedStore) else store
         if array.shards is None and _ends_in_blosc(array):
@@ -46,7 +47,8 @@ class StoredArray:
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
-        self.dtype = np.dtype(array.dtype)
+        self.dtype = np.dtype(array.dtype) if packing is None else packing.dtype
+        self._packing = packing
         self._fill = array.metadata.fill_value
         self._whole = WholeChunks.of(array)
         self._kept: OrderedDict[int, Array] = OrderedDict()
@@ -121,7 +123,7 @@ class StoredArray:
                     if name not in ("zarr.json", ".zarray", ".zattrs"):
                         path = os.path.join(folder, name)
                         files.append((os.path.relpath(path, root), *stamp(path)))
-        return [self.array.path, metadata, files]
+        return [self.array.path, metadata, files, *([] if self._packing is None else [self._packing.to_json()])]
 
     def files(self, a: int, b: int) -> list[Any] | None:
         """Return name, size, time and last bytes of the stored chunks of rows a to b; None if the store is remote.
@@ -199,7 +201,7 @@ class StoredArray:
             raise self._explained(a, b, error) from error
         if not self.sparse:
             self._require_stored(a, b, block)
-        return block
+        return block if self._packing is None else self._packing.values(block)
 
     def _decoded(self, a: int, b: int) -> Array:
         """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
@@ -310,6 +312,25 @@ class StoredArray:
             remedy="the chunk is truncated or corrupt: restore it from a copy, or write it again; or leave its rows "
             'out with open_dataset(..., on_corrupt="quarantine")',
         )
+
+
+def packing_of_array(array: zarr.Array[Any], where: str) -> Packing | None:
+    """Return how the numbers of an array are unpacked, by its attributes; None if they are values as stored.
+
+    Raises:
+        DataError: an attribute has a meaning that is not supported.
+    """
+    attributes = array.attrs.asdict()
+    # xarray stores the number of missing values as the fill value of version 2, and names the axes beside it.
+    by_xarray = array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes
+    fill = array.metadata.fill_value if by_xarray else None
+    return packing_of(attributes, np.dtype(array.dtype), array.shape, where, fill)
+
+
+def is_coordinate(array: zarr.Array[Any]) -> bool:
+    """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
+    axes = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS") or ()
+    return list(axes) == [array.basename] and np.dtype(array.dtype).kind in "iu"
 
 
 def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
