@@ -809,6 +809,12 @@ storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
+data/absent.py: Every sample weight is 0.
+    data/test_rows_of_weight_zero.py::test_nothing_is_left
+solvers/estimator_inputs.py: Whole numbers of the target have too many
+    storage/test_kinds_of_whole_columns.py::test_labels_in_a_list_stay_apart_or_are_refused
+storage/cf.py: The attribute
+    storage/test_packed_arrays.py::test_what_is_not_decoded_is_refused_by_name
 storage/base.py: the weight is
     data/test_weights.py::test_bad_weights_are_told
 storage/choose.py: ... without a matching dtype and shape

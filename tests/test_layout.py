@@ -59,6 +59,7 @@ DOORS = {
     "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py", "storage/ingest.py"},
     "pyarrow": {
         "storage/arrow.py",
+        "storage/category.py",
         "storage/convert.py",
         "storage/csv.py",
         "storage/parquet.py",

@@ -20,6 +20,7 @@ from streamkern.types import Array
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
+_LONGEST = 80  # characters of a text that may be a number or a date
 _WHOLE = 1 << 53  # float64 holds every whole number up to here
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]\d{1,3})?")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(\.\d{1,9})?)?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?)?")
@@ -33,7 +34,7 @@ def canonical(text: str) -> str:
     stripped = text.strip()
     if (truth := _TRUTH.get(stripped.lower())) is not None:
         return truth
-    if stripped[:1].isdigit() or stripped[:1] in ("-", "P"):
+    if len(stripped) <= _LONGEST and (stripped[:1].isdigit() or stripped[:1] in ("-", "P")):
         if _NUMBER.fullmatch(stripped):
             return _number(Decimal(stripped))
         if (date := _DATE.fullmatch(stripped)) is not None:
@@ -108,7 +109,7 @@ def _number(value: Decimal) -> str:
         return str(int(value))
     number = float(value)
     if Decimal(repr(number)) != value:
-        return format(value.normalize(), "f")
+        return format(value, "f").rstrip("0")
     with np.errstate(over="ignore", under="ignore"):
         single = np.float32(number)
     return str(single) if float(single) == number else repr(number)

@@ -117,6 +117,7 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*have a category of 'town'")
 @settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(1, 1000), words=st.lists(st.text("abλ中 ,\"'\n", min_size=1, max_size=6), min_size=1, max_size=3)

@@ -517,7 +517,8 @@ def test_parts_by_a_column(scaling: str | None):
     rows = [each["rows"] for each in model.report_["partition"]["by_leaf"]]
     assert sorted(rows) == sorted([*(int((shop == each).sum()) for each in "abc"), int((shop > "d").sum())])
     assert model.score(frame, y) > 0.97
-    unseen = model.predict(pd.DataFrame({"x": [0.5], "shop": ["new"]}))
+    with pytest.warns(UserWarning, match="have a category of 'shop' that training did not see"):
+        unseen = model.predict(pd.DataFrame({"x": [0.5], "shop": ["new"]}))
     assert np.isfinite(unseen).all()
     with pytest.raises(sk.UsageError, match="no column 'shops' among the encoded features"):
         sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)

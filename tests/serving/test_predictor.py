@@ -245,6 +245,7 @@ def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predicto
         assert server.wait(30) in (0, -15)
 
 
+@pytest.mark.filterwarnings("ignore:.*have a category of 'town'")
 def test_rows_as_json_objects_are_found_by_the_names_of_their_columns(example: Any) -> None:
     town, size = ["Oslo", "Rome", None] * 20, np.arange(60.0)
     model = sk.KernelRegressor(memory="4GiB", threads=1, centers=20).fit({"town": town, "size": size}, size)
