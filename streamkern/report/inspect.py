@@ -107,8 +107,8 @@ class Inspection:
                 more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
                 lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
         if facts["left_out"]:
-            listed = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
-            lines.append(f"  left out  {listed}: an index of the rows, unless --columns, columns= name it")
+            names = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
+            lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")

@@ -31,10 +31,12 @@ _TRUTH = {"true": "True", "false": "False"}
 
 def canonical(text: str) -> str:
     """Return the text of a category's value: a number, a truth value, a date or a time in one spelling of many."""
+    if len(text) > _LONGEST:
+        return text
     stripped = text.strip()
     if (truth := _TRUTH.get(stripped.lower())) is not None:
         return truth
-    if len(stripped) <= _LONGEST and (stripped[:1].isdigit() or stripped[:1] in ("-", "P")):
+    if stripped[:1].isdigit() or stripped[:1] in ("-", "P"):
         if _NUMBER.fullmatch(stripped):
             return _number(Decimal(stripped))
         if (date := _DATE.fullmatch(stripped)) is not None:

@@ -7,6 +7,7 @@ import datetime
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,10 +115,11 @@ def _times(attributes: Mapping[str, Any], shape: tuple[int, ...], where: str) ->
     calendar = _text(attributes.get("calendar")).lower() or "standard"
     if calendar not in _CALENDARS:
         raise _unfit("calendar", calendar, where, "the Gregorian calendar")
-    try:
-        moment = datetime.datetime(*(int(part or 0) for part in origin.groups()[:6])) if origin else None
-    except ValueError:
-        moment = None
+    moment = None
+    if origin is not None:
+        year, month, day, hour, minute, second = (int(part or 0) for part in origin.groups()[:6])
+        with suppress(ValueError):
+            moment = datetime.datetime(year, month, day, hour, minute, second)
     if seconds is None or moment is None or (calendar != "proleptic_gregorian" and moment < _GREGORIAN):
         raise _unfit("units", units, where, "days, hours, minutes or seconds since a date in UTC, from 1582 on")
     if len(shape) != 1:

@@ -329,8 +329,8 @@ def packing_of_array(array: zarr.Array[Any], where: str) -> Packing | None:
 
 def is_coordinate(array: zarr.Array[Any]) -> bool:
     """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
-    axes = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS") or ()
-    return list(axes) == [array.basename] and np.dtype(array.dtype).kind in "iu"
+    axes: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS")
+    return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
 
 
 def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
