@@ -180,7 +180,8 @@ class TableSource(ChosenSource):
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Labels and text features have few distinct texts and are read as dictionaries; ids are all different.
         self._names_rows = request.role != "target"
-        self._kinds_fixed = isinstance(request.schema, Schema)  # by a model, or the first table
+        self._kinds_fixed = isinstance(request.schema, Schema)  # by a model
+        self._conformed = False  # to the rows of training, or the table before
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
 
@@ -204,7 +205,7 @@ class TableSource(ChosenSource):
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
         made._read_by(schema)
-        made._kinds_fixed = True
+        made._conformed = True
         return made
 
     def _read_by(self, schema: Schema) -> None:
@@ -294,12 +295,11 @@ class TableSource(ChosenSource):
             except UnfitError as error:
                 remedy = "correct the value or leave it empty"
                 if self._kinds_fixed:
-                    remedy += (
-                        f": the column is a {column.kind} in the rows of training, or in the table before this one"
-                    )
-                remedy += f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
-                if self._kinds_fixed:
-                    remedy += ", where those rows are opened"
+                    remedy += f": the column is a {column.kind} in the rows of training"
+                else:
+                    remedy += f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
+                if self._conformed:
+                    remedy += f"; it is a {column.kind} in the rows of training, or in a table before this one"
                 if column.kind == "datetime":
                     remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"
                     remedy += ", or format='%Y%m%d' of digits"

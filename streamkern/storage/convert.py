@@ -361,13 +361,11 @@ def _column(values: Any) -> Any:
 def _large_numbers(values: Any) -> pa.Array | None:
     """Return numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
     given = [None if _is_missing(value) else value for value in values]
-    there = [value for value in given if value is not None]
-    if not all(
-        isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) for value in there
-    ):
+    kinds = {type(value) for value in given if value is not None}
+    if not kinds or bool in kinds or not all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds):
         return None
     with suppress(OverflowError, pa.ArrowInvalid):
-        if not all(isinstance(value, int | np.integer) for value in there):
+        if not all(issubclass(kind, (int, np.integer)) for kind in kinds):
             return pa.array([None if value is None else float(value) for value in given], pa.float64())
         return whole_numbers([None if value is None else int(value) for value in given])
     return None
