@@ -781,8 +781,12 @@ serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
-serving/predict.py: An id column cannot be called
-    serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
+serving/predict.py: The id column and a column of the predictions are
+    serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
+serving/predict.py: An array of zarr cannot be called
+    serving/test_ids.py::test_names_that_zarr_cannot_store_are_refused_by_zarr_alone
+storage/choose.py: The
+    serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
 serving/predict.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 pipeline/run.py: The working directory of this run is gone.

@@ -126,9 +126,11 @@ def predict(
 
     Args:
         model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
-        data: a table in any format for training, with the columns of training; other columns are ignored.
+        data: a table in any format for training, or a list of paths, with the columns of training; other columns are
+            ignored.
         target: the local file (parquet, CSV) or directory (zarr) to create.
-        id: a column of numbers or strings to copy.
+        id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
+            differ from those of the columns of predictions that are written.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
             ``probabilities``.
@@ -160,6 +162,7 @@ def predict(
         place, format = _place(target, format)
         source = _open(machine, data, id, storage_options, budget)
         columns = _columns(machine, source, id, scores, probabilities, interval)
+        _require_free_name(id, columns, format)
         n = int(source.bounds[-1])
         row_bytes = sum(column.row_bytes for column in columns)
         part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
@@ -238,7 +241,7 @@ def _write(
     interval: float | None,
 ) -> None:
     """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
-    names = [column.name for column in made.columns]
+    names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[Predicted]) -> int:
         made.write(part, _values(model, held, made.columns, interval))
@@ -252,7 +255,7 @@ def _write(
                 model.stream_predictions(
                     Dataset(source),
                     executor=executor,
-                    outputs=bool({"scores", "probabilities"} & {*names}),
+                    outputs=bool({"scores", "probabilities"} & names),
                     scales=interval is not None,
                     rows=rows,
                     unseen=unseen,
@@ -299,20 +302,20 @@ def _values(
     """Return the values of the columns over blocks."""
     made: list[Array] = []
     for column in columns:
-        if column.name == "prediction":
+        if column.is_id:
+            found = [block.y for block in held if block.y is not None]
+        elif column.name == "prediction":
             found = [block.values for block in held]
-        elif column.name in ("scores", "interval", "probabilities"):
+        else:
             found = [block.outputs for block in held if block.outputs is not None]
             if column.name == "interval":
                 assert interval is not None
                 found = [model.intervals(F, interval).reshape(len(F), -1) for F in found]
             elif column.name == "probabilities":
                 found = [model.probabilities(F) for F in found]
-        else:
-            found = [block.y for block in held if block.y is not None]
         shape = (0, len(column.fields)) if column.fields else (0,)
         values = np.concatenate(found) if found else np.empty(shape, column.dtype)
-        if column.name == "prediction" and isinstance(model.encoding, Classes):
+        if column.name == "prediction" and not column.is_id and isinstance(model.encoding, Classes):
             values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
         made.append(values)
     return made
@@ -414,7 +417,7 @@ def _columns(
     if id is not None:
         assert source.target is not None
         text = source.reading().row - source.n_features * source.dtype.itemsize
-        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text))
+        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text, is_id=True))
     dtype, encoding = model.output_dtype, model.encoding
     if isinstance(encoding, Classes | Indicators):
         if isinstance(encoding, Classes):
@@ -444,15 +447,28 @@ def _columns(
         endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
-    taken = [name for column in columns for name in {column.name, *column.fields}]
-    if id is not None and (taken.count(id) > 1 or "/" in id or id.startswith(".")):
-        raise UsageError(
-            f"An id column cannot be called {id!r} here.",
-            where="id",
-            expected="a name that no column of predictions has",
-            remedy="rename the column, or leave the id out",
-        )
     return columns
+
+
+def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: str) -> None:
+    """Raise UsageError if the id's name is taken by a column of predictions, or, in zarr, is no name of an array."""
+    written = [
+        name for c in columns if not c.is_id for name in (c.fields if c.fields and format != "zarr" else [c.name])
+    ]
+    if id in written:
+        raise UsageError(
+            f"The id column and a column of the predictions are both called {id!r}.",
+            where="id",
+            expected=f"a name other than {few(written)}",
+            remedy=f"rename the column in the data, such as to {id + '_id'!r}; or leave the id out",
+        )
+    if id is not None and format == "zarr" and ("/" in id or id.startswith((".", "__")) or id == "zarr.json"):
+        raise UsageError(
+            f"An array of zarr cannot be called {id!r}.",
+            where="id",
+            expected="a name without '/' that does not begin with a point or two underscores",
+            remedy="write parquet or CSV, rename the column in the data, or leave the id out",
+        )
 
 
 def evaluate(

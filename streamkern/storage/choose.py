@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named
 from streamkern.storage.base import Source
-from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
+from streamkern.storage.layout import feature_dtype, few, positions, require_distinct, target_of, unknown_name
 from streamkern.storage.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 
@@ -54,7 +54,9 @@ class Request:
     @property
     def named(self) -> list[str] | None:
         """All named columns, or None if the features are all columns without another role."""
-        return None if self.columns is None else [*self.columns, *self.targets, *([self.weight] if self.weight else [])]
+        if self.columns is None:
+            return None
+        return list(dict.fromkeys([*self.columns, *self.targets, *([self.weight] if self.weight else [])]))
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,13 @@ def choose_columns(
         if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
             raise unknown_name(role, name, fields, where)
     for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
+        if name not in fields and name in (names or ()):
+            raise DataError(
+                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
+                where=where,
+                expected=f"one of: {few(list(fields))}",
+                remedy=f"give the rows as they were before they were ingested, or name no {role}",
+            )
         if name not in fields:
             raise unknown_name(role, name, fields, where)
     if columns is not None and weight in columns:
@@ -234,9 +243,11 @@ def choose_columns(
             expected="one of the two",
             remedy="leave it out of columns",
         )
+    # An id is copied, so it may be a feature, too; a target may not.
+    copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
     if columns is not None or targets:
-        require_distinct([*(columns or ()), *targets], where)
-    others = {name: field for name, field in fields.items() if name not in targets and name != weight}
+        require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
+    others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
     usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
     inside: Sequence[str] | None = None
     if columns is None:
