@@ -21,7 +21,7 @@ __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
 
 
 def open_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: Any = None,
     *,
     columns: Sequence[str] | None = None,
@@ -40,7 +40,7 @@ def open_dataset(
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
-        path: path, glob or URL of the data.
+        path: path, glob or URL of the data, or a list of them, whose rows follow one another.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
@@ -65,7 +65,7 @@ def open_dataset(
     with paused_collector():  # imports zarr and Arrow
         from streamkern.storage.tables import open_tables
 
-    dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
+    dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)

@@ -13,7 +13,7 @@ from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import is_table, require_dense
 from streamkern.storage.layout import few
 from streamkern.types import Array
 
@@ -134,6 +134,7 @@ class Predictor:
                 expected=few(self.columns),
                 remedy="send the columns of training, in their order",
             )
+        require_dense(X)
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
             raise DataError(

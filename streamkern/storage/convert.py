@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError, StreamkernError
-from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
+from streamkern.storage.kinds import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
 from streamkern.storage.schema import Column, number_of
 from streamkern.types import Array, IntArray
 
@@ -267,7 +267,7 @@ def _dates_in_digits(numbers: Array) -> Array:
 def is_mixed(value: Any) -> bool:
     """Return True if a table or array in memory has values other than plain numbers: text, dates, some booleans."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple) or is_series(value):
+        if isinstance(value, Mapping | list | tuple) or is_series(value) or is_lazy_frame(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
@@ -307,6 +307,7 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     Raises:
         DataError: columns differ in length, or two have the same name.
     """
+    require_dense(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
         require_distinct_names(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -110,6 +111,8 @@ class CsvSource(TableSource):
                         ends = pc.min_max(values)
                         low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
                         high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
+        if request.role != "target":  # ids are copied, digit by digit
+            types |= dict.fromkeys(set(lossy.found) & set(request.targets), pa.string())
         lossy.refuse(types)
         for name in set(self._names) - set(request.targets):
             if pa.types.is_null(types[name]):
@@ -192,7 +195,7 @@ class CsvSource(TableSource):
         fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
         names = fields if header else [f"f{j}" for j in range(len(fields))]
         if not names or len(set(names)) < len(names):
-            twice = next((name for name in names if names.count(name) > 1), None)
+            twice = next((name for name, times in Counter(names).items() if times > 1), None)
             raise DataError(
                 f"the first record names {twice!r} twice" if names else "the file is empty",
                 where=self._file.path,

@@ -122,7 +122,7 @@ def ingest(
 
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
-            arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
+            arrays or pairs (X, y); pandas, polars (also lazy) or Dask frames, Arrow tables.
         path: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
             disk below TMPDIR, and then uploaded.
         target: the column of targets, or several for c values a row.

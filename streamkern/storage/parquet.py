@@ -285,7 +285,9 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
-    return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
+    """Return int64 if every value is a whole number that fits, else text."""
+    whole = all(value.removeprefix("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 63 for value in values)
+    return pa.int64() if whole else pa.string()
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:

@@ -19,8 +19,9 @@ from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
 from streamkern.storage.files import natural
 from streamkern.storage.hdf5 import open_hdf5
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import is_lazy_frame, is_table
 from streamkern.storage.layout import check_chunk
+from streamkern.storage.lazy import lazy_source
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.remote import Retry, bare
 from streamkern.storage.schema import Schema, join_schemas
@@ -57,8 +58,8 @@ def open_tables(
     """Open tables and join their rows in the given order.
 
     Args:
-        sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) or triples (X, y, weights) of them,
-            pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
+        sources: paths, globs and fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or triples
+            (X, y, weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights, or, for a ``.npy`` file, another ``.npy`` file.
@@ -101,7 +102,7 @@ def open_tables(
     if not opened and empty is not None:
         raise empty
     if not opened:
-        raise UsageError("no sources are given", where="ingest", expected="at least one path, array or frame")
+        raise UsageError("no sources are given", where="the data", expected="at least one path, array or frame")
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
 
 
@@ -230,6 +231,8 @@ def _open_object(value: Any, request: Request) -> Source:
         from streamkern.storage.dask import dask_frame
 
         return dask_frame(value, request)
+    if is_lazy_frame(value):
+        return lazy_source(value, request)
     if is_table(value) or getattr(getattr(value, "dtype", None), "kind", "") in ("O", "U"):
         return frame_source(value, request)
     for role, names in ((request.role, request.targets), ("weight", [request.weight] if request.weight else [])):
@@ -246,7 +249,7 @@ def _open_object(value: Any, request: Request) -> Source:
 def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) -> list[Any]:
     """Return the sources, with globs (except of parquet) replaced by their files in natural order."""
     places: list[Any] = []
-    for source in sources:
+    for source in _flat(sources):
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
         if isinstance(source, str) and kind_of(source) is not None and any(sign in source for sign in "*?["):
@@ -264,6 +267,15 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                 continue
         places.append(source)
     return places
+
+
+def _flat(sources: Sequence[Any]) -> list[Any]:
+    """Return the sources, with the paths of a list or tuple of paths in its place."""
+    flat: list[Any] = []
+    for source in sources:
+        paths = isinstance(source, list | tuple) and all(isinstance(each, str | os.PathLike) for each in source)
+        flat += source if paths else [source]
+    return flat
 
 
 def _require_alike(first: Source, other: Source) -> None:
