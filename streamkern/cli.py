@@ -50,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return UsageError.exit_status
+        for name, value in vars(
+            args
+        ).items():  # a shell expands ~ at the beginning of a word only: not in --run-dir=~/x
+            if isinstance(value, str):
+                setattr(args, name, os.path.expanduser(value))
         args.command(args)
     except StreamkernError as error:
         complain(f"error: {error}")

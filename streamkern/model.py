@@ -48,6 +48,7 @@ from streamkern.starting import paused_collector
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
+from streamkern.storage.files import given_path
 from streamkern.storage.kinds import is_table
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
@@ -419,7 +420,7 @@ class KernelMachine(ModelAnswers):
         if sums is not None:
             metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows}}
         save_artifact(path, KIND, arrays, metadata, members)
-        return Path(path)
+        return Path(given_path(path))
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
@@ -602,7 +603,7 @@ def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -
     nbytes, rows = int(about["bytes"]), int(about["rows"])
     if not (0 < nbytes < 1 << 50 and 0 < rows < 1 << 60):
         raise KeyError(MEMBER)
-    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
+    return StoredSums(Path(given_path(where)).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
 
 
 def _number_or_array(value: Array) -> float | Array:

@@ -74,13 +74,13 @@ def doors(columns: int, folder: Path) -> dict[str, Callable[[], Any]]:
         **{f"predict of {end}": predicted(f"t.{end}") for end in ("csv", "parquet", "feather", "zarr")},
         **{
             f"opening of {end}": lambda end=end: sk.open_dataset(folder / f"t.{end}", "y")
-            for end in ("csv", "parquet", "feather")
+            for end in ("csv", "parquet", "feather", "zarr")
         },
-        "fit of zarr": lambda: sk.KernelRegressor(**like).fit(sk.open_dataset(folder / "t.zarr", "y")),
     }
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_operations_grow_with_the_columns_on_every_door(tmp_path: Path):
     counts: dict[str, list[int]] = {}
     for columns in (20, *SIZES):  # the first imports modules

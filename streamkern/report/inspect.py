@@ -25,6 +25,7 @@ from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
+from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.kinds import looks_like
 from streamkern.storage.tables import open_tables
@@ -408,7 +409,7 @@ def _cut(text: str) -> str:
 
 
 def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
-    place = Path(os.fspath(path).removeprefix("file://"))
+    place = Path(given_path(path).removeprefix("file://"))
     if place.is_file():
         return place.stat().st_size
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None

@@ -38,6 +38,7 @@ from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
 from streamkern.storage.base import Source, digest
+from streamkern.storage.files import given_path
 from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
@@ -323,7 +324,7 @@ def _values(
 
 def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
     """Return the target as a local path, and its format."""
-    url = os.fspath(target)
+    url = given_path(target)
     if is_remote(url):
         raise UsageError(
             "predictions are written to local files only",

@@ -11,6 +11,7 @@ from streamkern.starting import paused_collector
 from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
+from streamkern.storage.files import given_path
 from streamkern.storage.kinds import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.storage.remote import Retry
 from streamkern.storage.schema import Schema
@@ -85,7 +86,7 @@ def open_source(
         with paused_collector():  # imports zarr and Arrow
             from streamkern.storage.stored import stored_source
 
-        return stored_source(os.fspath(data), Request(target, columns, weight), format, storage_options, retry)
+        return stored_source(given_path(data), Request(target, columns, weight), format, storage_options, retry)
     return array_source(data, target, columns, weight)
 
 

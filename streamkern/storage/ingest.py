@@ -26,6 +26,7 @@ from streamkern.memory import default_budget, format_bytes, limited, parse_bytes
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
+from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
@@ -157,7 +158,7 @@ def ingest(
         BusyError: another process writes to ``path``.
     """
     began = time.perf_counter()
-    url = os.fspath(path)
+    url = given_path(path)
     store = Sending(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}

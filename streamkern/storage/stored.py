@@ -54,7 +54,9 @@ def _require_finished(url: str) -> None:
 
 def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> str:
     name = bare(url).rstrip("/")
-    if name.endswith(SUFFIXES) or any(sign in name for sign in "*?["):
+    here = None if is_remote(url) else Path(url.removeprefix("file://"))
+    is_glob = any(sign in name for sign in "*?[") and not (here is not None and here.exists())
+    if name.endswith(SUFFIXES) or is_glob:
         return "parquet"
     if name.endswith(".zarr"):
         return "zarr"

@@ -17,7 +17,7 @@ from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
-from streamkern.storage.files import natural
+from streamkern.storage.files import given_path, natural
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.kinds import is_lazy_frame, is_table
 from streamkern.storage.layout import check_chunk
@@ -250,8 +250,8 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
     """Return the sources, with globs (except of parquet) replaced by their files in natural order."""
     places: list[Any] = []
     for source in _flat(sources):
-        if isinstance(source, os.PathLike):
-            source = os.fspath(source)
+        if isinstance(source, str | os.PathLike):
+            source = given_path(source)
         if isinstance(source, str) and kind_of(source) is not None and any(sign in source for sign in "*?["):
             fs, pattern = url_to_fs(source, **(storage_options or {}))
             if not fs.exists(pattern):
