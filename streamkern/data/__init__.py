@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from streamkern.data.split import Listed
 from streamkern.errors import UsageError
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
+from streamkern.storage.read_options import ReadOptions, read_options
 
-__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
+__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
 
 def open_dataset(
@@ -32,6 +33,7 @@ def open_dataset(
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
     on_corrupt: str = "error",
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
 
@@ -52,6 +54,7 @@ def open_dataset(
         retry: timeouts and repetitions of requests to a remote store.
         on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
             and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -66,7 +69,8 @@ def open_dataset(
         from streamkern.storage.tables import open_tables
 
     dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
-                                  exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
+                                  exclude=exclude, storage_options=storage_options, retry=retry,
+                                  read_options=read_options))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)

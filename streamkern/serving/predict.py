@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -41,6 +41,7 @@ from streamkern.storage.base import Source, digest
 from streamkern.storage.files import given_path
 from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
+from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
@@ -115,6 +116,7 @@ def predict(
     scheduler: Scheduler = "threads",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> PredictionResult:
@@ -143,6 +145,7 @@ def predict(
         scheduler: where blocks run, as for ``run``.
         overwrite: replace existing predictions.
         storage_options: for fsspec URLs of the data.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
@@ -161,7 +164,7 @@ def predict(
     with limited(budget):
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         place, format = _place(target, format)
-        source = _open(machine, data, id, storage_options, budget)
+        source = _open(machine, data, id, storage_options, budget, read_options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
         _require_free_name(id, columns, format)
         n = int(source.bounds[-1])
@@ -355,7 +358,12 @@ def _require_room(place: Path, replace: bool) -> None:
 
 
 def _open(
-    model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None, budget: int
+    model: KernelMachine,
+    data: Any,
+    id: str | None,
+    storage_options: dict[str, Any] | None,
+    budget: int,
+    read_options: Any,
 ) -> Source:
     """Open the rows, with the id column in place of the target.
 
@@ -371,6 +379,7 @@ def _open(
             id=id,
             storage_options=storage_options,
             memory=budget,
+            read_options=read_options,
         )
     except UsageError as error:
         if names is None or id in names:
@@ -479,6 +488,7 @@ def evaluate(
     *,
     memory: str | int | None = None,
     threads: int | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a model on stored rows.
 
@@ -488,6 +498,7 @@ def evaluate(
         target: the target column, or columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: threads of this process, as for ``run``.
+        read_options: as for ``predict``.
 
     Returns:
         Metrics as from ``KernelMachine.score``.
@@ -501,7 +512,9 @@ def evaluate(
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget), open_executor("threads", threads) as executor:
         machine = model if isinstance(model, KernelMachine) else open_model(model)
-        source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
+        source = open_tables(
+            [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
+        )
         dataset = Dataset(source)
         held, working = _prediction_memory(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots

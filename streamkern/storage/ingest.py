@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -31,6 +31,7 @@ from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
+from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.storage.tables import open_tables
@@ -112,6 +113,7 @@ def ingest(
     exclude: Sequence[str] = (),
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> Ingested:
@@ -146,6 +148,7 @@ def ingest(
         exclude: columns to leave out.
         overwrite: replace an existing dataset of this layout.
         storage_options: for fsspec.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
@@ -171,7 +174,7 @@ def ingest(
     with limited(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
-            storage_options=storage_options, memory=budget,
+            storage_options=storage_options, memory=budget, read_options=read_options,
         )  # fmt: skip
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)

@@ -23,10 +23,11 @@ from streamkern.storage.kinds import is_lazy_frame, is_table
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.lazy import lazy_source
 from streamkern.storage.numpy_files import open_npy, open_npz
+from streamkern.storage.read_options import ReadOptions, given_options
 from streamkern.storage.remote import Retry, bare
 from streamkern.storage.schema import Schema, join_schemas
 from streamkern.storage.stored import stored_source
-from streamkern.storage.table_file import TableFile
+from streamkern.storage.table_file import COMPRESSED, TableFile
 from streamkern.types import IntArray, Rows, Target
 
 SUFFIXES = {
@@ -36,7 +37,7 @@ SUFFIXES = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5", ".hdf"),
 }
-"""File endings of each kind; ``.gz`` may follow. Other endings mean parquet or zarr."""
+"""File endings of each kind; one of ``COMPRESSED`` may follow. Other endings mean parquet or zarr."""
 
 
 def open_tables(
@@ -54,6 +55,7 @@ def open_tables(
     retry: Retry | None = None,
     memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    read_options: Any = None,
 ) -> Source:
     """Open tables and join their rows in the given order.
 
@@ -73,6 +75,7 @@ def open_tables(
         retry: timeouts and repetitions of requests to a remote store.
         memory: memory limit of the process in bytes, which bounds the part of a text table read at once.
         storage_options: for fsspec.
+        read_options: for text tables; see ``read_options``.
 
     Raises:
         StorageError: a path does not exist, or its format is unknown.
@@ -84,11 +87,12 @@ def open_tables(
     request = Request(target, columns, weight, lenient=lenient, schema=schema, exclude=tuple(exclude))
     if id is not None:
         request = replace(request, target=id, role="id column")
+    options = given_options(read_options)
     opened: list[Source] = []
     empty: NoRowsError | None = None
     for place in _expanded(sources, storage_options):
         try:
-            source = _open(place, request, header, storage_options, memory, format, retry)
+            source = _open(place, request, header, storage_options, memory, format, retry, options)
         except NoRowsError as error:  # next to other tables it is skipped, as tables without rows of other formats are
             empty = error
             continue
@@ -103,6 +107,13 @@ def open_tables(
         raise empty
     if not opened:
         raise UsageError("no sources are given", where="the data", expected="at least one path, array or frame")
+    if options is not None and not any(isinstance(source, CsvSource) for source in opened):
+        raise UsageError(
+            "read_options are given, and no source is a text table",
+            where="read_options",
+            expected=f"a file that ends in {', '.join(SUFFIXES['csv'])}, also compressed ({', '.join(COMPRESSED)})",
+            remedy="leave read_options out, or give the file such an ending",
+        )
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
 
 
@@ -192,7 +203,9 @@ class JoinedSource(DerivedSource):
 
 def kind_of(path: str) -> str | None:
     """Return the kind of table from a file's ending; None for parquet and zarr, which ``open_source`` recognises."""
-    name = bare(path).rstrip("/").lower().removesuffix(".gz")
+    name = bare(path).rstrip("/").lower()
+    packed = next((ending for ending in COMPRESSED if name.endswith(ending)), "")
+    name = name.removesuffix(packed)
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
@@ -204,6 +217,7 @@ def _open(
     memory: int | None,
     format: str | None,
     retry: Retry | None,
+    options: ReadOptions | None,
 ) -> Source:
     if not isinstance(place, str):
         return _open_object(place, request)
@@ -212,7 +226,7 @@ def _open(
         return stored_source(place, request, format, storage_options, retry)
     file = TableFile(place, storage_options)
     if kind == "csv":
-        return CsvSource(file, request, header, memory)
+        return CsvSource(file, request, header, memory, options)
     if kind == "arrow":
         return ArrowSource(file, request)
     if kind == "npy":
