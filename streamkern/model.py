@@ -49,7 +49,7 @@ from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.files import given_path
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import has_text, is_table
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -497,7 +497,7 @@ class KernelMachine(ModelAnswers):
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
             return array_source(X, y, self.columns, schema=self.schema)
-        if self.schema is None or self.schema.plain:
+        if self.schema is None or (self.schema.plain and not has_text(X)):
             return array_source(X, y)
         if isinstance(X, np.ndarray) and X.ndim == 2:
             require_width(X.shape[1], self.n_features)

@@ -367,11 +367,16 @@ def _feature_dtype(field: Field) -> np.dtype[Any]:
             remedy="write the file with write_parquet, or add that metadata",
         )
     if field.dtype is None:
+        convert = {"period": "table[name].dt.to_timestamp()", "interval": "table[name].astype(str)"}
+        converted = next(
+            (f"convert it: {how}; or " for kind, how in convert.items() if f"pandas.{kind}" in field.kind), ""
+        )
         raise DataError(
             f"a column of {field.kind} cannot be a feature",
             where=field.where,
             expected="numbers, booleans, text, dates and times",
-            remedy="leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] (--columns A,B)",
+            remedy=f"{converted}leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] "
+            "(--columns A,B)",
         )
     return feature_dtype(field.dtype, field.where)
 

@@ -80,7 +80,7 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
     def visit(name: str, node: Any) -> None:
         if isinstance(node, h5py.Dataset) and node.shape:
             text = h5py.check_string_dtype(node.dtype) is not None
-            if text or node.dtype.kind in "biuf":
+            if text or node.dtype.kind in "biuf" or node.dtype.names is not None:
                 arrays[name] = Hdf5Array(file, name, node.shape, np.dtype(object) if text else node.dtype, node.chunks)
 
     with file.explaining("an HDF5 file"), _opened(file) as opened:

@@ -42,10 +42,24 @@ def is_table(value: Any) -> bool:
     if (
         is_dask_frame(value)
         or is_lazy_frame(value)
+        or is_structured(value)
         or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"))
     ):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def is_structured(value: Any) -> bool:
+    """Return True for a NumPy array of records with named fields, shape (n,)."""
+    return _is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1
+
+
+def has_text(rows: Any) -> bool:
+    """Return True if an array or list of rows holds text."""
+    if isinstance(rows, list | tuple):
+        return any(isinstance(row, list | tuple) and any(isinstance(value, str) for value in row) for row in rows)
+    kind = rows.dtype.kind if _is_instance(rows, "numpy", "ndarray") else ""
+    return kind == "U" or (kind == "O" and any(isinstance(value, str) for value in rows.ravel().tolist()))
 
 
 def is_dask_array(value: Any) -> bool:

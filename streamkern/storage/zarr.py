@@ -96,7 +96,7 @@ def zarr_source(
     url = redacted(url)
     marks = _marks(node)
     if isinstance(node, zarr.Array):
-        if request.targets:
+        if request.targets and np.dtype(node.dtype).names is None:
             raise DataError(
                 f"there is no {request.role} {request.targets[0]!r}: this is one array",
                 where=url,
