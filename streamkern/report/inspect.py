@@ -156,6 +156,7 @@ def inspect(
     header: bool = True,
     memory: str | int | None = None,
     storage_options: dict[str, Any] | None = None,
+    read_options: Any = None,
 ) -> Inspection:
     """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
 
@@ -169,6 +170,7 @@ def inspect(
         header: whether the first line of a text table names its columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         storage_options: for fsspec.
+        read_options: for text tables, as for ``open_dataset``.
 
     Raises:
         StorageError: a chunk cannot be read.
@@ -182,7 +184,7 @@ def inspect(
         executor = executor or stack.enter_context(open_executor())
         opened = partial(
             open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
-            memory=budget,
+            memory=budget, read_options=read_options,
         )  # fmt: skip
         found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
         with suppress(DataError):  # an unusable target, which is listed with the other columns

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import streamkern as sk
+from streamkern.cli import main
 from streamkern.serving.predict import evaluate
 
 PLAIN = b"a,b,c\n1,2.5,x\n3,4.5,y\n5,6.5,x\n"
@@ -116,6 +117,16 @@ def test_options_are_taken_by_every_door(tmp_path):
         pd.read_parquet(tmp_path / "out.parquet").prediction, model.predict(frame[["größe", "c"]]), rtol=1e-12
     )
     assert evaluate(model.model_, tmp_path / "t.csv", "b", read_options=options)["n"] == 3
+    assert list(sk.inspect(tmp_path / "t.csv", read_options=options).names) == ["größe", "b"]
+    words = ["delimiter=;", "decimal=,", "encoding=latin-1", "missing=-999,k. A.", "skip=2"]
+    assert main(["inspect", str(tmp_path / "t.csv"), "--read-options", *words]) == 0
+    out = tmp_path / "cli.zarr"
+    assert (
+        main(["ingest", str(tmp_path / "t.csv"), str(out), "--read-options", *words[:2], "--read-options", *words[2:]])
+        == 0
+    )
+    np.testing.assert_array_equal(rows(sk.open_dataset(out)), X)
+    assert main(["inspect", str(tmp_path / "t.csv"), "--read-options", "skip=x"]) == 2
     assert opened(tmp_path, b"a b\n1 2\n", delimiter=" ").columns == ("a", "b")
 
 
