@@ -102,12 +102,16 @@ def given_target(y: Any) -> Any:
 def require_small_labels(y: Any) -> None:
     """Raise DataError for whole numbers of more than 64 bits, which NumPy keeps as objects."""
     labels = np.asarray(y)
-    if labels.dtype == object and labels.size and all(isinstance(label, int) for label in labels.ravel().tolist()):
-        row, *_ = next(at for at, label in np.ndenumerate(labels) if not -(1 << 63) <= label < 1 << 63)
+    if labels.dtype != object or labels.ndim != 1:
+        return
+    found = enumerate(labels.tolist())
+    large = next((at for at in found if isinstance(at[1], int) and not -(1 << 63) <= at[1] < 1 << 64), None)
+    if large is not None:
+        row, label = large
         raise DataError(
-            f"The label {labels[row]} has more than 64 bits.",
+            f"The label {label} has more than 64 bits.",
             where=f"y, row {row}",
-            expected="whole numbers from -2⁶³ to 2⁶³ - 1, or texts",
+            expected="whole numbers from -2⁶³ to 2⁶⁴ - 1, or texts",
             remedy="make the labels texts: [str(label) for label in y]",
         )
 
