@@ -40,13 +40,20 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import given_target, has_text_names, is_count, require_no_target
+from streamkern.solvers.estimator_inputs import (
+    given_rows,
+    given_target,
+    has_text_names,
+    is_count,
+    require_no_target,
+    require_small_labels,
+)
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array, is_series, is_table
+from streamkern.storage.kinds import is_dask_array, is_series, is_table, require_dense
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
@@ -186,8 +193,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Train the model.
 
         Args:
-            X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
-                be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
+            X: rows, shape (n, d): NumPy, pandas, polars (also lazy), Arrow or Dask, a dict of columns, a list of dicts;
+                columns may be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a
+                target.
             y: targets or labels, shape (n,), or (n, c) for a regressor; a classifier also takes several labels a row as
                 zeros and ones, shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
@@ -204,6 +212,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
         """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
+        X, y, sample_weight = given_rows(X, y, sample_weight)
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
@@ -325,6 +334,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any, scales: bool = False) -> Array:
         """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
         check_is_fitted(self)
+        require_dense(X)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
         numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
@@ -619,5 +629,6 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
 def classification_targets(y: Any) -> Any:
     """Return labels, shape (n,), or zeros and ones for several labels a row, shape (n, L)."""
+    require_small_labels(y)
     check_classification_targets(y)
     return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

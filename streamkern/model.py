@@ -48,7 +48,8 @@ from streamkern.starting import paused_collector
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
-from streamkern.storage.kinds import is_table
+from streamkern.storage.files import given_path
+from streamkern.storage.kinds import has_text, is_table
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -255,8 +256,7 @@ class KernelMachine(ModelAnswers):
         """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan, unseen, rows = self._scan(self.dataset(X)), Counter[str](), 0
         weights = self._intervals().widened(self.weights) if scales else None
-        items = [(i,) for i in range(len(scan))]
-        for outputs, strange in self._swept(_outputs, scan, items, executor, threads, weights):
+        for outputs, strange in self._swept(_outputs, scan, [*zip(range(len(scan)))], executor, threads, weights):
             unseen, rows = unseen + strange, rows + len(outputs)
             yield outputs
         warn_unseen(unseen, rows)
@@ -422,7 +422,7 @@ class KernelMachine(ModelAnswers):
         if sums is not None:
             metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows}}
         save_artifact(path, KIND, arrays, metadata, members)
-        return Path(path)
+        return Path(given_path(path))
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
@@ -499,7 +499,7 @@ class KernelMachine(ModelAnswers):
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
             return array_source(X, y, self.columns, schema=self.schema)
-        if self.schema is None or self.schema.plain:
+        if self.schema is None or (self.schema.plain and not has_text(X)):
             return array_source(X, y)
         if isinstance(X, np.ndarray) and X.ndim == 2:
             require_width(X.shape[1], self.n_features)
@@ -603,7 +603,7 @@ def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -
     nbytes, rows = int(about["bytes"]), int(about["rows"])
     if not (0 < nbytes < 1 << 50 and 0 < rows < 1 << 60):
         raise KeyError(MEMBER)
-    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
+    return StoredSums(Path(given_path(where)).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
 
 
 def _number_or_array(value: Array) -> float | Array:

@@ -781,8 +781,30 @@ serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
-serving/predict.py: An id column cannot be called
-    serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
+solvers/estimator_inputs.py: The label
+    storage/test_doors.py::test_keys_of_twenty_digits_are_read_as_they_are_or_refused_by_name
+storage/csv.py: the bytes
+    storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
+storage/kinds.py: X is sparse: a
+    storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
+storage/lazy.py: computing the LazyFrame failed:
+    storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
+storage/named_arrays.py: This array is structured: its fields are
+    storage/test_odd_types.py::test_records_in_a_file_are_one_error_that_names_the_fields
+storage/read_options.py: ... is
+    storage/test_text_tables.py::test_options_out_of_range_are_refused
+storage/read_options.py: read_options is
+    storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
+storage/stored.py: this is a zip archive
+    storage/test_odd_types.py::test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it
+storage/tables.py: read_options are given, and no source is a text tab
+    storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
+serving/predict.py: The id column and a column of the predictions are
+    serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
+serving/predict.py: An array of zarr cannot be called
+    serving/test_ids.py::test_names_that_zarr_cannot_store_are_refused_by_zarr_alone
+storage/choose.py: The
+    serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
 serving/predict.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 pipeline/run.py: The working directory of this run is gone.

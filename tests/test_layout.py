@@ -65,6 +65,7 @@ DOORS = {
         "storage/parquet.py",
         "storage/parquet_files.py",
         "storage/predictions.py",
+        "storage/table_file.py",
     },
     "rich": {"progress.py"},
     "sklearn": {"estimators.py", "updates/estimators.py"},
@@ -171,6 +172,7 @@ LATE = {
         for name in ("arrow", "stored", "tables", "zarr")
     },
     "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",
+    "streamkern.storage.lazy": "Arrow, only for who has a LazyFrame",
 }
 """What is imported inside a function, and why: optional, or slow to import."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamkern.data.absent import of_positive_weight
@@ -13,12 +13,13 @@ from streamkern.data.quarantine import Quarantined, corrupt_chunks
 from streamkern.errors import UsageError
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
+from streamkern.storage.read_options import ReadOptions, read_options
 
-__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
+__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
 
 def open_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: Any = None,
     *,
     columns: Sequence[str] | None = None,
@@ -29,6 +30,7 @@ def open_dataset(
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
     on_corrupt: str = "error",
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
 
@@ -37,7 +39,7 @@ def open_dataset(
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
-        path: path, glob or URL of the data.
+        path: path, glob or URL of the data, or a list of them, whose rows follow one another.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
@@ -50,6 +52,7 @@ def open_dataset(
         retry: timeouts and repetitions of requests to a remote store.
         on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
             and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -63,8 +66,9 @@ def open_dataset(
     with paused_collector():  # imports zarr and Arrow
         from streamkern.storage.tables import open_tables
 
-    dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
-                                  exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
+    dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
+                                  exclude=exclude, storage_options=storage_options, retry=retry,
+                                  read_options=read_options))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)

@@ -30,6 +30,7 @@ from streamkern.partition.tree import MOST_LEAVES, CutTree
 from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
+from streamkern.storage.files import given_path
 from streamkern.types import Array
 
 KIND = "PartitionedMachine"
@@ -317,7 +318,7 @@ class PartitionedMachine(KernelMachine):
         }
         metadata |= {"leaves": list(leaves.facts), "blend": self.blend}
         save_artifact(path, KIND, arrays | cuts | {"constants": leaves.constants}, metadata, members)
-        return Path(path)
+        return Path(given_path(path))
 
     def _basis(self) -> Basis:
         return LeafBasis(self.tree, self.leaves, self.blend, self.weights.dtype)
@@ -393,6 +394,6 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
             expected="a description as this release writes it",
             remedy="restore it from a copy",
         ) from error
-    leaves = Leaves([None] * tree.leaves, constants, facts, Path(path).absolute())
+    leaves = Leaves([None] * tree.leaves, constants, facts, Path(given_path(path)).absolute())
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     return PartitionedMachine(**given, tree=tree, leaves=leaves, blend=blend)

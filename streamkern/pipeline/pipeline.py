@@ -30,6 +30,7 @@ from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.thresholds import require_threshold
+from streamkern.storage.files import given_path
 from streamkern.user_code import in_words, unknown_code, users_place
 
 
@@ -174,7 +175,7 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
     Raises:
         UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
     """
-    file = Path(path)
+    file = Path(given_path(path))
     keep_setting_secrets(settings or {})
     function = _function(file)
     arguments = _arguments(function, settings or {}, file)
@@ -240,7 +241,7 @@ def parameters(path: str | Path) -> dict[str, Parameter]:
     Raises:
         UsageError: no such file or function.
     """
-    return _parameters(_function(Path(path)))
+    return _parameters(_function(Path(given_path(path))))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:

@@ -37,6 +37,7 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
+from streamkern.storage.files import given_path
 from streamkern.storage.remote import COUNTS
 from streamkern.storage.writer import locked, read_json, tidy, write_json
 from streamkern.user_code import users_code
@@ -88,7 +89,7 @@ def run(
         raise UsageError(
             f"checkpoint_seconds is {checkpoint_seconds}.", where="checkpoint_seconds", expected="0 or more"
         )
-    folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
+    folder = Path(given_path(run_dir)) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
     with (
         showing(verbose) as display,
@@ -174,7 +175,7 @@ def resume(
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
         StreamkernError: as ``run``.
     """
-    folder = Path(run_dir)
+    folder = Path(given_path(run_dir))
     manifest = read_json(folder / "manifest.json")
     if manifest is None:
         raise UsageError(

@@ -29,7 +29,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.model import load_model
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
-from streamkern.storage.files import parse_json
+from streamkern.storage.files import given_path, parse_json
 from streamkern.storage.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import write_json
@@ -502,7 +502,7 @@ def open_model(where: str | os.PathLike[str]) -> KernelMachine:
         UsageError: the registry has no champion.
         ModelFormatError: the directory is not a model, or was changed after it was written.
     """
-    if is_remote(os.fspath(where)) or (Path(where) / "versions").is_dir():
+    if is_remote(os.fspath(where)) or (Path(given_path(where)) / "versions").is_dir():
         return Registry(where).load()
     return load_model(where)
 

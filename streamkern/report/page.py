@@ -12,6 +12,7 @@ from streamkern.report.figures import Plot, embed, scripts
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
+from streamkern.storage.files import given_path
 from streamkern.storage.writer import write_text
 
 # Nothing may be loaded from elsewhere, even if the content of the page asked for it.
@@ -100,7 +101,7 @@ def write_report(
         StorageError: the page cannot be written.
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
-    target = records[0].folder / name if path is None else Path(path)
+    target = records[0].folder / name if path is None else Path(given_path(path))
     write_text(target, page(records, image_shape))
     return target
 

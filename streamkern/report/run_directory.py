@@ -13,6 +13,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
+from streamkern.storage.files import given_path
 from streamkern.storage.serialize import load_value
 from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
@@ -91,7 +92,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     Raises:
         UsageError: ``folder`` is not a run directory.
     """
-    place = Path(folder)
+    place = Path(given_path(folder))
     # Read the lock before the files: a run that ends in between then looks running, never dead.
     owner = lock_owner(place / ".lock")
     # Redact again, since an earlier release may have redacted less.

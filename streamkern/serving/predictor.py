@@ -13,7 +13,7 @@ from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import has_text, is_table, require_dense
 from streamkern.storage.layout import few
 from streamkern.types import Array
 
@@ -134,6 +134,7 @@ class Predictor:
                 expected=few(self.columns),
                 remedy="send the columns of training, in their order",
             )
+        require_dense(X)
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
             raise DataError(
@@ -143,7 +144,7 @@ class Predictor:
                 remedy="split the rows into several calls",
             )
         schema = self.model.schema
-        if is_table(X) or (schema is not None and not schema.plain and len(X)):
+        if is_table(X) or (schema is not None and len(X) and (has_text(X) or not schema.plain)):
             return self.model.rows_of(X)
         if isinstance(X, list | tuple):
             # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.

@@ -9,9 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
+from streamkern.storage.kinds import is_lazy_frame, require_dense
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
+
+def given_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and weights as they are, but a polars LazyFrame with its targets as a Dataset.
+
+    Raises:
+        DataError: X is sparse.
+    """
+    require_dense(X)
+    if is_lazy_frame(X):
+        return from_arrays(X, None if y is None else given_target(y), sample_weight=sample_weight), None, None
+    return X, y, sample_weight
 
 
 def given_target(y: Any) -> Any:
@@ -93,6 +107,23 @@ def given_target(y: Any) -> Any:
         not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
     )
     return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
+
+
+def require_small_labels(y: Any) -> None:
+    """Raise DataError for whole numbers of more than 64 bits, which NumPy keeps as objects."""
+    labels = np.asarray(y)
+    if labels.dtype != object or labels.ndim != 1:
+        return
+    found = enumerate(labels.tolist())
+    large = next((at for at in found if isinstance(at[1], int) and not -(1 << 63) <= at[1] < 1 << 64), None)
+    if large is not None:
+        row, label = large
+        raise DataError(
+            f"The label {label} has more than 64 bits.",
+            where=f"y, row {row}",
+            expected="whole numbers from -2⁶³ to 2⁶⁴ - 1, or texts",
+            remedy="make the labels texts: [str(label) for label in y]",
+        )
 
 
 def require_no_target(y: Any, sample_weight: Any = None) -> None:

@@ -222,7 +222,8 @@ class TableSource(ChosenSource):
         roles, table = self._roles, self._table(chunk, self._roles.stored)
         for name in roles.stored:
             values = table.column(name)
-            if values.null_count and name not in self._nullable:
+            # An id that is also a feature has a value in every row.
+            if values.null_count and (name not in self._nullable or (self._names_rows and name in roles.targets)):
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
         X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(chunk, table)
         y = None
@@ -355,7 +356,9 @@ class TableSource(ChosenSource):
 
     def _fail(self, chunk: int, name: str, row: int, what: str) -> NoReturn:
         remedy = "fill or drop such rows first"
-        if name in self._roles.features:
+        if self._names_rows and name in self._roles.targets:
+            remedy = "fill or drop such rows first, or leave the id out"
+        elif name in self._roles.features:
             remedy = f'declare the column: schema={{{name!r}: "number"}}; or leave it out: exclude=[{name!r}]'
         elif name in self._roles.targets:
             remedy = f"leave out the rows without a target: table = table[table[{name!r}].notna()]"

@@ -13,7 +13,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named
 from streamkern.storage.base import Source
 from streamkern.storage.bookkeeping import index_names
-from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
+from streamkern.storage.layout import feature_dtype, few, positions, require_distinct, target_of, unknown_name
 from streamkern.storage.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 
@@ -55,7 +55,9 @@ class Request:
     @property
     def named(self) -> list[str] | None:
         """All named columns, or None if the features are all columns without another role."""
-        return None if self.columns is None else [*self.columns, *self.targets, *([self.weight] if self.weight else [])]
+        if self.columns is None:
+            return None
+        return list(dict.fromkeys([*self.columns, *self.targets, *([self.weight] if self.weight else [])]))
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,13 @@ def choose_columns(
         if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
             raise unknown_name(role, name, fields, where)
     for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
+        if name not in fields and name in (names or ()):
+            raise DataError(
+                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
+                where=where,
+                expected=f"one of: {few(list(fields))}",
+                remedy=f"give the rows as they were before they were ingested, or name no {role}",
+            )
         if name not in fields:
             raise unknown_name(role, name, fields, where)
     if columns is not None and weight in columns:
@@ -242,9 +251,11 @@ def choose_columns(
             expected="one of the two",
             remedy="leave it out of columns",
         )
+    # An id is copied, so it may be a feature, too; a target may not.
+    copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
     if columns is not None or targets:
-        require_distinct([*(columns or ()), *targets], where)
-    others = {name: field for name, field in fields.items() if name not in targets and name != weight}
+        require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
+    others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
     usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
     by_name = index_names(fields)
     left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
@@ -370,11 +381,16 @@ def _feature_dtype(field: Field) -> np.dtype[Any]:
             remedy="write the file with write_parquet, or add that metadata",
         )
     if field.dtype is None:
+        convert = {"period": "table[name].dt.to_timestamp()", "interval": "table[name].astype(str)"}
+        converted = next(
+            (f"convert it: {how}; or " for kind, how in convert.items() if f"pandas.{kind}" in field.kind), ""
+        )
         raise DataError(
             f"a column of {field.kind} cannot be a feature",
             where=field.where,
             expected="numbers, booleans, text, dates and times",
-            remedy="leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] (--columns A,B)",
+            remedy=f"{converted}leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] "
+            "(--columns A,B)",
         )
     return feature_dtype(field.dtype, field.where)
 

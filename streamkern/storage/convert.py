@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, StreamkernError
 from streamkern.storage.bookkeeping import index_names
 from streamkern.storage.category import UNITS, are_codes, codes_of, texts_of
-from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
+from streamkern.storage.kinds import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
 from streamkern.storage.schema import Column
 from streamkern.types import Array, IntArray
 
@@ -28,6 +30,12 @@ MOST_WORDS = 10_000
 """Most texts of a column that are kept for messages and names of features."""
 
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
+_MARKERS = frozenset(pacsv.ConvertOptions().null_values)
+"""Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
+
+_ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
+"""A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
+
 _YEAR_10_000 = 253_402_300_800
 
 
@@ -80,6 +88,9 @@ def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
     """Return the Arrow type for values of this dtype, or None."""
     if dtype.kind in "OTU":
         return pa.large_string()
+    if dtype.kind == "m":
+        unit = np.datetime_data(dtype)[0]
+        return pa.duration(unit if unit in UNITS else "s")
     if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
         return pa.timestamp("s")
     return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
@@ -92,8 +103,8 @@ def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
         kind = _arrow_type(values.dtype)
         if values.dtype.kind in "OTU":
             made = np.dtype(object)
-        elif kind is not None and pa.types.is_timestamp(kind):
-            made = np.dtype(f"M8[{kind.unit}]")
+        elif kind is not None and (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+            made = np.dtype(f"{values.dtype.kind}8[{kind.unit}]")
         else:
             made = values.dtype.newbyteorder("=")
         columns[name] = pa.array(values.astype(made, copy=False), kind)
@@ -136,6 +147,7 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
     if is_text(kind):
         return _from_text(values, column)
     values = without_dictionary(values)
+    kind = values.type
     if column.kind == "datetime":
         made = _seconds(values)
     elif pa.types.is_time(kind) or pa.types.is_duration(kind):
@@ -193,7 +205,7 @@ def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
     known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
     for j, text in enumerate(known):
-        if not text:
+        if not text or text in _MARKERS:
             continue
         found = _parsed(text, column.kind)
         if found is None:
@@ -218,7 +230,17 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
+        return _elapsed(text) if kind == "number" else None
+
+
+def _elapsed(text: str) -> float | None:
+    """Return the seconds of a time of the day or a duration; None if a text is neither."""
+    found = _ELAPSED.fullmatch(text)
+    if found is None:
         return None
+    days, sign, hours, minutes, seconds = found.groups()
+    clock = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(seconds or 0)
+    return DAY * int(days or 0) + (-clock if sign == "-" else clock)
 
 
 def _seconds(values: pa.ChunkedArray) -> Array:
@@ -256,7 +278,8 @@ def _dates_in_digits(numbers: Array) -> Array:
 def is_mixed(value: Any) -> bool:
     """Return True if rows must be read as a table: text, dates, some booleans, an index, Dask's partitions."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple) or is_series(value) or is_dask_frame(value):
+        in_memory = isinstance(value, Mapping | list | tuple | np.ndarray)
+        if in_memory or is_series(value) or is_dask_frame(value) or is_lazy_frame(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
@@ -296,6 +319,7 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     Raises:
         DataError: columns differ in length, or two have the same name.
     """
+    require_dense(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
         require_distinct_names(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
@@ -320,6 +344,8 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:
+        return {name: _column(value[name]) for name in value.dtype.names}
     if isinstance(value, Mapping):
         scalars = [v is None or isinstance(v, str | bytes) or not hasattr(v, "__len__") for v in value.values()]
         if all(scalars):
@@ -349,8 +375,15 @@ def _column(values: Any) -> Any:
         values = values.astype(object)
     if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
         values = np.asarray(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
+        unit, kind = np.datetime_data(values.dtype)[0], values.dtype.kind
+        if not (unit in UNITS or (kind == "M" and unit == "D")):  # unknown to Arrow
+            values = values.astype(f"{kind}8[s]")
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
+    dtype = getattr(values, "dtype", None)
+    if type(getattr(getattr(dtype, "categories", None), "dtype", dtype)).__name__ == "IntervalDtype":  # a category
+        return pa.array([_word(value) for value in values], pa.string())
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
@@ -393,6 +426,8 @@ def _word(value: Any) -> str | None:
         return None
     if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
         raise TypeError(f"a value is a {type(value).__name__}")
+    if isinstance(value, np.timedelta64):
+        return str(value / np.timedelta64(1, "s"))
     if isinstance(value, bool | np.bool_):
         return str(value).lower()  # as Arrow formats a column's values
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -54,6 +54,12 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
         return file.read(found.st_size)  # Python allocates the requested bytes, so never request the limit
 
 
+def given_path(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text. A leading ``~`` is the user's home, unless a file has that name."""
+    url = os.fspath(path)
+    return os.path.expanduser(url) if url.startswith("~") and not os.path.lexists(url) else url
+
+
 def stamp(path: str | os.PathLike[str]) -> list[int]:
     """Return size and time of the last change in ns; a copy, a new name or new permissions keep both."""
     found = os.stat(path)

@@ -92,9 +92,9 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
             scale = node.attrs.get("NAME") if node.attrs.get("CLASS") == b"DIMENSION_SCALE" else None
             if isinstance(scale, bytes) and scale.startswith(b"This is a netCDF dimension but not"):
                 return  # without values
-            if text or node.dtype.kind in "biuf":
+            if text or node.dtype.kind in "biuf" or node.dtype.names is not None:
                 packing = None
-                if may_be_read(name, opened, request):
+                if node.dtype.names is None and may_be_read(name, opened, request):
                     packing = packing_of(dict(node.attrs), node.dtype, node.shape, where_of(file, name))
                 dtype = np.dtype(object) if text else node.dtype
                 arrays[name] = Hdf5Array(file, name, node.shape, dtype, node.chunks, packing)

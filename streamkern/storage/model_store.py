@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.storage.files import read_file
+from streamkern.storage.files import given_path, read_file
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
@@ -119,7 +119,7 @@ class ModelStore(ABC):
 
 def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
     """Return the store for a local path or an fsspec URL."""
-    url = os.fspath(where)
+    url = given_path(where)
     return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streamkern.errors import DataError
 from streamkern.storage.arrow import Place, TableSource
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
 from streamkern.storage.convert import kind_of_array, table_of_arrays
-from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
+from streamkern.storage.layout import as_rows, as_target, check_chunk, few, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
@@ -104,6 +105,7 @@ def roles_of(
         DataError: see ``choose``.
         UsageError: see ``choose``.
     """
+    require_unstructured(arrays, where)
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
     known = [name for name in FEATURE_NAMES if name in several][:1] or several
     fields = {
@@ -124,6 +126,19 @@ def roles_of(
     return choose_columns(fields, request, path, names=names)
 
 
+def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], str]) -> None:
+    """Raise DataError for an array of records with named fields."""
+    for name, array in arrays.items():
+        if np.dtype(array.dtype).names is not None:
+            raise DataError(
+                f"This array is structured: its fields are {few(np.dtype(array.dtype).names or ())}.",
+                where=where(name),
+                expected="an array for each column, or one array of shape (n, d)",
+                remedy="write each field as an array of its own; or, if they fit in memory, pass them as a table: "
+                "sk.from_arrays(structured[[...]], structured[...])",
+            )
+
+
 def _field(where: str, array: Declared) -> Field:
     """Return an array's description for ``choose_columns``; an array with one axis is a column of a table."""
     dtype = np.dtype(array.dtype)
@@ -131,7 +146,7 @@ def _field(where: str, array: Declared) -> Field:
     kind = None if field.wide else kind_of_array(dtype)
     if kind is None:
         return field
-    made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind == "M" else object)
+    made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind in "mM" else object)
     return replace(field, dtype=made, inferred=kind, encoded=dtype.kind not in "biuf")
 
 

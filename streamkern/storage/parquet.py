@@ -24,7 +24,8 @@ from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text, require_distinct_names, whole_numbers
+from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
+from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -77,7 +78,7 @@ def open_parquet(
         DataError: columns cannot be features, target or weight, or differ between files.
         UsageError: ``columns`` cannot be chosen.
     """
-    return parquet_source(os.fspath(url), Request(target, columns, weight), storage_options, retry)
+    return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
 
 
 def parquet_source(
@@ -92,8 +93,8 @@ def parquet_source(
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
-    types = {**{field.name: field.type for field in first.schema}, **partitions}
-    missing = files.missing()
+    types, missing = {**_common_types(files.files), **partitions}, files.missing()
+    missing |= {name: True for file in files.files for name in file.schema.names if _is_empty(file, name)}
     for key in partitions:
         missing[key] = any(file.partitions.get(key) == _HIVE_NULL for file in files.files)
     fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
@@ -102,10 +103,10 @@ def parquet_source(
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
-    _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions)
+    _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
     record = ingest_record(url) or {}
     return ParquetSource(
-        files, roles, request, partitions, shuffled=record.get("shuffle") == "global",
+        files, roles, request, partitions, types, shuffled=record.get("shuffle") == "global",
         schema=recorded_schema(record, roles.columns), words=record.get("words"),
     )  # fmt: skip
 
@@ -119,9 +120,10 @@ class ParquetSource(TableSource):
         roles: Roles,
         request: Request,
         partitions: dict[str, pa.DataType],
+        types: dict[str, pa.DataType],
         **facets: Any,
     ) -> None:
-        self._files, self._partitions, self._places = files, partitions, (files,)
+        self._files, self._partitions, self._types, self._places = files, partitions, types, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
             # Row groups are joined up to a size that counts features, long texts and wide targets.
@@ -202,6 +204,10 @@ class ParquetSource(TableSource):
         if self._names_rows:
             words = [name for name in words if name not in self._roles.targets]
         table = self._files.read(file, groups, stored, words)
+        for name in self._roles.targets:  # features are converted anyway
+            if name in stored and is_number(table.schema.field(name).type) and is_number(self._types[name]):
+                values = table.column(name).cast(self._types[name], safe=False)
+                table = table.set_column(table.schema.get_field_index(name), name, values)
         for name in self._partitions.keys() & set(names):
             here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
             value = pa.scalar(here, pa.string()).cast(self._partitions[name])
@@ -236,7 +242,7 @@ def write_parquet(
         DataError: rows cannot be stored.
         UsageError: parameters that contradict each other.
     """
-    path = Path(path)
+    path = Path(given_path(path))
     blocks = blocks_of(X, y, row_group_rows)
     first = first_block(blocks, target, str(path))
     require_rows(first.X.shape, "X")
@@ -304,6 +310,46 @@ def _index(file: DataFile) -> frozenset[str]:
     return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
 
 
+def _is_empty(file: DataFile, name: str) -> bool:
+    """Return True if a column has Arrow's type of nulls, as a file without any value has it."""
+    return bool(pa.types.is_null(file.schema.field(name).type))
+
+
+def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
+    """Return the type of each column of the first file, wide enough for all files of kindred types."""
+    first = files[0].schema
+    types = {field.name: field.type for field in first}
+    for schema in (file.schema for file in files[1:] if not file.schema.equals(first)):
+        for field in schema:
+            if field.name in types:
+                types[field.name] = _wider(types[field.name], field.type) or types[field.name]
+    return types
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type for the values of both types, which are read alike; None if they differ in kind."""
+    is_type = pa.types
+    if one == other or is_type.is_null(other):
+        return one
+    if is_type.is_null(one):
+        return other
+    if is_text(one) and is_text(other):
+        return pa.string()
+    coded = is_type.is_dictionary(one), is_type.is_dictionary(other)
+    if any(coded):
+        values = _wider(one.value_type, other.value_type) if all(coded) else None
+        return None if values is None else pa.dictionary(pa.int32(), values)
+    numbers = [is_type.is_integer(kind) or is_type.is_floating(kind) for kind in (one, other)]
+    if all(numbers):
+        return pa.from_numpy_dtype(np.result_type(one.to_pandas_dtype(), other.to_pandas_dtype()))
+    if all(number or is_type.is_decimal(kind) for number, kind in zip(numbers, (one, other), strict=True)):
+        return pa.float64()
+    for alike in ((is_type.is_timestamp, is_type.is_date), (is_type.is_duration,), (is_type.is_time,)):
+        if all(any(check(kind) for check in alike) for kind in (one, other)):
+            return one
+    return None
+
+
 def _list_width(files: DatasetFiles, name: str) -> int:
     """Return the length of lists, from the counts in a footer's first row group with rows; reads no values."""
     for file in files.files:
@@ -313,8 +359,16 @@ def _list_width(files: DatasetFiles, name: str) -> int:
     return 1
 
 
-def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partitions: dict[str, pa.DataType]) -> None:
-    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column)."""
+def _require_alike(
+    files: Sequence[DataFile],
+    used: Sequence[str] | None,
+    partitions: dict[str, pa.DataType],
+    types: dict[str, pa.DataType],
+) -> None:
+    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column).
+
+    Columns of kindred types, which ``types`` joins, do not differ.
+    """
     first = files[0]
     names = first.schema.names if used is None else [name for name in used if name not in partitions]
     like = {name: first.schema.field(name).type for name in names}
@@ -326,7 +380,7 @@ def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partit
             (
                 f"column {name!r} is {there.get(name, 'missing')} and {like.get(name, 'missing')}"
                 for name in compared
-                if there.get(name) != like.get(name)
+                if name not in there or name not in like or _wider(types[name], there[name]) is None
             ),
             None,
         )

@@ -322,6 +322,7 @@ def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Return (address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
     found: dict[str, dict[str, Any]] = {}
+    named_hidden = False
     lists = not isinstance(fs, Remote) or fs.lists
     try:
         at_root = fs.info(root)
@@ -332,15 +333,19 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         base = "/".join(parts[: next(i for i, part in enumerate(parts) if any(sign in part for sign in "*?["))])
         matches = fs.glob(root) if isinstance(fs, Remote) else fs.glob(root, detail=True)
         found = {path: info for path, info in matches.items() if info["type"] != "directory"}
+        named_hidden = parts[-1][:1] in ("_", ".")
     elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
         base = root
         inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
         found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
     else:
-        base = posixpath.dirname(bare(root))
-        found = {root: at_root} if at_root else {}
+        return [(root, posixpath.basename(bare(root)), at_root)] if at_root else []
     base = base.rstrip("/") + "/" if base else ""
     named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
-    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data.
-    seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
-    return sorted(seen, key=lambda each: natural(each[1]))
+    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data; a pattern may ask for such names.
+    kept = [each for each in named if not _is_hidden(posixpath.dirname(each[1]) if named_hidden else each[1])]
+    return sorted(kept, key=lambda each: natural(each[1]))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part[:1] in "._" for part in name.split("/") if part)

@@ -53,12 +53,14 @@ class OutputColumn:
         dtype: dtype of the values; ``object`` for text.
         fields: names of the parquet columns if a row has several values.
         text_bytes: bytes of a text in memory.
+        is_id: whether the values are copied from the data; an id may have any name, such as ``scores``.
     """
 
     name: str
     dtype: np.dtype[Any]
     fields: tuple[str, ...] = ()
     text_bytes: int = TEXT_BYTES
+    is_id: bool = False
 
     @property
     def row_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from streamkern.defaults import COLUMN_KINDS
@@ -53,22 +54,22 @@ class Schema:
                 f"columns is {self.columns!r}.", where="Schema(columns=...)", expected="a tuple of columns with kinds"
             )
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """True if all columns are numbers and booleans."""
         return all(column.plain for column in self.columns)
 
-    @property
+    @cached_property
     def missing(self) -> bool:
         """True if values are known to be missing."""
         return any(column.missing for column in self.columns)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[tuple[str, str, bool], ...]:
         """Name, kind and ``text`` of each column, which determine how values are read."""
         return tuple((column.name, column.kind, column.text) for column in self.columns)

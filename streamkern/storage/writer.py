@@ -25,7 +25,7 @@ from typing import Any
 
 from streamkern.errors import BusyError, StorageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import read_json_file
+from streamkern.storage.files import given_path, read_json_file
 
 _GLANCE = 0.2  # seconds, because a status request briefly shares a run's lock
 _POLL = 0.02
@@ -167,7 +167,7 @@ def staged(
     Raises:
         StorageError: the disk is full or cannot be written; the previous content is unchanged.
     """
-    target = Path(target)
+    target = Path(given_path(target))
     target = target if target.name else target.absolute()
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -22,7 +22,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
-from streamkern.storage.files import nothing_here
+from streamkern.storage.files import given_path, nothing_here
 from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -81,7 +81,7 @@ def open_zarr(
         DataError: arrays cannot be features, target or weight.
         UsageError: ``columns`` cannot be chosen.
     """
-    return zarr_source(os.fspath(url), Request(target, columns, weight), storage_options, retry, sparse)
+    return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
 
 
 def zarr_source(
@@ -96,7 +96,7 @@ def zarr_source(
     url = redacted(url)
     marks = _marks(node)
     if isinstance(node, zarr.Array):
-        if request.targets:
+        if request.targets and np.dtype(node.dtype).names is None:
             raise DataError(
                 f"there is no {request.role} {request.targets[0]!r}: this is one array",
                 where=url,
@@ -217,7 +217,7 @@ def write_zarr(
         DataError: rows cannot be stored, or their number is not ``n_rows``.
         UsageError: parameters that contradict each other.
     """
-    url = os.fspath(url)
+    url = given_path(url)
     require_compression(compression, "write_zarr")
     if not hasattr(X, "shape") and (n_rows is None or y is not None):
         raise UsageError(

@@ -16,7 +16,7 @@ from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
 from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.estimator_inputs import given_target, require_no_target
+from streamkern.solvers.estimator_inputs import given_rows, given_target, require_no_target
 from streamkern.storage.convert import is_mixed
 from streamkern.storage.kinds import is_dask_array, is_table
 from streamkern.types import Array
@@ -89,6 +89,7 @@ class _Updates:
         """Update the model with rows to add or forget."""
         check_is_fitted(self)
         model = self.model_
+        X, y, sample_weight = given_rows(X, y, sample_weight)
         if isinstance(X, Dataset):
             require_no_target(y, sample_weight)
             rows: Any = X

@@ -299,7 +299,7 @@ def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(
         ({"target": "out.xlsx"}, "format"),
         ({"target": "s3://bucket/out.parquet"}, "local files only"),
         ({"model": "values.zarr", "scores": True}, "no scores"),
-        ({"id": "prediction"}, "cannot be called"),
+        ({"id": "prediction"}, "both called 'prediction'"),
         ({"threads": 0}, "threads is 0"),
         ({"memory": "10MiB"}, r"needs .* and may use"),
     ],
