@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError
+from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_text, require_distinct_names
+from streamkern.storage.files import explaining
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -83,6 +85,11 @@ def parquet_source(
 ) -> ParquetSource:
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
+    with explaining(redacted(url), "parquet files", "the metadata of the files cannot be used"):
+        return _source(files, url, request)
+
+
+def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     first = files.files[0]
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)

@@ -46,6 +46,13 @@ class StoredArray:
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
+        if not all((*array.chunks, *self.outer)):
+            raise StorageError(
+                f"the array has chunks of shape {array.chunks}",
+                where=self.where,
+                expected="at least one row and one value in a chunk",
+                remedy="its metadata are damaged: restore them from a copy",
+            )
         self.dtype = np.dtype(array.dtype)
         self._fill = array.metadata.fill_value
         self._whole = WholeChunks.of(array)
