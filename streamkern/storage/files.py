@@ -122,17 +122,22 @@ def changed(where: str) -> StorageError:
     )
 
 
-def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
-    """Raise StorageError unless the path is a regular file of at most ``most`` bytes, a directory, or absent."""
+def require_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
+    """Return the size of a regular file in bytes; 0 for a directory, or if the path is absent.
+
+    Raises:
+        StorageError: it is neither, or has more than ``most`` bytes.
+    """
     try:
         found = os.stat(path)
     except OSError:
-        return  # reading the file reports the error
+        return 0  # reading the file reports the error
     if stat.S_ISDIR(found.st_mode):
-        return
+        return 0
     _require_regular(path, found)
     if most is not None and found.st_size > most:
         raise _too_large(path, found.st_size, most)
+    return found.st_size
 
 
 def _too_large(path: str | os.PathLike[str], size: int, most: int) -> StorageError:

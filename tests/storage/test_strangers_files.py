@@ -21,6 +21,7 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern.memory import limited, parse_bytes, peak_resident
 from streamkern.report.run_directory import read_run
 from streamkern.storage import write_parquet, write_zarr
 from streamkern.storage.predictions import record_at
@@ -73,6 +74,27 @@ def test_a_fifo_in_a_zarr_group_is_refused(key: str, tmp_path: Path) -> None:
     for use in (lambda source: source.read(0), lambda source: source.pieces(), lambda source: source.fingerprint):
         with pytest.raises(sk.StorageError, match=r"FIFO|no zarr"):
             use(open_tables([tmp_path / "z.zarr"]))
+
+
+@pytest.mark.parametrize("make", ["ours", "shards", "version 2", "text"])
+def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: str, tmp_path: Path) -> None:
+    """zarr reads a file as a whole: a sparse file of gigabytes costs its author nothing."""
+    place = tmp_path / "z.zarr"
+    if make in ("ours", "text"):
+        write_zarr(place, X, TEXT if make == "text" else Y)
+    else:
+        group = zarr.create_group(str(place), zarr_format=2 if make == "version 2" else 3)
+        shards = {"shards": (60, 3)} if make == "shards" else {}
+        group.create_array("X", data=X + 9, chunks=(20, 3), **shards)
+        group.create_array("target", data=Y + 9)
+    chunk = max((place / ("target" if make == "text" else "X")).rglob("*0*"), key=lambda path: len(path.parts))
+    with open(chunk, "r+b") as file:
+        file.truncate(64 << 30)
+    source, before = open_tables([place], "target"), peak_resident()
+    with limited(parse_bytes("8GiB")), pytest.raises((sk.StorageError, sk.MemoryLimitError)) as error:
+        source.read(0)
+    assert chunk.name in str(error.value.where)
+    assert peak_resident() < before + (1 << 30)
 
 
 def test_a_fifo_in_place_of_predictions_or_of_a_log_is_not_opened(tmp_path: Path) -> None:
