@@ -9,7 +9,6 @@ import inspect
 import os
 import re
 import secrets
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError
+from streamkern.errors import PrecisionError, UsageError, warn
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -40,13 +39,13 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import given_target, is_count, require_no_target
+from streamkern.solvers.estimator_inputs import given_target, is_count, require_no_target, with_parameter
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array, is_series, is_table
+from streamkern.storage.kinds import is_dask_array, is_series, is_table, require_dense
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
@@ -149,13 +148,18 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; names such as ``kernel__bandwidth`` set the kernel's, in a new kernel.
+        """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
 
         Raises:
-            UsageError: the kernel has no such parameter.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
         """
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
+        nested = {name: params.pop(name) for name in parts if "__" in name}
         super().set_params(**params)
+        for name, value in nested.items():
+            part, _, field = name.partition("__")
+            setattr(self, part, with_parameter(getattr(self, part), field, value, self._where(part)))
         if inside:
             kernel = named_kernel(self.kernel, self._where("kernel"))
             if kernel is None:
@@ -329,6 +333,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
+            require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
@@ -360,6 +365,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
         """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
+        require_dense(X)
         if mixed:
             y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         else:
@@ -429,7 +435,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
             message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warn(message)
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,28 @@ def require_no_target(y: Any, sample_weight: Any = None) -> None:
     """
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
+
+
+def with_parameter(part: Any, name: str, value: Any, where: str) -> Any:
+    """Return a solver, or another part of an estimator, with another value of one of its parameters.
+
+    Raises:
+        UsageError: the part is not an object such as ``Direct()``, has no such parameter, or refuses the value.
+    """
+    names = (
+        [field.name for field in fields(part) if field.init]
+        if is_dataclass(part) and not isinstance(part, type)
+        else []
+    )
+    if name not in names:
+        kind = type(part).__name__ if names else repr(part)
+        raise UsageError(
+            f"{kind} has no parameter {name!r}.",
+            where=where,
+            expected="one of " + ", ".join(names) if names else "an object with parameters, such as solver=sk.Direct()",
+            remedy=None if names else "give the estimator the object first, then search its parameters",
+        )
+    return replace(part, **{name: value})
 
 
 def is_count(value: Any) -> bool:

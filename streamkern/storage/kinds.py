@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from streamkern.errors import DataError
+
 DAY = 86_400
 """Seconds of a day."""
 
@@ -40,6 +42,17 @@ def is_table(value: Any) -> bool:
     if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def require_dense(value: Any, where: str = "X") -> None:
+    """Raise DataError for a sparse matrix of SciPy: a kernel needs whole rows."""
+    if type(value).__module__.startswith("scipy.sparse"):
+        raise DataError(
+            f"{where} is a sparse matrix of SciPy, a {type(value).__name__} of shape {value.shape}.",
+            where=where,
+            expected="dense rows: sparse input is not supported",
+            remedy="X.toarray(), if it fits; or fewer columns first: sklearn.decomposition.TruncatedSVD",
+        )
 
 
 def is_dask_array(value: Any) -> bool:
