@@ -87,7 +87,7 @@ class Display:
             case "solver", _:
                 self._line(_solver(fields))
             case "cluster", _:
-                self._line(f"cluster: {fields['slots']} threads, {fields['dashboard']}")
+                self._line(f"cluster: {fields['slots']} threads, {fields['dashboard'] or 'no dashboard'}")
             case "resume", _:
                 self._line(fields["message"])
             case "choice", _:

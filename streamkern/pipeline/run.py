@@ -255,8 +255,10 @@ def _train(
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
         events.facts = partial(_held, executor.request_counts)
-        if executor.dashboard is not None:
-            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
+        if executor.dashboard is not None or executor.members.to_json():
+            workers = executor.members.to_json()
+            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
+        executor.members.on_loss = lambda message: events.emit("warning", message=message)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
@@ -301,6 +303,7 @@ def _train(
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,
+            **({"workers": workers} if (workers := executor.members.to_json()) else {}),
             "device": "cpu" if computing is None else computing.name,
         }
         with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
@@ -309,6 +312,8 @@ def _train(
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()
         trained["peak_memory_bytes"] = peak_resident()
+        if "workers" in trained:  # with those lost in the evaluation
+            trained["workers"] = executor.members.to_json()
         return measured
 
 
