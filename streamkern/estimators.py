@@ -20,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
+from streamkern.backends import get_backend
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
@@ -35,7 +36,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
@@ -276,6 +277,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
+            if display is not None and not getattr(get_backend(), "compiled", True):
+                display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends import get_backend
 from streamkern.data.dataset import unchanging
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
@@ -29,7 +30,7 @@ from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
 from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
@@ -259,6 +260,8 @@ def _train(
             workers = executor.members.to_json()
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
         executor.members.on_loss = lambda message: events.emit("warning", message=message)
+        if not getattr(get_backend(), "compiled", True):
+            events.emit("compile", message=COMPILING)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
