@@ -21,7 +21,7 @@ from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.base import TEXT_BYTES, digest, text_bytes
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_text, require_distinct_names
 from streamkern.storage.files import explaining
@@ -173,7 +173,21 @@ class ParquetSource(TableSource):
             if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
+        if self.target is not None and self.target.dtype == object:
+            # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
+            text = max(text, text_bytes(self._sample))
+            pages += rows * text if self._names_rows else 0
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
+    @cached_property
+    def _sample(self) -> list[str]:
+        """Return the first texts of the target; none if the files are remote."""
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
+        found: list[Any] = []
+        if files and name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
+                found = self._files.first(files[0], name, _SAMPLE)
+        return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
     def _per_letter(self) -> float:
@@ -181,12 +195,7 @@ class ParquetSource(TableSource):
 
         Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
         """
-        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
-        found: list[Any] = []
-        if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, _SAMPLE)
-        texts = [text for text in found if isinstance(text, str) and text]
+        texts = self._sample
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
         return max(wide, default=1.0 if texts else _WIDE)
 
