@@ -97,6 +97,16 @@ def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: s
     assert peak_resident() < before + (1 << 30)
 
 
+def test_chunks_without_rows_are_refused(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "z.zarr", X, Y)
+    place = tmp_path / "z.zarr" / "target" / "zarr.json"
+    document = json.loads(place.read_text())
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [0]
+    place.write_text(json.dumps(document))
+    with pytest.raises(sk.StorageError, match=r"chunks of shape \(0,\)|no zarr array"):
+        open_tables([tmp_path / "z.zarr"])
+
+
 def test_a_fifo_in_place_of_predictions_or_of_a_log_is_not_opened(tmp_path: Path) -> None:
     for name in ("out.csv", "out.parquet"):
         os.mkfifo(tmp_path / name)
