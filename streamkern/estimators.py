@@ -9,7 +9,6 @@ import inspect
 import os
 import re
 import secrets
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
+from streamkern.backends import get_backend
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
@@ -28,7 +28,7 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError
+from streamkern.errors import PrecisionError, UsageError, warn
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -36,7 +36,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
@@ -47,6 +47,7 @@ from streamkern.solvers.estimator_inputs import (
     is_count,
     require_no_target,
     require_small_labels,
+    with_parameter,
 )
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
@@ -156,13 +157,18 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; names such as ``kernel__bandwidth`` set the kernel's, in a new kernel.
+        """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
 
         Raises:
-            UsageError: the kernel has no such parameter.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
         """
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
+        nested = {name: params.pop(name) for name in parts if "__" in name}
         super().set_params(**params)
+        for name, value in nested.items():
+            part, _, field = name.partition("__")
+            setattr(self, part, with_parameter(getattr(self, part), field, value, self._where(part)))
         if inside:
             kernel = named_kernel(self.kernel, self._where("kernel"))
             if kernel is None:
@@ -281,6 +287,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
+            if display is not None and not getattr(get_backend(), "compiled", True):
+                display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
@@ -339,6 +347,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
+            require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
@@ -370,6 +379,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
         """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
+        require_dense(X)
         if mixed:
             y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         else:
@@ -440,7 +450,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
             message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warn(message)
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:

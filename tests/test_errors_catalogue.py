@@ -643,6 +643,18 @@ def _table(text: str) -> dict[str, str]:
 
 
 ELSEWHERE = _table("""
+pipeline/pipeline.py: The setting
+    pipeline/test_pipeline.py::test_settings_of_a_file_are_typed_values_texts_or_keywords
+solvers/estimator_inputs.py: ... has no parameter
+    test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
+storage/choose.py: f'column {missing!r} is not there' + (f', nor are {
+    serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
+storage/hdf5.py: the values of this dataset are stored in other files
+    storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
+storage/kinds.py: ... is a sparse matrix of SciPy, a
+    test_estimators.py::test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door
+storage/zarr_array.py: the array has chunks of shape
+    storage/test_strangers_files.py::test_chunks_without_rows_are_refused
 kernels/registry.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
 storage/artifact.py: This is a symbolic link.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamkern.data.absent import of_positive_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, warn
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
 from streamkern.storage.read_options import ReadOptions, read_options
@@ -72,10 +71,9 @@ def open_dataset(
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
-        warnings.warn(
+        warn(
             f"{len(found)} corrupt chunk(s) are left out, {rows} of {dataset.source.bounds[-1]} rows; the first: "
-            f"{found[0].where}: {found[0].why}",
-            stacklevel=2,
+            f"{found[0].where}: {found[0].why}"
         )
     return of_positive_weight(dataset)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends import get_backend
 from streamkern.data.dataset import unchanging
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
@@ -29,7 +30,7 @@ from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
 from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
@@ -256,8 +257,12 @@ def _train(
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
         events.facts = partial(_held, executor.request_counts)
-        if executor.dashboard is not None:
-            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
+        if executor.dashboard is not None or executor.members.to_json():
+            workers = executor.members.to_json()
+            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
+        executor.members.on_loss = lambda message: events.emit("warning", message=message)
+        if not getattr(get_backend(), "compiled", True):
+            events.emit("compile", message=COMPILING)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
@@ -302,6 +307,7 @@ def _train(
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,
+            **({"workers": workers} if (workers := executor.members.to_json()) else {}),
             "device": "cpu" if computing is None else computing.name,
         }
         with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
@@ -310,6 +316,8 @@ def _train(
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()
         trained["peak_memory_bytes"] = peak_resident()
+        if "workers" in trained:  # with those lost in the evaluation
+            trained["workers"] = executor.members.to_json()
         return measured
 
 

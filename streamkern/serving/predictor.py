@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.data.encoders import Lookup
+from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
@@ -121,11 +123,28 @@ class Predictor:
         """
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
+    def unseen_categories(self, X: Any) -> dict[str, int]:
+        """Return the number of rows with a category that training did not see, by column; they count as missing.
+
+        Args:
+            X: rows as in a call.
+
+        Raises:
+            DataError: as a call.
+        """
+        dataset = self.model.dataset(X)
+        lookup, assembly = Lookup(dataset.source), Assembly(dataset.plain())
+        for chunk in range(len(dataset.source.bounds) - 1):
+            rows = dataset.source.read(chunk).X
+            assembly.transformed(rows, np.arange(len(rows), dtype=np.int64), "the rows", lookup)
+        return dict(lookup.unseen)
+
     @cached_property
     def _with_scales(self) -> Callable[[Array], Array]:
         return self.model.answering(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
+        require_dense(X, "the rows")
         expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"
         if columns is not None and self.columns is not None and tuple(columns) != self.columns:
             raise DataError(

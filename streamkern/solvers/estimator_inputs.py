@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,28 @@ def require_no_target(y: Any, sample_weight: Any = None) -> None:
 def has_text_names(X: Any) -> bool:
     """Return True if all columns of a table are named by texts, as scikit-learn's ``feature_names_in_`` requires."""
     return all(isinstance(name, str) for name in getattr(X, "columns", X if isinstance(X, Mapping) else ()))
+
+
+def with_parameter(part: Any, name: str, value: Any, where: str) -> Any:
+    """Return a solver, or another part of an estimator, with another value of one of its parameters.
+
+    Raises:
+        UsageError: the part is not an object such as ``Direct()``, has no such parameter, or refuses the value.
+    """
+    names = (
+        [field.name for field in fields(part) if field.init]
+        if is_dataclass(part) and not isinstance(part, type)
+        else []
+    )
+    if name not in names:
+        kind = type(part).__name__ if names else repr(part)
+        raise UsageError(
+            f"{kind} has no parameter {name!r}.",
+            where=where,
+            expected="one of " + ", ".join(names) if names else "an object with parameters, such as solver=sk.Direct()",
+            remedy=None if names else "give the estimator the object first, then search its parameters",
+        )
+    return replace(part, **{name: value})
 
 
 def is_count(value: Any) -> bool:

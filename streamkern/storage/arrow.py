@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
@@ -33,6 +34,7 @@ from streamkern.storage.convert import (
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
+from streamkern.storage.files import explaining
 from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.storage.schema import Schema
@@ -219,6 +221,17 @@ class TableSource(ChosenSource):
 
     def read(self, chunk: int) -> Rows:
         check_chunk(chunk, self.bounds)
+        with self._explaining(chunk):
+            return self._read(chunk)
+
+    def _explaining(self, chunk: int) -> AbstractContextManager[None]:
+        """Convert errors of damaged values to a StorageError; errors of the user's own functions stay as they are."""
+        if not self._places:
+            return nullcontext()
+        return explaining(self.where(chunk), "values of the types that the columns declare", "the rows cannot be read")
+
+    def _read(self, chunk: int) -> Rows:
+        """Return the rows of one chunk."""
         roles, table = self._roles, self._table(chunk, self._roles.stored)
         for name in roles.stored:
             values = table.column(name)
@@ -246,12 +259,13 @@ class TableSource(ChosenSource):
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         names, found, start = [name for name, _ in self.non_features], [], 0
-        for table in self._pieces(chunk, names) if names else ():
-            stop = start + table.num_rows
-            if rows is not None:
-                table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
-            found.append([describe_column(self._given(table.column(name))) for name in names])
-            start = stop
+        with self._explaining(chunk):
+            for table in self._pieces(chunk, names) if names else ():
+                stop = start + table.num_rows
+                if rows is not None:
+                    table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
+                found.append([describe_column(self._given(table.column(name))) for name in names])
+                start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
     def reading(self) -> Reading:
@@ -513,8 +527,9 @@ class ArrowSource(TableSource):
         check_chunk(chunk, self.bounds)
         with self._file.explaining("record batches as they were written"), _mapped(self._file) as stream:
             options = pa.ipc.IpcReadOptions(use_threads=False)
-            batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
-        return pa.Table.from_batches([batch.select(names)])
+            batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk]).select(names)
+            batch.validate(full=True)  # Arrow believes offsets and texts as they are stored
+        return pa.Table.from_batches([batch])
 
     def _decoded(self) -> tuple[int, int]:
         """Return bytes of a whole batch; a local, uncompressed batch stays in the file's mapped pages."""

@@ -268,8 +268,15 @@ def choose_columns(
     elif len(usual) == 1 and fields[usual[0]].wide:
         chosen, inside = usual, columns
     else:
-        trained = "give every column that the model was trained on; leave unknown values empty"
-        raise unknown_name("column", missing, others, where, trained if isinstance(request.schema, Schema) else None)
+        if not isinstance(request.schema, Schema):
+            raise unknown_name("column", missing, others, where)
+        absent = [name for name in columns if name not in others]
+        raise DataError(
+            f"column {missing!r} is not there" + (f", nor are {few(absent[1:])}" if absent[1:] else ""),
+            where=where,
+            expected="every column of training",
+            remedy="give the columns that the model was trained on; leave unknown values empty",
+        )
     if not chosen:
         raise DataError(
             "no columns are left to be features",

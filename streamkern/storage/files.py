@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streamkern.errors import StorageError
+from streamkern.errors import StorageError, StreamkernError
 from streamkern.types import Array
 
 LARGEST_JSON = 64 << 20
@@ -61,8 +63,15 @@ def given_path(path: str | os.PathLike[str]) -> str:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return size and time of the last change in ns; a copy, a new name or new permissions keep both."""
+    """Return size and time of the last change in ns of a regular file; a copy, or a new name, keeps both.
+
+    Every data file is stamped before it is opened: to open a FIFO would wait for its writer.
+
+    Raises:
+        StorageError: it is a FIFO, a device, a socket or a directory.
+    """
     found = os.stat(path)
+    _require_regular(path, found)
     return [found.st_size, found.st_mtime_ns]
 
 
@@ -88,6 +97,27 @@ def nothing_here(where: str, expected: str) -> StorageError:
     )
 
 
+@contextlib.contextmanager
+def explaining(
+    where: str,
+    expected: str,
+    what: str = "the file cannot be read",
+    remedy: str = "the file is truncated, corrupt, unreachable or of another format: check it, or restore it",
+) -> Iterator[None]:
+    """Convert any error of a library that reads a stranger's bytes to a StorageError with its place.
+
+    Decoders and remote file systems raise errors of any class, and so does code that uses metadata that they return.
+    """
+    try:
+        yield
+    except (StreamkernError, MemoryError):
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"{what}: {type(error).__name__}: {error}", where=where, expected=expected, remedy=remedy
+        ) from error
+
+
 def changed(where: str) -> StorageError:
     """Return the error for data that were replaced while in use."""
     return StorageError(
@@ -98,17 +128,22 @@ def changed(where: str) -> StorageError:
     )
 
 
-def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
-    """Raise StorageError unless the path is a regular file of at most ``most`` bytes, a directory, or absent."""
+def require_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
+    """Return the size of a regular file in bytes; 0 for a directory, or if the path is absent.
+
+    Raises:
+        StorageError: it is neither, or has more than ``most`` bytes.
+    """
     try:
         found = os.stat(path)
     except OSError:
-        return  # reading the file reports the error
+        return 0  # reading the file reports the error
     if stat.S_ISDIR(found.st_mode):
-        return
+        return 0
     _require_regular(path, found)
     if most is not None and found.st_size > most:
         raise _too_large(path, found.st_size, most)
+    return found.st_size
 
 
 def _too_large(path: str | os.PathLike[str], size: int, most: int) -> StorageError:

@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.errors import StorageError, UsageError
 from streamkern.storage.cf import Packing, packing_of
 from streamkern.storage.choose import Request
-from streamkern.storage.named_arrays import NamedArrays, may_be_read, roles_of
+from streamkern.storage.named_arrays import NamedArrays, may_be_read, read_of, roles_of
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array
 
@@ -31,7 +31,7 @@ class Hdf5Array:
 
     def read(self, a: int, b: int) -> Array:
         with self._file.explaining("chunks that decode"), _opened(self._file) as opened:
-            stored = opened[self._name]
+            stored = _require_inside(opened[self._name], self.where)
             stored = stored.asstr() if self.dtype == object else stored
             rows = np.asarray(stored[a:b])
         return rows if self.packing is None else self.packing.values(rows)
@@ -66,12 +66,28 @@ def _opened(file: TableFile) -> Iterator[Any]:
             yield opened
 
 
+def _require_inside(stored: Any, where: str) -> Any:
+    """Return a dataset whose values are in its own file.
+
+    Raises:
+        StorageError: it is virtual, or has external storage: its values would be read from any path that it names.
+    """
+    if not (stored.is_virtual or stored.external):
+        return stored
+    raise StorageError(
+        "the values of this dataset are stored in other files",
+        where=where,
+        expected="values in the file itself, without external storage or virtual datasets",
+        remedy="if you trust the file, copy the values into a new one: new[name] = file[name][...] with h5py",
+    )
+
+
 def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
     """Open the datasets of a file, named as ``group/dataset``.
 
     Raises:
         UsageError: h5py is not installed.
-        StorageError: the file is not an HDF5 file.
+        StorageError: the file is not an HDF5 file, or its values are in other files.
         DataError: datasets cannot be features or target.
     """
     try:
@@ -114,4 +130,7 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
     roles = roles_of(
         arrays, request, file.path, lambda name: arrays[name].where, nameable=True, index=index, missing=missing
     )
+    with file.explaining("an HDF5 file"), _opened(file) as opened:
+        for name in read_of(roles):
+            _require_inside(opened[name], arrays[name].where)
     return NamedArrays(arrays, roles, request, [file], remote=file.remote)

@@ -210,7 +210,7 @@ class NamedArrays(TableSource):
         found = self._arrays[name].read(0, min(self._most_rows(), _SAMPLE)).reshape(-1)
         return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 
-    def read(self, chunk: int) -> Rows:
+    def _read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)
         roles, y = self._roles, None
         if roles.wide:

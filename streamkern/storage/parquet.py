@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError
+from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.base import TEXT_BYTES, digest, text_bytes
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
-from streamkern.storage.files import given_path
+from streamkern.storage.files import explaining, given_path
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -86,6 +87,11 @@ def parquet_source(
 ) -> ParquetSource:
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
+    with explaining(redacted(url), "parquet files", "the metadata of the files cannot be used"):
+        return _source(files, url, request)
+
+
+def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     first = files.files[0]
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
@@ -173,7 +179,21 @@ class ParquetSource(TableSource):
             if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
+        if self.target is not None and self.target.dtype == object:
+            # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
+            text = max(text, text_bytes(self._sample))
+            pages += rows * text if self._names_rows else 0
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
+    @cached_property
+    def _sample(self) -> list[str]:
+        """Return the first texts of the target; none if the files are remote."""
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
+        found: list[Any] = []
+        if files and name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
+                found = self._files.first(files[0], name, _SAMPLE)
+        return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
     def _per_letter(self) -> float:
@@ -181,12 +201,7 @@ class ParquetSource(TableSource):
 
         Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
         """
-        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
-        found: list[Any] = []
-        if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, _SAMPLE)
-        texts = [text for text in found if isinstance(text, str) and text]
+        texts = self._sample
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
         return max(wide, default=1.0 if texts else _WIDE)
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.files import changed, natural, stamp
+from streamkern.storage.files import changed, explaining, natural, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -140,11 +140,12 @@ class DatasetFiles:
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)
+            paths = _paths(footer)
             for group in map(footer.row_group, range(footer.num_row_groups)):
-                for column in map(group.column, range(group.num_columns)):
+                for name, column in zip(paths, map(group.column, range(group.num_columns)), strict=True):
                     known = column.is_stats_set and column.statistics.has_null_count
                     gaps = column.statistics.null_count > 0 if known else None
-                    name, before = column.path_in_schema, found.get(column.path_in_schema, False)
+                    before = found.get(name, False)
                     found[name] = True if before or gaps else None if before is None or gaps is None else False
         return found
 
@@ -154,7 +155,7 @@ class DatasetFiles:
         groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
         if not groups:
             return []
-        names = [groups[0].column(j).path_in_schema for j in range(groups[0].num_columns)]
+        names = _paths(footer)
         leaf = next(j for j, name in enumerate(names) if name.split(".")[0] == column or name.startswith(f"{column}."))
         return [(group.num_rows, group.column(leaf).num_values) for group in groups]
 
@@ -257,11 +258,12 @@ class DatasetFiles:
             )
         size = int(found)
         footer, digest = self._read_footer(address, path, size)
-        rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        schema = footer.schema.to_arrow_schema()
-        widest = _widest(footer, schema)
+        with explaining(path, "a whole parquet file", "the footer of the file cannot be used"):
+            rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
+            schema = footer.schema.to_arrow_schema()
+            widest = _widest(footer, schema)
         return DataFile(path, address, name, size, tag, rows, schema, widest, digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
@@ -305,16 +307,23 @@ class DatasetFiles:
         return footer, digest
 
 
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """Return the path of every stored column in the schema.
+
+    A row group repeats the paths; Arrow aborts the process for one of its columns that is not as in the schema.
+    """
+    schema = footer.schema
+    return [schema.column(j).path for j in range(len(schema))]
+
+
 def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
     """Return the largest bytes of every column in a row group."""
-    most = dict.fromkeys(schema.names, 0)
+    most, paths = dict.fromkeys(schema.names, 0), _paths(footer)
     for g in range(footer.num_row_groups):
         group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
-        for j in range(group.num_columns):
-            leaf = group.column(j)
-            name = leaf.path_in_schema
+        for j, name in zip(range(group.num_columns), paths, strict=True):
             name = name if name in sizes else name.split(".")[0]
-            sizes[name] = sizes.get(name, 0) + leaf.total_uncompressed_size
+            sizes[name] = sizes.get(name, 0) + group.column(j).total_uncompressed_size
         most = {name: max(size, sizes[name]) for name, size in most.items()}
     return tuple(most.values())
 

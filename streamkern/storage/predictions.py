@@ -82,7 +82,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
                 found = {"fingerprint": ""}
         elif place.is_dir():
             found = read_json_file(place / "zarr.json")["attributes"][_MARK]
-        else:
+        elif place.is_file():
             found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
     return found if isinstance(found, dict) and "fingerprint" in found else None
 

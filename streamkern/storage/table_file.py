@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import io
 import lzma
 import os
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from streamkern.errors import StorageError, StreamkernError
+from streamkern.errors import StorageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import changed, stamp
+from streamkern.storage.files import changed, explaining, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
@@ -233,20 +233,9 @@ class TableFile:
             self._last = (stream, start + len(data))
             return data
 
-    @contextlib.contextmanager
-    def explaining(self, expected: str) -> Iterator[None]:
+    def explaining(self, expected: str) -> AbstractContextManager[None]:
         """Convert errors of decoders to a StorageError that names the file."""
-        try:
-            yield
-        except (StreamkernError, MemoryError):
-            raise
-        except Exception as error:  # decoders and remote file systems may raise anything
-            raise StorageError(
-                f"the file cannot be read: {type(error).__name__}: {error}",
-                where=self.path,
-                expected=expected,
-                remedy="the file is truncated, corrupt, unreachable or of another format: check it, or restore it",
-            ) from error
+        return explaining(self.path, expected)
 
 
 def _line_feeds(text: Any) -> bytes:

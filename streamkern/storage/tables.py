@@ -232,13 +232,14 @@ def _open(
     if kind is None:
         return stored_source(place, request, format, storage_options, retry)
     file = TableFile(place, storage_options)
-    if kind == "csv":
-        return CsvSource(file, request, header, memory, options)
-    if kind == "arrow":
-        return ArrowSource(file, request)
-    if kind == "npy":
-        return open_npy(file, request, storage_options)
-    return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
+    with file.explaining(f"a file of the kind that its name says, {kind}"):
+        if kind == "csv":
+            return CsvSource(file, request, header, memory, options)
+        if kind == "arrow":
+            return ArrowSource(file, request)
+        if kind == "npy":
+            return open_npy(file, request, storage_options)
+        return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
 
 
 def _open_object(value: Any, request: Request) -> Source:

@@ -22,7 +22,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
-from streamkern.storage.files import given_path, nothing_here
+from streamkern.storage.files import explaining, given_path, nothing_here
 from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -45,6 +45,13 @@ from streamkern.types import IntArray
 T = TypeVar("T")
 
 _MOST_READS = 1 << 24
+
+_explaining = partial(
+    explaining,
+    expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
+    what="no zarr array or group can be opened",
+    remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
+)
 
 
 def open_zarr(
@@ -93,7 +100,11 @@ def zarr_source(
 ) -> ZarrSource:
     """Open a zarr array or group for a request; see `open_zarr`."""
     node = _open_node(url, storage_options, retry)
-    url = redacted(url)
+    with _explaining(redacted(url)):
+        return _source(node, redacted(url), request, sparse)
+
+
+def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, sparse: bool) -> ZarrSource:
     marks = _marks(node)
     if isinstance(node, zarr.Array):
         if request.targets and np.dtype(node.dtype).names is None:
@@ -312,17 +323,8 @@ def _open_node(
 
 
 def _metadata(url: str, read: Callable[[], T]) -> T:
-    try:
+    with _explaining(url):
         return reread(read)
-    except StorageError:
-        raise
-    except Exception as error:  # damaged metadata may raise anything
-        raise StorageError(
-            f"no zarr array or group can be opened: {type(error).__name__}: {error}",
-            where=url,
-            expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
-            remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
-        ) from error
 
 
 def _marks(node: zarr.Array[Any] | zarr.Group) -> dict[str, Any]:

@@ -32,6 +32,9 @@ from streamkern.types import Array
 KEPT_BYTES = 32 << 20
 """Decoded bytes that are cached if stored chunks are longer than a read (such as labels in one large chunk)."""
 
+_SLACK, _LONGER = 1 << 20, 8
+"""Bytes of a file beyond its chunk, such as the index of a shard; and how much longer than decoded it may be stored."""
+
 _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
 
@@ -47,6 +50,13 @@ class StoredArray:
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
+        if not all((*array.chunks, *self.outer)):
+            raise StorageError(
+                f"the array has chunks of shape {array.chunks}",
+                where=self.where,
+                expected="at least one row and one value in a chunk",
+                remedy="its metadata are damaged: restore them from a copy",
+            )
         self.dtype = np.dtype(array.dtype) if packing is None else packing.dtype
         self._packing = packing
         self._fill = array.metadata.fill_value
@@ -203,8 +213,25 @@ class StoredArray:
             self._require_stored(a, b, block)
         return block if self._packing is None else self._packing.values(block)
 
+    def _require_sizes(self, a: int, b: int) -> None:
+        """Check sizes of the local files of rows a to b before they are read, because zarr reads files as a whole.
+
+        Raises:
+            StorageError: a file is far larger than the chunk that the array declares.
+            MemoryLimitError: the budget does not hold the file.
+        """
+        if not isinstance(self._store, LocalStore):
+            return
+        decoded = math.prod(self.outer) * self.dtype.itemsize
+        most = None if self.dtype.kind in "OT" else _SLACK + _LONGER * decoded
+        for key in dict.fromkeys(self._key(self._outer_of(coords)) for coords, _ in self._stored_chunks(a, b)):
+            size = require_regular(self._store.root / key, most)
+            if size > _SLACK:
+                check(size, f"{self.where}, chunk {key}")
+
     def _decoded(self, a: int, b: int) -> Array:
         """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
+        self._require_sizes(a, b)
         index, begin = divmod(a, self.array.chunks[0])
         if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
             key = self._key((index, *(0 for _ in self.array.shape[1:])))
@@ -221,7 +248,6 @@ class StoredArray:
         if type(self._store) is LocalStore:
             path = self._store.root / key
             try:
-                require_regular(path)
                 return path.read_bytes()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 return None

@@ -8,7 +8,6 @@ those of a fit on the present rows.
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -201,7 +200,7 @@ def updated(
     answers, source, said = _answers(problem, solved, before) if wanted else (before, "", [])
     encoding = decided_by(encoding, answers)
     for message in (*report.get("warnings", ()), *said):
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     facts = model.metadata.get("updates", {})
     facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
@@ -297,11 +296,9 @@ def _without_centers(
     if not len(centers):
         return problem, sums, answers
     if not drop:
-        warnings.warn(
+        warn(
             f"{len(centers)} of {len(Z)} centers are forgotten rows: weights do not depend on their targets, but "
-            "their features stay in the model; drop_centers=True removes them",
-            UserWarning,
-            stacklevel=4,
+            "their features stay in the model; drop_centers=True removes them"
         )
         return problem, sums, answers
     if sums.change is not None or len(centers) == len(Z):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import streamkern as sk
@@ -156,6 +157,33 @@ def test_the_application_answers(example: Any, predictor: sk.Predictor):
     np.testing.assert_allclose(answer["scores"], predictor(X[:3]).outputs)
     body = question(X[:3].tolist())
     assert asked(app, "/predict", [body[:10], body[10:]]) == (200, {"predictions": answer["predictions"]})
+
+
+def test_the_application_answers_with_probabilities_and_names_unseen_categories(example: Any):
+    towns = np.array(["Oslo", "Rome", "Lima"])[np.arange(300) % 3]
+    table = pd.DataFrame({"town": towns, "area": X[:, 0], "year": X[:, 1]})
+    y = np.where(X[:, 0] + (towns == "Rome") > 0.5, "yes", "no")
+    model = sk.KernelClassifier("laplace", 50, solver=sk.Direct()).fit(table, y)
+    app = example.Application(sk.Predictor(model.model_))
+    rows = [{"town": "Oslo", "area": 1.0, "year": 0.0}, {"town": "Oz", "area": 0.0, "year": 0.0}]
+    status, answer = asked(app, "/predict", question(rows, probabilities=True))
+    assert (status, answer["labels"]) == (200, ["no", "yes"])
+    np.testing.assert_allclose(answer["probabilities"], model.predict_proba(pd.DataFrame(rows)))
+    assert answer["unseen_categories"] == {"town": 1}
+    assert "unseen_categories" not in asked(app, "/predict", question(rows[:1]))[1]
+    status, answer = asked(app, "/predict", question([{"town": "Oslo", "year": 1.0}]))
+    assert status == 422
+    assert "'area'" in answer["error"]
+    assert "year" not in answer["error"]
+    assert "town" not in answer["error"]
+
+
+def test_the_application_without_probabilities_says_so(example: Any, saved: Path):
+    model = sk.KernelRegressor(sk.Gaussian(3.0), 50, sk.Direct()).fit(X, X[:, 0])
+    app = example.Application(sk.Predictor(model.model_))
+    status, answer = asked(app, "/predict", question(X[:2].tolist(), probabilities=True))
+    assert status == 422
+    assert "probabilities" in answer["error"]
 
 
 N = 8 << 20
