@@ -326,7 +326,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
         check_is_fitted(self)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
-        numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
+        unlike = is_series(X) or (is_table(X) and is_mixed(X))  # the model names the column that is no number
+        numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
