@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,17 @@ def changed(where: str) -> StorageError:
         where=where,
         expected="data that do not change during the command",
         remedy="run it again: it starts from the beginning with the current data",
+    )
+
+
+def not_seen(path: str) -> StorageError:
+    """Return the error for data that were opened elsewhere and are not there for this process."""
+    return StorageError(
+        f"process {os.getpid()} on {socket.gethostname()} does not see the data",
+        where=path,
+        expected=f"a path that every worker sees; the working directory of this one is {os.getcwd()}",
+        remedy="put the data where every machine has them under the same path, or in a store; if they were removed, "
+        "restore them",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.redaction import redacted
-from streamkern.storage.files import changed, stamp
+from streamkern.storage.files import changed, not_seen, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
@@ -136,6 +136,8 @@ class TableFile:
         Raises:
             StorageError: the file's size has changed.
         """
+        if not os.path.exists(self.path):
+            raise not_seen(self.path)
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(
