@@ -32,10 +32,8 @@ ROWS = 20
 """Rows whose gradients are shown by default."""
 
 _CHANGE = 1e-5  # of the features, at least, in a difference for their derivative by a column
-_LEAST_STEP, _STEPS = (
-    1e4,
-    20,
-)  # first step in units in the last place of a column's values; how many powers of ten follow
+_LEAST_STEP = 1e4  # the first step that is tried, in units in the last place of a column's values
+_STEPS = 20  # steps that are tried, each ten times the one before
 _BAR = 40
 
 
