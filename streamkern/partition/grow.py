@@ -182,18 +182,18 @@ class Values:
         X = block.X if block.w is None else block.X[block.w > 0]
         t = project(X, self.direction)
         values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
-        return (Tally(zip(values.tolist(), counts.tolist(), strict=True)),)
+        return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
 
 
-class Tally(dict[float, int]):
+class ValueCounts(dict[float, int]):
     """Rows of each value, of no more values than tell that there are too many."""
 
-    def __add__(self, other: Mapping[float, int]) -> Tally:
+    def __add__(self, other: Mapping[float, int]) -> ValueCounts:
         """Add the rows of each value."""
         made = dict(self)
         for value, rows in other.items():
             made[value] = made.get(value, 0) + rows
-        return Tally(islice(made.items(), MOST_VALUES + 1))
+        return ValueCounts(islice(made.items(), MOST_VALUES + 1))
 
 
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
