@@ -488,8 +488,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
         validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
             the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
-            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
-            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
+            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
+            ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
+            intervals (``report_["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
