@@ -426,7 +426,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.EigenPro(step=0)", "0"),
     ("sk.EigenPro(momentum=1)", "1"),
     ("sk.EigenPro(momentum=0.5, projection='delayed')", "momentum"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8))", "features"),
+    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro())", "features"),
     ("run(f, centers=sk.Uniform(1), solver=sk.EigenPro(projection='inexact'))", "1 centers"),
     ("sk.EigenPro1(step=0)", "0"),
     ("sk.EigenPro1(tau=0)", "0"),
@@ -659,6 +659,8 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/alike.py: The rows are dicts, and the columns of training had no
+    serving/test_predictor.py::test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order
 data/alike.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
 data/alike.py: A feature is
@@ -855,6 +857,8 @@ storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
+storage/files.py: process
+    storage/test_paths.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
 storage/files.py: the data have changed since they were opened
     storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
 storage/files.py: the file has
