@@ -344,7 +344,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         require_dense(X)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
-        numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
+        unlike = is_series(X) or (is_table(X) and is_mixed(X))  # the model names the column that is no number
+        numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
             require_dense(X)
@@ -490,7 +491,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
             up to 8,000; fewer in little memory and of wide rows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
-            else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
+            else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro`` with up to 20 passes: as
+            many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
@@ -505,10 +507,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
-        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
-            after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
-            pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
-            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
+            the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
+            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
+            ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
+            intervals (``report_["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.

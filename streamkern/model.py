@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
-from streamkern.data.alike import not_usable, require_alike, require_scaled_alike, require_width
+from streamkern.data.alike import not_usable, require_alike, require_names, require_scaled_alike, require_width
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import warn_unseen
@@ -337,7 +337,7 @@ class KernelMachine(ModelAnswers):
         Raises:
             DataError: a value has the wrong kind for its column, or a column is missing.
         """
-        source = self._source(X)
+        source = self._prepared(Dataset(self._source(X))).source
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
@@ -495,9 +495,9 @@ class KernelMachine(ModelAnswers):
         if isinstance(X, str | os.PathLike):
             with paused_collector():  # imports zarr and Arrow
                 from streamkern.storage.tables import open_tables
-
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
+            require_names(X, self.columns, self.n_features)
             return array_source(X, y, self.columns, schema=self.schema)
         if self.schema is None or (self.schema.plain and not has_text(X)):
             return array_source(X, y)

@@ -426,7 +426,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.EigenPro(step=0)", "0"),
     ("sk.EigenPro(momentum=1)", "1"),
     ("sk.EigenPro(momentum=0.5, projection='delayed')", "momentum"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8))", "features"),
+    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro())", "features"),
     ("run(f, centers=sk.Uniform(1), solver=sk.EigenPro(projection='inexact'))", "1 centers"),
     ("sk.EigenPro1(step=0)", "0"),
     ("sk.EigenPro1(tau=0)", "0"),
@@ -651,7 +651,6 @@ storage/choose.py: f'column {missing!r} is not there' + (f', nor are {
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
 storage/hdf5.py: the values of this dataset are stored in other files
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
-storage/kinds.py: ... is a sparse matrix of SciPy, a
     test_estimators.py::test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door
 storage/zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
@@ -671,6 +670,8 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/alike.py: The rows are dicts, and the columns of training had no
+    serving/test_predictor.py::test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order
 data/alike.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
 data/alike.py: A feature is
@@ -797,7 +798,7 @@ solvers/estimator_inputs.py: The label
     storage/test_doors.py::test_keys_of_twenty_digits_are_read_as_they_are_or_refused_by_name
 storage/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-storage/kinds.py: X is sparse: a
+storage/kinds.py: ... is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
 storage/lazy.py: computing the LazyFrame failed:
     storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
@@ -895,6 +896,8 @@ storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
+storage/files.py: process
+    storage/test_paths.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
 storage/files.py: the data have changed since they were opened
     storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
 storage/files.py: the file has

@@ -503,7 +503,7 @@ def test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door() ->
         lambda: sk.Predictor(model.model_)(sparse),
         lambda: sk.from_arrays(sparse, y),
     ):
-        with pytest.raises(sk.DataError, match="sparse matrix") as error:
+        with pytest.raises(sk.DataError, match="is sparse") as error:
             use()
         assert "toarray" in str(error.value.remedy)
 

@@ -21,7 +21,7 @@ import numpy as np
 from streamkern.backends.base import aligned_rows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine import default_engine
-from streamkern.errors import ModelFormatError
+from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
@@ -31,6 +31,7 @@ from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.storage.files import given_path
+from streamkern.storage.writer import keep_in_use
 from streamkern.types import Array
 
 KIND = "PartitionedMachine"
@@ -78,7 +79,17 @@ class Leaves:
             return model
         assert self.folder is not None
         place = self.folder / leaf_name(leaf)
-        model = read_machine(place, links=False)
+        try:
+            model = read_machine(place, links=False)
+        except StorageError as error:
+            if place.exists():
+                raise
+            raise StorageError(
+                "A leaf of the model is no longer there.",
+                where=str(place),
+                expected="the directory that the model was loaded from: leaves are read when a row first comes to them",
+                remedy="load the model again; if its version was pruned or replaced, load the champion",
+            ) from error
         if model.fingerprint != self.facts[leaf]["fingerprint"]:
             raise ModelFormatError(
                 "The leaf is not the one that this model was saved with.",
@@ -395,5 +406,6 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
             remedy="restore it from a copy",
         ) from error
     leaves = Leaves([None] * tree.leaves, constants, facts, Path(given_path(path)).absolute())
+    keep_in_use(Path(given_path(path)), leaves)
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     return PartitionedMachine(**given, tree=tree, leaves=leaves, blend=blend)

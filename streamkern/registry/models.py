@@ -364,6 +364,9 @@ class Registry:
     def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
         """Delete all versions but the last ones, the champion, and the champion before it. The caller has the lock.
 
+        A version that an open model on this machine still reads from, as a model in leaves does, is left to a later
+        call.
+
         Args:
             keep: number of last versions to keep.
 
@@ -377,7 +380,7 @@ class Registry:
             raise UsageError(f"keep is {keep}.", where="prune", expected="at least 1", remedy="keep 1 or more")
         standing, present = self.standing, self.versions
         kept = {*present[-keep:], standing.champion, *standing.before[:1]}
-        gone = [number for number in present if number not in kept]
+        gone = [number for number in present if number not in kept and not self._store.in_use(number)]
         for number in gone:
             self._store.remove(number)
         return gone

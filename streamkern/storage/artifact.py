@@ -32,7 +32,7 @@ from streamkern.storage.artifact_arrays import (
 )
 from streamkern.storage.base import content, digest
 from streamkern.storage.files import LARGEST_JSON, given_path, parse_json, read_file, require_modest_json
-from streamkern.storage.writer import staged, target_or_previous
+from streamkern.storage.writer import keep_in_use, staged, target_or_previous
 from streamkern.types import Array
 
 FORMAT = 2
@@ -189,6 +189,7 @@ def load_artifact(
     for name in stays & stored.keys():
         assert stay is not None
         arrays[name] = SavedRows(stored[name], arrays[stay[1]])
+        keep_in_use(target, arrays[name])
     return arrays, metadata
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,17 @@ def changed(where: str) -> StorageError:
     )
 
 
+def not_seen(path: str) -> StorageError:
+    """Return the error for data that were opened elsewhere and are not there for this process."""
+    return StorageError(
+        f"process {os.getpid()} on {socket.gethostname()} does not see the data",
+        where=path,
+        expected=f"a path that every worker sees; the working directory of this one is {os.getcwd()}",
+        remedy="put the data where every machine has them under the same path, or in a store; if they were removed, "
+        "restore them",
+    )
+
+
 def require_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
     """Return the size of a regular file in bytes; 0 for a directory, or if the path is absent.
 
@@ -195,6 +207,9 @@ def require_modest_json(data: bytes, where: str) -> None:
     opening = (first == ord("[")) | (first == ord("{"))
     deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
     values, names = data.count(b","), data.count(b":")
+    if values > MOST_VALUES or names > MOST_NAMES:  # without those in texts, such as addresses
+        signs = _outside(data, b",:")
+        values, names = (int(np.count_nonzero(signs == ord(sign))) for sign in ",:")
     many = len(brackets) > 2 * MOST_BRACKETS or values > MOST_VALUES or names > MOST_NAMES
     if len(data) > LARGEST_JSON or many or deep > DEEPEST_JSON:
         raise StorageError(
@@ -208,14 +223,19 @@ def require_modest_json(data: bytes, where: str) -> None:
 
 
 def _brackets(data: bytes) -> Array:
-    """Return the brackets of a JSON text outside strings, without creating a Python object for each string."""
+    """Return the brackets of a JSON text outside strings, or of all of it where these are few."""
     text = data.translate(None, _REST)
     if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
-        text = text.replace(b'"', b"")  # even with those in strings there are not too many
-    elif b"\\" in data:
+        return np.frombuffer(text.replace(b'"', b""), dtype=np.uint8)
+    return _outside(data, b"[]{}")
+
+
+def _outside(data: bytes, signs: bytes) -> Array:
+    """Return these signs of a JSON text outside strings, in order, without creating a Python object for each string."""
+    if b"\\" in data:
         # Pairs are removed from the left, so that an odd run leaves the backslash before a quotation mark.
-        text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
-    codes = np.frombuffer(text, dtype=np.uint8)
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(data.translate(None, bytes(set(range(256)) - {*signs, ord('"')})), dtype=np.uint8)
     quote = codes == ord('"')
     outside: Array = codes[~(np.logical_xor.accumulate(quote) | quote)]
     return outside

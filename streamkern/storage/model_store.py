@@ -21,7 +21,7 @@ from streamkern.errors import BusyError, StorageError, StreamkernError
 from streamkern.storage.files import given_path, read_file
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
-from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
+from streamkern.storage.writer import commit, discard, in_use, locked, part_name, tidy, write_json
 
 LARGEST = 16 << 20
 """Most bytes of a JSON file."""
@@ -87,6 +87,10 @@ class ModelStore(ABC):
     @abstractmethod
     def add(self, number: int, staging: Path) -> None:
         """Commit a filled folder as a complete version."""
+
+    def in_use(self, number: int) -> bool:
+        """Return True if an open model still reads from a version's directory."""
+        return False
 
     @abstractmethod
     def remove(self, number: int) -> None:
@@ -165,6 +169,9 @@ class DirectoryStore(ModelStore):
 
     def add(self, number: int, staging: Path) -> None:
         commit(staging, self._version(number))
+
+    def in_use(self, number: int) -> bool:
+        return in_use(self._version(number) / "model.zarr")
 
     def remove(self, number: int) -> None:
         discard(self._version(number))

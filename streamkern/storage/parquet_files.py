@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.files import changed, explaining, natural, stamp
+from streamkern.storage.files import changed, explaining, natural, not_seen, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -180,6 +180,8 @@ class DatasetFiles:
         except (MemoryError, StorageError):
             raise
         except (FileNotFoundError, PermissionError) as error:
+            if not isinstance(self._fs, Remote) and not os.path.exists(file.address):
+                raise not_seen(file.path) from error
             raise StorageError(
                 f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {groups[0]}",
@@ -294,6 +296,8 @@ class DatasetFiles:
         except StorageError:
             raise
         except Exception as error:  # decoders may raise anything
+            if not isinstance(self._fs, Remote) and not os.path.exists(address):
+                raise not_seen(path) from error
             raise StorageError(
                 f"the file has no readable footer: {error}",
                 where=path,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamkern.errors import StorageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import changed, explaining, stamp
+from streamkern.storage.files import changed, explaining, not_seen, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
@@ -207,6 +207,8 @@ class TableFile:
         Raises:
             StorageError: the file's size has changed.
         """
+        if not os.path.exists(self.path):
+            raise not_seen(self.path)
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(

@@ -99,6 +99,8 @@ def zarr_source(
     sparse: bool = False,
 ) -> ZarrSource:
     """Open a zarr array or group for a request; see `open_zarr`."""
+    if not is_remote(url):
+        url = os.path.abspath(url.removeprefix("file://"))  # workers may have another working directory
     node = _open_node(url, storage_options, retry)
     with _explaining(redacted(url)):
         return _source(node, redacted(url), request, sparse)

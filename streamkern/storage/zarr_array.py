@@ -23,7 +23,7 @@ from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
 from streamkern.storage.base import digest
 from streamkern.storage.cf import Packing, packing_of
-from streamkern.storage.files import changed, require_regular, stamp, tail
+from streamkern.storage.files import changed, not_seen, require_regular, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
@@ -268,6 +268,8 @@ class StoredArray:
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
         """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
+        if type(self._store) is LocalStore and not self._store.root.exists():
+            raise not_seen(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
             part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
             if not _is_all(part, self._fill):

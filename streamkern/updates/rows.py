@@ -18,6 +18,7 @@ from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
@@ -37,7 +38,7 @@ from streamkern.solvers.sums import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import IntArray
+from streamkern.types import Array, IntArray
 
 LANES = 4  # passed to the memory plan, whose sweep has no steps
 
@@ -153,6 +154,31 @@ def require_forgetting(sums: Sums) -> None:
         )
 
 
+def require_digits(before: Array, after: Array, values: bool) -> None:
+    """Refuse sums that have lost half of their digits, because far larger ones were subtracted.
+
+    Args:
+        before: ``Sums.sizes`` before the subtraction.
+        after: those of the rows that stay, about the mean of their targets.
+        values: whether each output has sums of its own size; of classes the largest counts.
+
+    Raises:
+        UnlikeChampionError: digits are lost.
+    """
+    if not values:
+        before, after = (np.array([each[0], each[1:].max()]) for each in (before, after))
+    eps = float(np.finfo(np.float64).eps)
+    lost = eps * before > np.sqrt(eps) * after
+    if np.any(lost & (before > 0)):
+        what = "weights" if lost[0] else "targets"
+        raise UnlikeChampionError(
+            f"The forgotten rows had {what} so large that the sums of the other rows have lost half of their digits.",
+            where="forget",
+            expected="rows whose sums are less than 70 million times those of the rows that stay",
+            remedy="fit again without these rows",
+        )
+
+
 def updated(
     model: KernelMachine,
     added: Dataset | None,
@@ -180,6 +206,7 @@ def updated(
     )
     rows = [data for data in (added, forgotten) if data is not None]
     problem, before = _problem(model, sums, rows[0], executor, projected), model.answers
+    sizes = sums.sizes
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights, rows have weight 1.
@@ -192,6 +219,8 @@ def updated(
         centers = np.array(sorted(gone), dtype=np.int64)
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
+    if forgotten is not None:
+        require_digits(sizes, sums.sizes, type(encoding) is Continuous)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
         wanted = ""  # their weights are not in the unit of the sums' weights
     left_out = ROWS if wanted == "leave-one-out" else 0

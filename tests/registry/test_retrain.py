@@ -50,6 +50,7 @@ def rows(n: int, shift: float = 0.0, seed: int = 0, task: str = "classification"
 def pipeline(n: int = 600, shift: float = 0.0, task: str = "classification", **changes: Any) -> sk.Pipeline:
     train, test = sk.from_arrays(*rows(n, shift, task=task)).split(test=0.3)
     given: dict[str, Any] = {"train": train, "test": test, "kernel": sk.Laplace(2.0), "centers": sk.Uniform(30)}
+    given["solver"] = sk.EigenPro(epochs=1)
     return sk.Pipeline(**(given | {"name": "nightly", "task": task} | changes))
 
 

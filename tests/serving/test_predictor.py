@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import streamkern as sk
@@ -94,6 +95,35 @@ BAD: list[tuple[Any, str]] = [
 def test_what_cannot_be_answered_is_one_error(predictor: sk.Predictor, rows: Any, message: str):
     with pytest.raises(sk.DataError, match=message):
         predictor(rows)
+
+
+UNLIKE: list[tuple[Any, str]] = [
+    ([{"a": 0.5, "b": 0.1}], "columns of training had no names"),
+    ([{"b": 0.1, "a": 0.5}], "columns of training had no names"),
+    ([{"a": "0.5", "b": 0.1}], "columns of training had no names"),
+    ({"a": "0.5", "b": "0.1"}, "columns of training had no names"),
+    ([{}], "columns of training had no names"),
+    (pd.DataFrame({"a": ["0.5"], "b": [0.1]}), "'a' is text"),
+    (pd.DataFrame({"a": pd.Categorical(["0.5"]), "b": [0.1]}), "'a' is text"),
+    (pd.DataFrame({"a": pd.to_datetime(["2020-01-01"]), "b": [0.1]}), "'a' is a date"),
+    (pa.table({"a": [0.5], "b": [0.1], "c": [3.0]}), "3 features"),
+    (pa.table({"a": ["0.5"], "b": [0.1]}), "'a' is text"),
+]
+
+
+@pytest.fixture(scope="module")
+def unnamed() -> sk.KernelRegressor:
+    return sk.KernelRegressor(sk.Laplace(2.0), 50, sk.Direct()).fit(X[:, :2], 3 * X[:, 0])
+
+
+@pytest.mark.parametrize(("rows", "message"), UNLIKE, ids=lambda value: str(value)[:40])
+def test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order(
+    unnamed: sk.KernelRegressor, rows: Any, message: str
+):
+    """The service took "0.5" as a category, keys in any order as columns, and raised an IndexError for a third key."""
+    for door in (sk.Predictor(unnamed.model_), unnamed.model_.predict, unnamed.predict):
+        with pytest.raises(sk.DataError, match=message):
+            door(rows)
 
 
 def test_columns_and_limits_are_checked(predictor: sk.Predictor, saved: Path):
