@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
+from streamkern.release import VERSION
 from typing import TYPE_CHECKING, Any
 
 from streamkern.starting import paused_collector  # first: whatever is imported next may take most of a second
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from streamkern.storage.schema import Schema as Schema
     from streamkern.updates.rows import update_model as update_model
 
-__version__ = version("streamkern")
+__version__ = VERSION
 
 _NAMES = {
     "streamkern.centers": ("AllRows", "Centers", "CenterSet", "Given", "KMeans", "RPCholesky", "Uniform"),

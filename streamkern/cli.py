@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import FrameType
 from typing import Any
 
@@ -22,6 +21,7 @@ from streamkern.defaults import CHECKPOINT_SECONDS, COLUMN_KINDS, RADIAL_NAMES, 
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.memory import share_heap
 from streamkern.redaction import redacted
+from streamkern.release import VERSION
 from streamkern.starting import paused_collector
 from streamkern.user_code import in_words, users_place
 
@@ -116,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="streamkern", description="Train kernel machines on data that does not fit in memory.", epilog=_EXIT
     )
-    parser.add_argument("--version", action="version", version=f"streamkern {version('streamkern')}")
+    parser.add_argument("--version", action="version", version=f"streamkern {VERSION}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     threads = _Parser(add_help=False)

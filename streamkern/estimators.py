@@ -521,7 +521,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
         random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
             ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
             seed.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU of a kind that has been
+            measured, for as much work as opening it is worth, else the CPU.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:

@@ -1,85 +1,123 @@
-"""Devices without a GPU: the kernels in Numba's simulator, and arrays of the array API's strictest implementation.
+"""Devices without a GPU: NumPy's arrays, and those of the array API's strictest implementation.
 
-What runs on a GPU is the same code with CuPy's arrays: ``engine/on_device.py`` and
-``data/device.py`` on any device, ``backends/cuda.py`` on a GPU and in the simulator.
+What runs on a GPU is the same code with CuPy's arrays: ``engine/gpu/engine.py`` and ``data/device.py`` on any device.
+``tests/cupy_host.py`` is a stand-in for CuPy itself, with the GPU's loops.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
 from streamkern.backends import NumpyBackend
-from streamkern.backends.base import radial_formula
-from streamkern.backends.cuda import CudaBackend
-from streamkern.backends.device import COLUMNS, TURNS, DeviceLoops
+from streamkern.data.images import HorizontalFlip, RandomCrop
+from streamkern.engine.gpu.loops import Halves, Sides, Target
 from streamkern.errors import NumericalError
 from streamkern.types import Array, IntArray
 
 
-class SimulatedLoops(CudaBackend):
-    """The CUDA kernels, a few threads at a time: NUMBA_ENABLE_CUDASIM=1 must be set before Numba is imported."""
-
-    threads = 2
-    side = 2
-    tile = (2, 2)
-    grid = (2, 2)
-    _alone: ClassVar[threading.Lock] = threading.Lock()  # the simulator keeps the thread's place in a global
-
-    def _launch(self, kernel: Any, grid: Any, threads: Any, *args: Any) -> None:
-        # It takes no strided or read-only array; one that comes twice, as input and output, stays one.
-        arrays = {id(a): a for a in args if isinstance(a, np.ndarray) and a.ndim}
-        whole = {key: a.copy() for key, a in arrays.items()}
-        with self._alone:
-            super()._launch(kernel, grid, threads, *(whole.get(id(a), a) for a in args))
-        for key, array in arrays.items():
-            if array.flags.writeable:
-                array[...] = whole[key]
-
-
 class PlainLoops(NumpyBackend):
-    """The reference, with the fused product by its definition."""
+    """The reference, with the sums of a step by their definitions."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array of the host."""
         return np.empty(shape, dtype)
 
-    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """k(A, B) W of differences."""
-        formula, (a, b, c), absolute = radial_formula(kind, params)
-        differences = A[:, None, :].astype(np.float64) - B
-        s = a * (np.abs(differences) if absolute else np.square(differences)).sum(axis=2)
-        match formula:
-            case "gaussian":
-                K = np.exp(-s)
-            case "cauchy":
-                K = 1 / (1 + s)
-            case "exponential_power":
-                K = np.exp(-(s**b))
-            case _:
-                K = (1 + np.sqrt(s) * (b + np.sqrt(s) * c)) * np.exp(-np.sqrt(s))
-        return (K @ W).astype(np.float32)
+    def assemble(self, raw: Any, index: Any, out: Any, **how: Any) -> None:
+        """Of all rows without an index."""
+        super().assemble(raw, np.arange(len(raw)) if index is None else index, out, **how)
+
+    def move_pixels(self, X: Any, ids: Any, copies: Any, *, seed: int, shape: Any, padding: int, value: float,
+                    probability: float) -> Any:  # fmt: skip
+        """By the augmentations themselves."""
+        change = HorizontalFlip(shape, probability) if padding < 0 else RandomCrop(shape, padding, value)
+        out = X.copy()
+        change.apply(out, ids, copies, seed, self)
+        return out
+
+    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
+        """Mixed in place."""
+        X[...] = share.astype(X.dtype) * X + (1 - share).astype(X.dtype) * bank[partner]
+        return X
+
+    def split(self, X: Any, centers: bool) -> Halves:
+        """Two numbers of 16 bits for each; the factor is the same for all rows."""
+        high = X.astype(np.float16)
+        low = (X - high.astype(np.float32)).astype(np.float16)
+        numbers = np.concatenate([low, high, high] if centers else [high, low, high], axis=1)
+        return Halves(numbers, self.row_norms(X), np.ones(len(X), np.float32))
+
+    def values(self, S: Any, sides: Sides) -> None:
+        """Kernel values in place of inner products."""
+        if sides.x_factors is not None:
+            S *= sides.x_factors[:, None] * sides.z_factors
+        if sides.profile is not None:
+            norms = [np.zeros(n, S.dtype) if len(norm) != n else norm
+                     for norm, n in zip((sides.x_norms, sides.z_norms), S.shape, strict=True)]  # fmt: skip
+            self.radial(S, *norms, *sides.profile)
+
+    def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
+        """K W, or its residual and losses."""
+        K = np.array(S)
+        self.values(K, sides)
+        F = K @ W
+        if target is None:
+            return F, None
+        y, w = target
+        F = F - (np.eye(F.shape[1], dtype=F.dtype)[y] if y.ndim == 1 else y)
+        losses = np.square(F.astype(np.float64)).sum(axis=1)
+        return (F, losses) if w is None else ((F * w[:, None]).astype(S.dtype), w * losses)
+
+    def residual(self, F: Any, target: Target) -> Any:
+        """F − y in place, times the weights; losses."""
+        y, w = target
+        F -= np.eye(F.shape[1], dtype=F.dtype)[y] if y.ndim == 1 else y
+        losses = np.square(F.astype(np.float64)).sum(axis=1)
+        if w is None:
+            return losses
+        F *= w[:, None].astype(F.dtype)
+        return w * losses
+
+    def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
+        """Kᵀ r."""
+        K = np.array(S)
+        self.values(K, sides)
+        g = (K.T @ r).astype(S.dtype)
+        return g if into is None else into + g
+
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+        """LᵀL g − FᵀF g."""
+        return W[:p].T @ (W[:p] @ g) - W[p:].T @ (W[p:] @ g)
+
+    def moved(
+        self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
+    ) -> tuple[Any, Any, Any]:
+        """A step with momentum."""
+        move = g.dtype.type(rate) * g
+        alpha = ahead - move
+        there = alpha + g.dtype.type(gamma) * (alpha - before) + g.dtype.type(second) * move
+        return alpha, there, mean + share * (alpha - mean)
 
 
 class HostDevice:
     """A device whose arrays are NumPy's, in this process.
 
     Args:
-        loops: over its arrays; ``PlainLoops`` or ``SimulatedLoops``.
         budget: bytes it says it has.
+        splits: whether products are of halves.
     """
 
     name = "host"
 
-    def __init__(self, loops: DeviceLoops | None = None, budget: int = 1 << 30) -> None:
-        self.loops: DeviceLoops = loops or PlainLoops()
-        self.budget = budget
+    def __init__(self, budget: int = 1 << 30, splits: bool = False) -> None:
+        self.loops: Any = PlainLoops()
+        self.budget, self.splits = budget, splits
 
     def describe(self) -> str:
         """Its name."""
@@ -98,22 +136,33 @@ class HostDevice:
         """A copy."""
         return np.array(array)
 
+    def number(self, parts: Sequence[Any]) -> float:
+        """The sum."""
+        return float(sum(self.take(part).sum() for part in parts))
+
+    def half_product(self, A: Any, B: Any) -> Any:
+        """A Bᵀ."""
+        return A.astype(np.float32) @ B.astype(np.float32).T
+
     def rows(
         self,
-        raw: Array,
+        raw: Any,
         index: IntArray,
         *,
         scale: ArrayLike,
         offset: ArrayLike,
         ids: IntArray,
         copies: IntArray,
-        noises: Sequence[tuple[int, float]],
+        noise: tuple[int, float] | None = None,
+        then: Sequence[Any] = (),
     ) -> Any:
-        """Rows by the device's own loops."""
+        """Rows by the reference."""
         X = np.empty((len(index), raw.shape[1]), np.float32)
-        self.loops.assemble(self.put(raw), index, X, scale=scale, offset=offset)
-        for seed, sigma in noises:
-            self.loops.add_noise(X, ids, copies=copies, seed=seed, sigma=sigma)
+        self.loops.assemble(np.asarray(raw), index, X, scale=scale, offset=offset)
+        if noise is not None:
+            self.loops.add_noise(X, ids, copies=copies, seed=noise[0], sigma=noise[1])
+        for change in then:
+            X = change(self.loops, X, ids, copies)
         return X
 
     def upload(self, array: Array) -> Any:
@@ -158,10 +207,16 @@ class StrictDevice(HostDevice):
         assert array.device == self.place
         return np.array(np.from_dlpack(array.to_device(self.xp.Device("CPU_DEVICE"))))
 
-    def rows(self, raw: Array, index: IntArray, **how: Any) -> Any:
+    def rows(self, raw: Any, index: IntArray, *, scale: Any, offset: Any, then: Any = (), **how: Any) -> Any:
         """Made on the host and sent."""
-        host = HostDevice()
-        return self.put(host.rows(raw, index, **how))
+        then = [partial(change.func, *map(self._down, change.args)) for change in then]
+        raw, scale, offset = map(self._down, (raw, scale, offset))
+        return self.put(HostDevice().rows(raw, index, scale=scale, offset=offset, then=then, **how))
+
+    def _down(self, value: Any) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._down, value))
+        return self.take(value) if isinstance(value, self.xp._array_object.Array) else value
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """On the host and sent."""
@@ -169,155 +224,61 @@ class StrictDevice(HostDevice):
 
 
 class _StrictLoops(PlainLoops):
-    """Elementwise loops: through the host, for what is tested is what surrounds them."""
+    """Loops through the host: what surrounds them is tested."""
 
     def __init__(self, device: StrictDevice) -> None:
         self.device = device
 
-    def row_norms(self, X: Any) -> Any:
-        return self.device.put(super().row_norms(self.device.take(X)))
-
-    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: Any, params: Mapping[str, float]) -> None:
-        K = self.device.take(S)
-        super().radial(K, self.device.take(x_norms), self.device.take(z_norms), kind, params)
-        S[...] = self.device.put(K)
-
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.device.put(np.empty(shape, dtype))
 
-    def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
-        take, found = self.device.take, self.device.take(out)
-        super().signed_sums(take(P), take(X), take(Z), found)
-        out[...] = self.device.put(found)
+    def _through(self, name: str, args: Any) -> Any:
+        def there(value: Any) -> Any:
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*map(there, value))
+            return self.device.take(value) if hasattr(value, "device") else value
 
-    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
-        found = self.device.take(out)
-        super().manhattan(self.device.take(X), self.device.take(Z), found)
-        out[...] = self.device.put(found)
+        def back(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(back, value))
+            return self.device.put(value) if isinstance(value, np.ndarray) else value
 
-    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        take = self.device.take
-        return self.device.put(super().narrow(take(A), take(B), take(W), kind, params))
-
-
-class _Held:
-    """Bytes that lie on a counting device, until nothing refers to them."""
-
-    def __init__(self, device: CountingDevice, size: int) -> None:
-        self.device, self.size = device, size
-        device.hold(size)
-
-    def __del__(self) -> None:
-        self.device.hold(-self.size)
-
-
-class _Counted:
-    """An array of a counting device: what ``engine/on_device.py`` does with one, and what it lies in."""
-
-    def __init__(self, device: CountingDevice, array: Array, held: _Held | None = None) -> None:
-        self.device, self.array = device, array
-        self.held = held or _Held(device, array.nbytes)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.array.dtype
-
-    @property
-    def T(self) -> _Counted:
-        return _Counted(self.device, self.array.T, self.held)
-
-    def __getitem__(self, key: Any) -> _Counted:
-        return _Counted(self.device, self.array[key], self.held)
-
-    def __setitem__(self, key: Any, value: _Counted) -> None:
-        self.array[key] = value.array
-
-    def __matmul__(self, other: _Counted) -> _Counted:
-        return _Counted(self.device, self.array @ other.array)
-
-    def __add__(self, other: _Counted) -> _Counted:
-        return _Counted(self.device, self.array + other.array)
-
-    def __mul__(self, other: _Counted) -> _Counted:
-        return _Counted(self.device, self.array * other.array)
-
-    def astype(self, dtype: Any) -> _Counted:
-        return _Counted(self.device, self.array.astype(dtype))
-
-
-class CountingDevice(HostDevice):
-    """A device that knows the bytes that lie on it, and the most that did; two threads have a turn at a time."""
-
-    name = "counting"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loops: Any = _CountedLoops(self)
-        self.alive = self.peak = 0
-        self._lock, self._turns, self._of_thread = threading.RLock(), threading.Semaphore(TURNS), threading.local()
-
-    def hold(self, size: int) -> None:
-        """Note bytes that are allocated; less than 0, that are freed."""
-        with self._lock:  # of one thread, too: memory is freed wherever the last reference goes
-            self.alive += size
-            self.peak = max(self.peak, self.alive)
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """As on a GPU: a thread has one turn, however deep."""
-        if getattr(self._of_thread, "inside", False):
-            yield
-            return
-        with self._turns:
-            self._of_thread.inside = True
-            try:
-                yield
-            finally:
-                self._of_thread.inside = False
-
-    def put(self, array: Any, dtype: Any = None) -> Any:
-        """A copy of what is not the device's."""
-        return array if isinstance(array, _Counted) else _Counted(self, super().put(array, dtype))
-
-    def take(self, array: Any) -> Array:
-        """A copy."""
-        return np.array(array.array)
-
-    def rows(self, raw: Array, index: IntArray, **how: Any) -> Any:
-        """Made on the host and sent."""
-        return self.put(HostDevice().rows(raw, index, **how))
-
-    def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """What CuPy's holds: a factor as large as A, the inverse, and columns on their way through the substitution."""
-        factor = _Held(self, A.array.nbytes + 3 * 8 * len(A.array) * min(len(A.array), COLUMNS))
-        found = self.put(super().inverse_factor(A.array, dtype))
-        del factor
-        return found
-
-
-class _CountedLoops(PlainLoops):
-    """Elementwise loops over the arrays within."""
-
-    def __init__(self, device: CountingDevice) -> None:
-        self.device = device
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return _Counted(self.device, np.empty(shape, dtype))
+        taken = [there(arg) for arg in args]
+        result = back(getattr(PlainLoops, name)(PlainLoops(), *taken))
+        if result is None:  # in place
+            at = {"values": 0, "radial": 0, "manhattan": 2, "signed_sums": 3}[name]
+            args[at][...] = self.device.put(taken[at])
+        return result
 
     def row_norms(self, X: Any) -> Any:
-        return _Counted(self.device, super().row_norms(X.array))
+        return self._through("row_norms", (X,))
 
-    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: Any, params: Mapping[str, float]) -> None:
-        super().radial(S.array, x_norms.array, z_norms.array, kind, params)
+    def radial(self, *args: Any) -> None:
+        self._through("radial", args)
 
-    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        arrays = (each.array.astype(np.float64) for each in (A, B, W))
-        X, Z, V = arrays
-        norms = (np.square(each).sum(axis=1) for each in (X, Z))
-        K = X @ Z.T
-        super().radial(K, *norms, kind, params)
-        return _Counted(self.device, (K @ V).astype(np.float32))
+    def values(self, *args: Any) -> None:
+        self._through("values", args)
+
+    def signed_sums(self, *args: Any) -> None:
+        self._through("signed_sums", args)
+
+    def manhattan(self, *args: Any) -> None:
+        self._through("manhattan", args)
+
+    def outputs(self, *args: Any) -> Any:
+        return self._through("outputs", args)
+
+    def residual(self, F: Any, target: Target) -> Any:
+        taken = self.device.take(F)
+        losses = PlainLoops().residual(taken, Target(*(None if v is None else self.device.take(v) for v in target)))
+        F[...] = self.device.put(taken)
+        return self.device.put(losses)
+
+    def pulled(self, *args: Any) -> Any:
+        return self._through("pulled", args)
+
+    def project(self, *args: Any) -> Any:
+        return self._through("project", args)
+
+    def moved(self, *args: Any) -> Any:
+        return self._through("moved", args)

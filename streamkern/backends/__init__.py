@@ -1,11 +1,10 @@
-"""Elementwise loops over blocks of rows (``numba`` by default, ``numpy`` as the reference), and the device."""
+"""Elementwise loops over blocks of rows (``numba`` by default, ``numpy`` as the reference)."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, HostBackend, Profile
-from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.errors import UsageError
 from streamkern.starting import paused_collector
@@ -18,10 +17,7 @@ __all__ = [
     "NumpyBackend",
     "Profile",
     "get_backend",
-    "get_device",
 ]
-
-DEVICES = ("auto", "cpu", "cuda")
 
 
 @cache
@@ -45,33 +41,3 @@ def get_backend(name: str = "auto") -> HostBackend:
     except ImportError:
         return NumpyBackend()
     return NumbaBackend()
-
-
-def get_device(name: str = "auto") -> Device | None:
-    """Return the device of this name; None for the CPU.
-
-    Args:
-        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
-
-    Raises:
-        UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
-    """
-    if name not in DEVICES:
-        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
-    if name != "cuda":
-        return None
-    try:
-        from streamkern.backends.cupy import open_device
-    except ImportError as error:
-        why = str(error).rstrip(".")
-    else:
-        found = open_device()
-        if not isinstance(found, str):
-            return found
-        why = found
-    raise UsageError(
-        f"CUDA is not available: {why}.",
-        where="device",
-        expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
-        remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
-    )

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from streamkern.backends import get_device
 from streamkern.commands.output import say
 from streamkern.data import Dataset, open_dataset
+from streamkern.engine.gpu import get_device
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.pipeline import Pipeline, load_pipeline
 from streamkern.progress import Display

@@ -6,8 +6,8 @@ import json
 import sys
 from argparse import Namespace
 
-from streamkern.backends import get_device
 from streamkern.commands.output import say
+from streamkern.engine.gpu import get_device
 from streamkern.progress import Display
 from streamkern.report.status import metrics_in_words
 from streamkern.serving.explain import explain

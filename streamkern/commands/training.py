@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamkern.backends import get_device
 from streamkern.commands.output import complain, say
+from streamkern.engine.gpu import get_device
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name

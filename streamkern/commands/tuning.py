@@ -7,8 +7,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from streamkern.backends import get_device
 from streamkern.commands.output import say
+from streamkern.engine.gpu import get_device
 from streamkern.kernels import RADIAL
 from streamkern.pipeline import load_pipeline
 from streamkern.pipeline.tune import next_command, tune

@@ -140,14 +140,21 @@ class MixUp(Parameters):
         Returns:
             The mixed targets, shape (b, c); None without targets.
         """
-        u = uniform_rows(seed, copies, row_ids, 2)
-        partner = (u[:, 0] * len(bank.X)).astype(np.int64)
-        share = betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
+        partner, share = self.partners(row_ids, copies, seed, len(bank.X))
         X *= share.astype(X.dtype)
         others = bank.X[partner]
         others *= (1 - share).astype(X.dtype)
         X += others
-        return None if y is None or bank.y is None else share * y + (1 - share) * bank.y[partner]
+        return None if y is None else self.mixed(y, bank, partner, share)
+
+    def partners(self, row_ids: IntArray, copies: IntArray, seed: int, rows: int) -> tuple[IntArray, Array]:
+        """Return each row's partner among the rows of a bank, shape (b,), and its own share λ, shape (b, 1)."""
+        u = uniform_rows(seed, copies, row_ids, 2)
+        return (u[:, 0] * rows).astype(np.int64), betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
+
+    def mixed(self, y: Array, bank: Bank, partner: IntArray, share: Array) -> Array | None:
+        """Return targets as values, shape (b, c), mixed with those of the partners; None if the bank has none."""
+        return None if bank.y is None else share * y + (1 - share) * bank.y[partner]
 
 
 @dataclass(frozen=True)

@@ -155,18 +155,20 @@ def _require_shape(augmentation: Any) -> None:
         )
 
 
-def _images(X: Array, augmentation: Any) -> Array:
-    """Return a view of the rows as images (n, height, width, channels).
-
-    Raises:
-        DataError: a row does not have as many features as an image.
-    """
+def require_images(features: int, augmentation: Any) -> None:
+    """Raise DataError unless a row has as many features as an image."""
     shape = augmentation.shape
-    if X.shape[1] != math.prod(shape):
+    if features != math.prod(shape):
         raise DataError(
-            f"Rows have {X.shape[1]} features and an image of shape {shape} has {math.prod(shape)}.",
+            f"Rows have {features} features and an image of shape {shape} has {math.prod(shape)}.",
             where=type(augmentation).__name__,
             expected=f"{math.prod(shape)} features",
             remedy="give the shape of the stored images: (height, width) or (height, width, channels)",
         )
+
+
+def _images(X: Array, augmentation: Any) -> Array:
+    """Return a view of the rows as images (n, height, width, channels)."""
+    require_images(X.shape[1], augmentation)
+    shape = augmentation.shape
     return X.reshape(len(X), *shape, *((1,) if len(shape) == 2 else ()))

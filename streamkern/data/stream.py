@@ -56,13 +56,24 @@ class Block(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Rows as stored, before scaling and augmentation, with their rounds ``copies`` and sample weights ``w``."""
+    """Rows as stored, before scaling and augmentation, with their rounds ``copies`` and sample weights ``w``.
+
+    Of rows that are held, see ``Assembly.held``, X has all, of which ``ids`` are the positions.
+    """
 
     X: Array
     y: Array | None
     ids: IntArray
     copies: IntArray
     w: Array | None = None
+
+
+class Held(NamedTuple):
+    """All stored rows X, on a device, and their targets and sample weights, on the host."""
+
+    X: Any
+    y: Array | None
+    w: Array | None
 
 
 @dataclass(eq=False)
@@ -142,6 +153,10 @@ class Assembly:
         elif not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight, lookup.unseen)
+
+    def held(self) -> Held | None:
+        """Return all stored rows if they stay where blocks are made from them; None if their chunks are read."""
+        return None
 
     def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
         """Return an array with rows ``index`` of X in the dataset's precision, and their positions in it."""
@@ -288,11 +303,15 @@ class Stream:
 
     def _gather(self, ids: IntArray, copies: IntArray) -> Raw:
         """Return stored rows by id; neighbours in ``ids`` from the same chunk are copied together."""
+        held = self.assembly.held()
+        if held is not None:
+            y, w = (None if values is None else values[ids] for values in (held.y, held.w))
+            return Raw(held.X, y, ids, copies, w)
         source = self.assembly.dataset.source
         X = np.empty((len(ids), source.n_features), dtype=source.dtype)
         target = source.target
-        y = [] if target is None else [np.empty((0, *target.outputs), dtype=target.dtype)]
-        w = [np.empty(0)] if self.assembly.dataset.weighted else []
+        targets = [] if target is None else [np.empty((0, *target.outputs), dtype=target.dtype)]
+        weights = [np.empty(0)] if self.assembly.dataset.weighted else []
         chunks = np.searchsorted(source.bounds, ids, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(ids)]
         for start, stop in pairwise(cuts if len(ids) else []):
@@ -300,10 +319,11 @@ class Stream:
             local = ids[start:stop] - chunk.first
             np.take(chunk.X, local, axis=0, out=X[start:stop], mode="clip")  # mode="raise" would copy twice
             if chunk.y is not None:
-                y.append(chunk.y[local])
+                targets.append(chunk.y[local])
             if chunk.w is not None:
-                w.append(chunk.w[local])
-        return Raw(X, np.concatenate(y) if y else None, ids, copies, np.concatenate(w) if w else None)
+                weights.append(chunk.w[local])
+        y, w = (np.concatenate(values) if values else None for values in (targets, weights))
+        return Raw(X, y, ids, copies, w)
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         """Return row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from streamkern.backends.device import Device
 from streamkern.engine.base import Engine
+from streamkern.engine.gpu import Device
 from streamkern.engine.numpy import NumpyEngine
 
 __all__ = ["Engine", "NumpyEngine", "default_engine", "engine_on"]
@@ -25,6 +25,6 @@ def engine_on(device: Device | None) -> Engine:
     """Return the engine of a device; for None the default engine."""
     if device is None:
         return default_engine()
-    from streamkern.engine.device import DeviceEngine
+    from streamkern.engine.gpu.engine import DeviceEngine
 
     return DeviceEngine(device)

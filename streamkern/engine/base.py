@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from streamkern.backends.base import Backend
-from streamkern.backends.device import Device
+from streamkern.engine.gpu import Device
 from streamkern.engine.packed import PackedFactor
 from streamkern.types import Array
 
@@ -113,6 +113,10 @@ class TaskRunner(Protocol):
     def overlaps(self) -> bool:
         """True if two stages of the set-up may run concurrently, on threads that would otherwise wait."""
 
+    @property
+    def processes(self) -> int:
+        """Worker processes that compute blocks; 0 if this one does."""
+
     def host_map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Return ``fn(item)`` for all items, computed in threads of this process."""
 
@@ -134,6 +138,10 @@ class Engine(Protocol):
     @property
     def device(self) -> Device | None:
         """The device for the rows of a step; None for the memory of the process."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if the state of a training lies in a device's memory: all blocks are computed there, by this process."""
 
     @property
     def overlaps(self) -> bool:
@@ -286,6 +294,30 @@ class Engine(Protocol):
 
     def place(self, W: Any) -> Any:
         """Return a matrix, or a packed factor, in the memory (of a device) from which every step reads it."""
+
+    def place_projection(self, W: Array, F: Array | None) -> Any:
+        """Return W (p, p), lower triangular, and F (q, s), s <= p, or None, where every step reads them."""
+
+    def project(self, placed: Any, g: Array) -> Array:
+        """Return WᵀW g, less FᵀF g in its first s rows, shape (p, c), for a result of ``place_projection``."""
+
+    def resident(self, array: Array) -> Any:
+        """Return an array in the memory where the state of a training is, see ``keeps_state``."""
+
+    def on_host(self, array: Any) -> Array:
+        """Return an array of a state in the memory of the process."""
+
+    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        """Return α, the weights of the next gradient and the average after a step of a state with ``keeps_state``.
+
+        Args:
+            state: weights at which the gradient was taken, α, and the average, float64: shape (p, c) each.
+            g: the projected gradient.
+            rate: η/m.
+            gamma: γ, see ``Momentum`` of the solvers.
+            second: η₂/η.
+            share: weight of α in the new average.
+        """
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Return W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in host memory.

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.base import Backend
-from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.engine.base import (
     KERNEL_TILE,
@@ -31,6 +30,7 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
+from streamkern.engine.gpu import Device
 from streamkern.engine.krylov import is_cheaper, space
 from streamkern.engine.operations import eigh
 from streamkern.engine.packed import PANEL, PackedFactor, padded, panel_rows
@@ -63,6 +63,7 @@ class MeterEngine:
 
     name = "meter"
     device: Device | None = None
+    keeps_state = False
 
     def __init__(
         self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0, likely: bool = False
@@ -314,6 +315,26 @@ class MeterEngine:
     def place(self, W: Any) -> Any:
         """W itself."""
         return W
+
+    def place_projection(self, W: Array, F: Array | None) -> Any:
+        return W, F
+
+    def project(self, placed: Any, g: Array) -> Array:
+        W, F = placed
+        out = self.gram_product(W, g, lower=True)
+        if F is not None:
+            s = F.shape[1]
+            out[:s] -= self.gram_product(F, g[:s])
+        return out
+
+    def resident(self, array: Array) -> Any:
+        return array
+
+    def on_host(self, array: Any) -> Array:
+        return array
+
+    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        raise NotImplementedError  # of engines that keep the state
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """The inverse factor, in the memory of K; bounds include a second factor, in float64."""

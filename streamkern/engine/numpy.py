@@ -11,7 +11,6 @@ import numpy as np
 import scipy.linalg
 
 from streamkern.backends.base import Backend
-from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.engine.base import (
     CENTER_TILE,
@@ -29,6 +28,7 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
+from streamkern.engine.gpu import Device
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.triangle import cuts, packed_panels
@@ -58,6 +58,7 @@ class NumpyEngine:
 
     name = "numpy"
     device: Device | None = None
+    keeps_state = False
 
     def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
         self.parallel = parallel
@@ -323,6 +324,26 @@ class NumpyEngine:
     def place(self, W: Any) -> Any:
         """W itself."""
         return W
+
+    def place_projection(self, W: Array, F: Array | None) -> Any:
+        return W, F
+
+    def project(self, placed: Any, g: Array) -> Array:
+        W, F = placed
+        out = self.gram_product(W, g, lower=True)
+        if F is not None:
+            s = F.shape[1]
+            out[:s] -= self.gram_product(F, g[:s])
+        return out
+
+    def resident(self, array: Array) -> Any:
+        return array
+
+    def on_host(self, array: Any) -> Array:
+        return np.asarray(array)
+
+    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        raise NotImplementedError  # of engines that keep the state
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         A = self.kernel_matrix(expansion, expansion.p, expansion.dtype) if K is None else K

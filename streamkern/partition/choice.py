@@ -24,6 +24,7 @@ from streamkern.data.split import HASH_SPAN
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, encoding_to_json
+from streamkern.engine.squared import residual
 from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
@@ -46,7 +47,6 @@ from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_ou
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.solvers.row_errors import Errors
-from streamkern.solvers.score import residual
 from streamkern.sweep import gathered
 from streamkern.types import Array
 from streamkern.user_code import described

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from streamkern.engine.operations import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
+from streamkern.release import version_of
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source
@@ -261,7 +261,7 @@ def _machine() -> list[Any]:
     return [
         *(zlib.crc32(file.read_bytes()) for file in loops),
         platform.node(), platform.machine(), model, os.cpu_count(), os.environ.get("OPENBLAS_CORETYPE"),
-        *(version(name) for name in names),
+        *(version_of(name) for name in names),
     ]  # fmt: skip
 
 

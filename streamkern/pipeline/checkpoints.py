@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -106,12 +107,14 @@ class Checkpoints:
         """Directories of checkpoints, oldest first."""
         return sorted(self.folder.glob("[0-9]*"))
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
         """Hand over a checkpoint that is due, unless one is still being written; ``wait`` until this one is."""
         self._taken += 1
         due = time.monotonic() >= self._due or (self.steps is not None and self._taken >= self.steps)
         if due and (self._writing is None or self._writing.done()):
             self._due, self._taken = time.monotonic() + self.seconds, 0
+            if kept is not None:
+                checkpoint = replace(checkpoint, state=kept(checkpoint.state))
             self._writing = self._writer.submit(self._write, checkpoint)
             if wait:
                 started = time.monotonic()

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,15 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.backends import get_device, product
+from streamkern.backends import product
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.gpu import get_device
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion, Laplace
 from streamkern.memory import default_budget, format_bytes
 from streamkern.pipeline.calibrate import gemm_rate, timings
+from streamkern.release import VERSION, version_of
 
 _PACKAGES = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
 _OLDER = ("Haswell", "Zen", "Sandybridge", "Prescott")  # OpenBLAS's kernels without AVX-512
@@ -58,10 +59,10 @@ def examine() -> dict[str, Any]:
         if found["user_api"] == "blas"
     ]
     found: dict[str, Any] = {
-        "version": version("streamkern"),
+        "version": VERSION,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: version(name) for name in _PACKAGES},
+        "packages": {name: version_of(name) for name in _PACKAGES},
         "cores": {"process": cores, "machine": os.cpu_count()},
         "avx512": _has_avx512(),
         "memory": {"total": memory.total, "free": memory.available, "budget": default_budget()},

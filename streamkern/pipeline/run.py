@@ -18,7 +18,9 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.data.dataset import unchanging
+from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.engine.gpu import Device
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -29,11 +31,13 @@ from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
-from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage
 from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
+from streamkern.release import version_of
 from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
+from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
@@ -68,7 +72,8 @@ def run(
             ``distributed.Client``, which stays open.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: called with every event.
-        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
+        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``: a GPU of a kind that has been measured, for
+            as much work as opening it is worth, else the CPU.
         verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
     Returns:
@@ -309,6 +314,7 @@ def _train(
             "executor": executor.name,
             **({"workers": workers} if (workers := executor.members.to_json()) else {}),
             "device": "cpu" if computing is None else computing.name,
+            **({} if computing is None else _device_memory(computing, problem)),
         }
         with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
             measured = evaluate_stage(pipeline, stages, model, problem.train, where)
@@ -367,6 +373,13 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     return manifest if done else None
 
 
+def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
+    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
+    stored = stored_bytes(problem.train)
+    projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
+    return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
+
+
 def _manifest(
     pipeline: Pipeline, budget: int, scheduler: Scheduler, threads: int | None, checkpoint_seconds: float
 ) -> dict[str, Any]:
@@ -402,7 +415,7 @@ def _manifest(
         "scheduler": scheduler_name(scheduler),
         "threads": threads,
         "checkpoint_seconds": checkpoint_seconds,
-        "versions": {name: version(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
+        "versions": {name: version_of(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

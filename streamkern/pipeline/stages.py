@@ -7,8 +7,6 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +22,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
+from streamkern.release import VERSION
 from streamkern.report.quality import shuffle_warning
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.solvers.base import Iteration
@@ -37,9 +36,6 @@ from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described
 
 T = TypeVar("T")
-
-version = cache(metadata.version)
-"""Version of an installed package, which takes milliseconds to look up."""
 
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
@@ -88,7 +84,7 @@ class KeptStages(Stages):
 
     def _place(self, name: str, key: Key) -> Path:
         """Folder for the result of a stage, named by its key and the release of this library."""
-        return self.folder / f"{name}-{digest(version('streamkern'), *key())[:16]}"
+        return self.folder / f"{name}-{digest(VERSION, *key())[:16]}"
 
     def _kept(self, name: str, place: Path) -> Any:
         """Result of this stage from an earlier run, or None."""

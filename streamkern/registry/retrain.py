@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +34,7 @@ from streamkern.registry.night import PROFILE, UPDATED, Night, added_night
 from streamkern.registry.paired import Paired, compare_models, stored
 from streamkern.registry.reuse import ledger
 from streamkern.registry.warm import warm
+from streamkern.release import VERSION
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import steps
@@ -302,7 +302,7 @@ def _decide(
         "metrics": result["metrics"] or {"test": _defined(paired.challenger)},
         "training_seconds": result["seconds"],
         "resumed_rows": result["resumed_rows"],
-        "streamkern": version("streamkern"),
+        "streamkern": VERSION,
         "decision": decision,
     }
 
@@ -460,7 +460,7 @@ def _worst(moved: drift.Drift) -> dict[str, Any]:
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     """Return a digest of everything that a decision depends on, except the champion."""
     return digest(
-        version("streamkern"),
+        VERSION,
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
         [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from streamkern.memory import (
 from streamkern.model import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
 from streamkern.registry.models import open_model
+from streamkern.release import VERSION
 from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
@@ -183,7 +183,7 @@ def predict(
             "weights_sha256": machine.weights_sha256,
             "data": source.fingerprint,
             "rows": n,
-            "version": version("streamkern"),
+            "version": VERSION,
         }
         made = FORMATS[format](place, columns, n, part_rows, record)
         present = record_at(place)

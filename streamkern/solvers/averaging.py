@@ -10,4 +10,9 @@ AVERAGING = 5.0
 
 def average(mean: Array, iterate: Array, t: int) -> Array:
     """The polynomial-decay average after its t-th iterate."""
-    return mean + (1 + AVERAGING) / (t + AVERAGING) * (iterate - mean)
+    return mean + share_of(t) * (iterate - mean)
+
+
+def share_of(t: int) -> float:
+    """Weight of the t-th iterate in the average after it."""
+    return (1 + AVERAGING) / (t + AVERAGING)

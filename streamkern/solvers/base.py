@@ -16,9 +16,11 @@ from streamkern.data.draws import Draws
 from streamkern.data.stream import Assembly, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine, default_engine
+from streamkern.engine.gpu.protocol import BLOCK_ROWS
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
+from streamkern.solvers.batches import LARGEST_BLOCK
 from streamkern.solvers.left_out import LeftOut, alike
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
@@ -83,6 +85,7 @@ class Problem:
         share: whether the centers may be shared out over workers; the weights are the same.
         evaluates_here: whether models are evaluated in this process, as no worker may hold all centers.
         every_row: whether the centers are drawn, and all training rows, each once, as they are stored.
+        device_rest: bytes of a device that stored rows may take, to stay there.
     """
 
     train: Dataset
@@ -105,9 +108,15 @@ class Problem:
     share: bool = True
     evaluates_here: bool = False
     every_row: bool = False
+    device_rest: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))
+
+    @property
+    def largest_block(self) -> int:
+        """Most rows of a step's block, unless the batch is given."""
+        return BLOCK_ROWS if self.engine.keeps_state else LARGEST_BLOCK
 
     @property
     def shares_out(self) -> bool:
@@ -170,7 +179,7 @@ class Problem:
             chances: of the stored rows, where each is drawn with one of its own.
         """
         stream = Stream(
-            placed(self.assembly(self.train), self.engine.device),
+            placed(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
             lanes=self.lanes,
             block_rows=max(1, batch // self.lanes),
             run_rows=1,
@@ -360,6 +369,9 @@ class Iteration(Protocol):
     def settle(self, state: Any) -> Any:
         """The state with nothing pending, as at the end of training."""
 
+    def kept(self, state: Any) -> Any:
+        """Return a state as checkpoints keep it: with all arrays in the memory of the process."""
+
     def weights(self, state: Any) -> Array:
         """Return the weights of a state, shape (p, c)."""
 
@@ -410,6 +422,10 @@ class OneByOne:
 
     def settle(self, state: Any) -> Any:
         """The state itself: it has nothing pending."""
+        return state
+
+    def kept(self, state: Any) -> Any:
+        """The state itself: its arrays are on the host."""
         return state
 
     def slower(self) -> Any:

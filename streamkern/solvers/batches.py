@@ -11,7 +11,9 @@ PASSED_ROWS = 500_000
 
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _STEP_ROWS = 1024  # rows of a step below which few lanes spend more on steps than on their rows
-_LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
+LARGEST_BLOCK = 1024
+"""Rows beyond which a block gains no rate on a processor, and costs memory."""
+
 _STEPS_A_PASS = 16  # at least, where the data are few
 
 
@@ -20,12 +22,12 @@ def passes_of(rows: int, given: int | None = None) -> int:
     return given or min(max(1, PASSED_ROWS // max(1, rows)), MAX_EPOCHS)
 
 
-def default_batch(critical: float, rows: int, lanes: int) -> int:
+def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
     """Rows of a step: the critical batch, at least enough to keep every lane at its rate, at most ``largest_batch``."""
     enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
-    return lanes * max(1, round(min(enough, largest_batch(rows, lanes)) / lanes))
+    return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
 
 
-def largest_batch(rows: int, lanes: int) -> int:
+def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
     """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
-    return min(lanes * _LARGEST_BLOCK, max(lanes, -(-rows // _STEPS_A_PASS)))
+    return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))

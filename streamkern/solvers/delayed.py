@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block, Key, Stream
+from streamkern.engine.squared import residual, weigh
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.precondition.nystrom import slower
@@ -16,7 +17,6 @@ from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
 from streamkern.solvers.batches import passes_of
 from streamkern.solvers.projection import InexactProjection
-from streamkern.solvers.score import residual, weigh
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array

@@ -29,6 +29,7 @@ from streamkern.execute.base import KeptShares, Parts, Position, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.solvers.averaging import share_of
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch, passes_of
 from streamkern.solvers.delayed import DelayedIteration, temporary_keys
@@ -262,7 +263,7 @@ class EigenPro(Parameters):
             size = weighted_size(size, w, problem)
             n = len(problem.train)
             batch = self.batch or default_batch(
-                max(size.critical_batch, self.affordable_batch(kind, n, p)), n, problem.lanes
+                max(size.critical_batch, self.affordable_batch(kind, n, p)), n, problem.lanes, problem.largest_block
             )
             if self.q is not None or nystrom is None or q <= 1:
                 break
@@ -386,21 +387,40 @@ class ProjectedIteration(OneByOne):
 
     def init(self) -> ProjectedState:
         """α = 0."""
-        zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
-        return ProjectedState(zero, zero.astype(np.float64), 0, zero)
+        engine = self.expansion.engine
+        zero = engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
+        mean, zero = engine.resident(zero.astype(np.float64)), engine.resident(zero)
+        return ProjectedState(zero, mean, 0, zero)
 
     def broadcast(self, state: ProjectedState) -> Array:
         """The weights at which the gradient is taken: α, or u."""
-        return state.ahead
+        ahead: Array = self.expansion.engine.resident(state.ahead)
+        return ahead
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         """One step."""
-        g, _, rows = parts
-        return self.momentum.moved(state, np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g))
+        (g, _, rows), engine = parts, self.expansion.engine
+        if not engine.keeps_state:
+            move = np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g)
+            return self.momentum.moved(state, move)
+        if not isinstance(self.projection, ExactProjection):
+            g = engine.resident(self.projection.apply(engine.on_host(g)))
+        else:
+            g = self.projection.apply(g)
+        arrays = tuple(engine.resident(array) for array in (state.ahead, state.alpha, state.mean))
+        t = state.t + 1
+        alpha, ahead, mean = engine.moved(arrays, g, self.rate(rows) / rows, *self.momentum, share_of(t))
+        return ProjectedState(alpha, mean, t, ahead)
+
+    def kept(self, state: ProjectedState) -> ProjectedState:
+        alpha, mean, ahead = map(self.expansion.engine.on_host, (state.alpha, state.mean, state.ahead))
+        return replace(state, alpha=alpha, mean=mean, ahead=ahead)
 
     def weights(self, state: ProjectedState) -> Array:
         """The average, or the last iterate."""
-        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
+        found = state.mean if self.solver.average else state.alpha
+        weights: Array = self.expansion.engine.on_host(found).astype(self.expansion.dtype)
+        return weights
 
     @property
     def shared_work(self) -> SharedCenters | None:

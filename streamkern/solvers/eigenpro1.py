@@ -100,7 +100,9 @@ class EigenPro1(ChoosesNothing):
         preconditioner = RandomizedSVD(hessian, self.tau)
         size = measure_features(basis, preconditioner, X[-HELD_OUT:], engine)
         size = weighted_size(size, None if w is None else w[-HELD_OUT:], problem)
-        batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
+        batch = self.batch or default_batch(
+            size.critical_batch, len(problem.train), problem.lanes, problem.largest_block
+        )
         return PreparedFeatures(preconditioner, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedFeatures | None = None) -> EigenPro1Iteration:

@@ -25,6 +25,7 @@ import numpy as np
 from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.squared import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
 from streamkern.kernels import Expansion
@@ -35,7 +36,6 @@ from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
 from streamkern.solvers.projection import eigen_floor, measure_unprojected
-from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
@@ -110,7 +110,7 @@ class EigenPro2(ChoosesNothing):
         )
         held, w = (X[-HELD_OUT:], None) if weights is None else measured_rows(problem, ids[-HELD_OUT:])
         size = weighted_size(measure_unprojected(subsample, nystrom, held, engine), w, problem)
-        batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
+        batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes, problem.largest_block)
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedRows | None = None) -> EigenPro2Iteration:

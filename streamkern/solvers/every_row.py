@@ -21,6 +21,7 @@ from streamkern.data.stream import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
 from streamkern.engine.numpy import not_positive
+from streamkern.engine.squared import residual
 from streamkern.engine.triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
@@ -28,7 +29,6 @@ from streamkern.kernels import Expansion, Kernel, Laplace, Sum
 from streamkern.solvers.base import Problem
 from streamkern.solvers.left_out import DRAW, LeftOut, equals_stay, rows_left_out
 from streamkern.solvers.residual import FAR, relative_residual
-from streamkern.solvers.score import residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 

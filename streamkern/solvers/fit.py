@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from streamkern.backends import get_backend
-from streamkern.backends.device import Device
 from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
@@ -45,6 +44,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
+from streamkern.engine.gpu import Device
 from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
 from streamkern.memory import release
@@ -68,7 +68,7 @@ from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
-from streamkern.solvers.placement import require_room, room_for_solver
+from streamkern.solvers.placement import lanes_on, require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.solvers.probabilities import softmax_of_logits
 from streamkern.solvers.recipe import Recipe
@@ -383,10 +383,12 @@ def fit(
             remedy="give validation rows, or leave patience out",
         )
 
+    lanes = lanes_on(device, executor.processes, recipe.lanes)
+
     def project(rows: Dataset, outputs: int) -> Footprint:
         return footprint(
             rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
-            lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
+            lanes=lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
@@ -461,11 +463,13 @@ def fit(
     )
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
+    needed = require_room(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize)
+    rest = 0 if device is None or executor.processes else device.budget - needed
     problem = Problem(
         scaled, facts.encoding, kernel, centers, executor,
         dtype=centers.Z.dtype,
         seed=recipe.seed,
-        lanes=recipe.lanes,
+        lanes=lanes,
         memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
         better_budget=projected.better_budget,
         cache_bytes=projected.cache_bytes,
@@ -474,6 +478,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
+        device_rest=rest,
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share and device is None,
         evaluates_here=projected.evaluates_here and device is None,
@@ -490,7 +495,7 @@ def fit(
             described(kernel),
             described(recipe.features),
             described(recipe.solver),
-            [recipe.seed, recipe.lanes, recipe.dtype, choice, problem.mix_chunks],
+            [recipe.seed, lanes, recipe.dtype, choice, problem.mix_chunks],
             platform.machine(),
         )
 

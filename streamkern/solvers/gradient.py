@@ -10,10 +10,10 @@ import numpy as np
 
 from streamkern.data.stream import Block
 from streamkern.engine.base import ROW_TILE
+from streamkern.engine.squared import SquaredLoss, residual, weigh
 from streamkern.engine.triangle import cuts, packed_size
 from streamkern.execute.base import Parts, Tree
 from streamkern.kernels import Basis, Expansion
-from streamkern.solvers.score import residual, weigh
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
@@ -34,16 +34,10 @@ class Gradient(Contribution):
 
     def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
-        y, w, loss = block.y, block.w, 0.0
-        assert y is not None
-
-        def respond(F: Array, rows: slice) -> Array:
-            nonlocal loss
-            residual(F, y[rows])
-            loss += weigh(F, None if w is None else w[rows])
-            return F
-
-        return self.basis.pull(block.X, state, respond, state.shape[1], begun), loss, block.X.shape[0]
+        assert block.y is not None
+        respond = SquaredLoss(block.y, block.w)
+        g = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        return g, respond.loss, block.X.shape[0]
 
 
 @dataclass(eq=False)

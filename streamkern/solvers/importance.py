@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block
+from streamkern.engine.squared import residual, weigh
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank
 from streamkern.solvers.base import Problem
-from streamkern.solvers.score import residual, weigh
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 

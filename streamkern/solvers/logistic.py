@@ -18,13 +18,13 @@ import numpy as np
 
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Encoding
+from streamkern.engine.squared import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.solvers.gradient import Gradient
-from streamkern.solvers.score import residual, weigh
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

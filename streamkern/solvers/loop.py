@@ -12,6 +12,7 @@ import numpy as np
 
 from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
+from streamkern.engine.squared import residual, weigh
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.shares import read_tiles
 from streamkern.execute.threads import evaluator
@@ -19,7 +20,7 @@ from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
-from streamkern.solvers.score import residual, score, weigh
+from streamkern.solvers.score import score
 from streamkern.solvers.sums import Sums
 from streamkern.solvers.unlearned import report_unlearned
 from streamkern.storage.serialize import serializable
@@ -152,12 +153,13 @@ class Keeper(Protocol):
     def shares(self) -> ShareDirectory | None:
         """Where workers that share the centers out keep their shares of a state; None for nowhere."""
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
         """Keep a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
 
         Args:
             checkpoint: where training stands.
             wait: return when it is kept: sums of a sweep may be large, and are held once.
+            kept: makes the state that is kept of the checkpoint's; called if one is due.
         """
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
@@ -191,7 +193,7 @@ def train(
         weights = loop.weights()
     except BaseException:
         if keeper is not None:
-            keeper.interrupted(loop.now)
+            keeper.interrupted(replace(loop.now, state=loop._kept(loop.now.state)))
         raise
     finally:
         loop.close()
@@ -442,7 +444,7 @@ class _Loop:
             history=(*now.history, entry), best=best, scoring=scoring, seconds=entry["seconds"],
         )  # fmt: skip
         if self.keeper is not None:
-            self.keeper.offer(self.now)
+            self.keeper.offer(self.now, kept=self._kept)
 
     def _advance(self, now: Checkpoint, timeline: dict[str, Any] | None = None) -> None:
         self.now = now
@@ -453,7 +455,11 @@ class _Loop:
             )
         )
         if self.keeper is not None:
-            self.keeper.offer(now, wait=bool(now.swept))
+            self.keeper.offer(now, bool(now.swept), self._kept)
+
+    def _kept(self, state: Any) -> Any:
+        """A state with its arrays on the host."""
+        return state if self.shared is not None else self.iteration.kept(state)
 
     def close(self) -> None:
         """Release resident state on the workers."""

@@ -16,8 +16,8 @@ from streamkern.centers import CenterSet
 from streamkern.data.stream import Block, Key
 from streamkern.engine import default_engine
 from streamkern.engine.base import Engine
+from streamkern.engine.gpu.metered import MeteredDeviceEngine
 from streamkern.engine.meter import MeterEngine
-from streamkern.engine.metered_device import MeteredDeviceEngine
 from streamkern.engine.operations import Operations
 from streamkern.engine.shaped import Meter, Shaped
 from streamkern.execute.base import Parts, Stack

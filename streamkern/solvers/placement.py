@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkern.backends import get_device
-from streamkern.backends.device import TURNS, Device
+from streamkern.engine.gpu import Device, get_device
+from streamkern.engine.gpu.protocol import TURNS
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes
@@ -14,19 +14,22 @@ from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SCAN_ROWS, Bill
 
+OPENING_TERMS = 2e11
+"""Terms of a pass that take a few cores as long as it takes to open a card and to compile its loops, a few seconds."""
+
 
 def device_for(recipe: Any, name: str) -> Device | None:
     """The device that a resolved recipe is computed on; None for the CPU.
 
     Args:
         recipe: of the fit.
-        name: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        name: ``"auto"``, which takes a card that ``get_device`` has for it, for as much work as opening it is worth;
+            ``"cpu"`` or ``"cuda"``.
 
     Raises:
         UsageError: ``"cuda"`` on a machine without a GPU, or for a kernel or solver that runs on the CPU only.
     """
-    device = get_device(name)
-    if device is None:
+    if name == "cpu":
         return None
     why = None
     if recipe.partition is not None:  # each leaf chooses its solver by itself
@@ -37,16 +40,28 @@ def device_for(recipe: Any, name: str) -> Device | None:
         why = "EigenPro2 is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that stay where they are stored are"
-    if why is None:
-        return device
-    if name == "auto":
+    if name == "auto" and (why is not None or _terms(recipe) < OPENING_TERMS):
         return None
+    if why is None:
+        return get_device(name)
     raise UsageError(
         f"{why[0].upper()}{why[1:]} computed on the CPU only.",
         where="device",
         expected="one model with a kernel at centers in memory",
         remedy='use --device auto or cpu (device="auto")',
     )
+
+
+def _terms(recipe: Any) -> float:
+    """Rows × centers × columns of a pass: terms of the inner products."""
+    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
+    rows, columns = len(recipe.train), recipe.train.n_features
+    return float(rows) * float(p) * float(columns)
+
+
+def lanes_on(device: Device | None, processes: int, lanes: int) -> int:
+    """Blocks of a step: one on the device of this process; else as many as given, whose sums are added in a tree."""
+    return 1 if device is not None and not processes else lanes
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:

@@ -70,22 +70,16 @@ class ExactProjection:
 
     def apply(self, g: Array) -> Array:
         """M g, shape (p, c)."""
-        out = self.engine.gram_product(self._placed, g, lower=True)
-        if self.nystrom is not None:
-            s = len(self.nystrom.eigensystem.vectors)
-            out[:s] -= self.engine.gram_product(self._damped, g[:s])
-        return out
+        return self.engine.project(self._placed, g)
 
     @cached_property
     def _placed(self) -> Any:
-        return self.engine.place(self.W)
-
-    @cached_property
-    def _damped(self) -> Array:
-        """F with Fᵀ F = Q_s, shape (q, s), in the dtype of W."""
-        assert self.nystrom is not None
-        F = self.nystrom.eigensystem.vectors * np.sqrt(self.nystrom.damping)
-        return F.T.astype(self.W.dtype, order="C")
+        """W, and F with Fᵀ F = Q_s, shape (q, s), in the dtype of W."""
+        F = None
+        if self.nystrom is not None:
+            F = self.nystrom.eigensystem.vectors * np.sqrt(self.nystrom.damping)
+            F = F.T.astype(self.W.dtype, order="C")
+        return self.engine.place_projection(self.W, F)
 
 
 def project_exactly(

@@ -13,6 +13,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.split import Chooser
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.engine.squared import residual
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.solvers.curves import curves_of
@@ -27,23 +28,6 @@ CONFUSED = 100
 
 SAMPLED = 2000
 """Rows, at most, whose values are kept along with the metrics."""
-
-
-def residual(F: Array, y: Array) -> None:
-    """F − y in place: y holds class codes (b,) for targets in {0, 1}, or values (b, c)."""
-    if y.ndim == 1:
-        F[np.arange(len(y)), y] -= 1
-    else:
-        F -= y
-
-
-def weigh(F: Array, w: Array | None) -> float:
-    """Σ w ‖r‖² over residuals r = F, shape (b, c), each then scaled by its w in place; w is 1 if None."""
-    squares = np.square(F, dtype=np.float64)
-    if w is None:
-        return float(np.sum(squares))
-    F *= w[:, None].astype(F.dtype)
-    return float(w @ squares.sum(axis=1))
 
 
 @dataclass(eq=False)

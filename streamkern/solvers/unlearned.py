@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.targets import Classes
+from streamkern.engine.squared import residual
 from streamkern.errors import NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.base import HELD_OUT, Problem
 from streamkern.solvers.residual import FAR, report_residual
 from streamkern.solvers.row_errors import Errors
-from streamkern.solvers.score import residual
 from streamkern.types import Array
 
 LEAST_ROWS = 32

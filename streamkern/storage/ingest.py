@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from streamkern.errors import DataError, PlanRefusedError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
+from streamkern.release import VERSION
 from streamkern.storage.base import Source, digest
 from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import RECORD, ingest_record
@@ -208,7 +208,7 @@ def ingest(
             "rows": int(source.bounds[-1]),
             "sources": [_described(one) for one in listed],
             "source_fingerprint": source.fingerprint,
-            "version": version("streamkern"),
+            "version": VERSION,
             **options,
         }
         job = _Job(source, place, out, kept_target, record, threads)

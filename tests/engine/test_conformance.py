@@ -13,7 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.engine import NumpyEngine
 from streamkern.engine.base import KERNEL_TILE, Engine
-from streamkern.engine.device import DeviceEngine
+from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.engine.host import HostEngine
 from streamkern.engine.triangle import packed_size, unpacked
 from streamkern.errors import NumericalError

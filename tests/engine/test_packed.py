@@ -11,7 +11,7 @@ import pytest
 import streamkern as sk
 from streamkern.backends import thin
 from streamkern.engine import NumpyEngine
-from streamkern.engine.device import DeviceEngine
+from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.engine.host import HostEngine
 from streamkern.engine.packed import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
 from streamkern.errors import NumericalError

@@ -1,16 +1,27 @@
-"""A GPU, or the reason why there is none: `pytest -m gpu` runs what only a card can show."""
+"""A GPU, or the reason why there is none: `pytest -m gpu` runs what only a card can show.
+
+With STREAMKERN_STAND_IN=1 in the environment the tests run on the stand-in for CuPy, to see that they run at all.
+"""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from streamkern.backends import get_device
+from streamkern.engine.gpu import get_device
 from streamkern.errors import UsageError
 
 
 @pytest.fixture(scope="session")
 def gpu():
+    if os.environ.get("STREAMKERN_STAND_IN"):
+        from tests.cupy_host import stand_in
+
+        with stand_in() as module:
+            yield module.open_device()
+        return
     try:
-        return get_device("cuda")
+        yield get_device("cuda")
     except UsageError as error:
         pytest.skip(error.what)

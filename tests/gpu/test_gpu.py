@@ -13,7 +13,11 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
-from streamkern.engine.device import DeviceEngine
+from streamkern.data.device import placed
+from streamkern.data.stream import Assembly, Stream
+from streamkern.data.targets import Classes
+from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.engine.squared import SquaredLoss
 from streamkern.kernels import Expansion
 from streamkern.solvers.metered import Bill, Size
 from streamkern.testing.backend import BackendSuite
@@ -34,9 +38,14 @@ class Through:
         if method.startswith("__") or method == "device":
             raise AttributeError(method)
 
+        # Indices and ids of rows stay on the host, whatever their type is; all else is sent.
+        stay = {"assemble": {1}, "add_noise": {1}, "assemble_noisy": {1}}.get(method, set())
+
         def call(*args: Any, **named: Any) -> Any:
             with self.device.turn():
-                sent = [self.device.put(a) if isinstance(a, np.ndarray) and a.dtype != np.int64 else a for a in args]
+                sent = [
+                    self.device.put(a) if isinstance(a, np.ndarray) and k not in stay else a for k, a in enumerate(args)
+                ]
                 result = getattr(self.device.loops, method)(*sent, **named)
                 for host, there in zip(args, sent, strict=True):
                     if there is not host:
@@ -62,13 +71,15 @@ class TestLoops(BackendSuite):
         np.testing.assert_allclose(out, expected, rtol=3e-7, atol=3e-7)
 
 
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("d", [18, 784])
-def test_a_block_is_float64_s_to_a_bound(gpu, d):
+def test_a_block_is_float64_s_to_a_bound(gpu, d, split, monkeypatch):
     """float32 products: a few 1e-7 of the squared norms in a squared distance, and so about 1e-5 in a value."""
     rng = np.random.default_rng(0)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((600, d), (900, d), (900, 10)))
     kernel = sk.Laplace(float(np.sqrt(2 * d)))
     exact = Expansion(kernel, Z.astype(np.float64)).block(X.astype(np.float64))
+    monkeypatch.setattr(gpu, "splits", split)
     there = Expansion(kernel, Z, DeviceEngine(gpu))
     np.testing.assert_allclose(there.block(X), exact, rtol=0, atol=2e-5)
     np.testing.assert_allclose(there.predict(X, W), exact @ W, rtol=0, atol=2e-5 * np.abs(W).sum(axis=0).max())
@@ -79,9 +90,49 @@ def test_a_block_is_float64_s_to_a_bound(gpu, d):
 def test_rows_and_noise_are_the_cpu_s(gpu):
     raw = np.random.default_rng(1).integers(0, 256, (500, 77)).astype(np.uint8)
     index, ids, copies = np.arange(499, -1, -1), np.arange(500) << 30, np.arange(500) % 7
-    how: dict[str, Any] = {"scale": 1 / 255, "offset": -0.5, "ids": ids, "copies": copies, "noises": [(3, 0.1), (4, 1)]}
+    how: dict[str, Any] = {"scale": 1 / 255, "offset": -0.5, "ids": ids, "copies": copies, "noise": (3, 0.1)}
     expected = HostDevice().rows(raw, index, **how)
     np.testing.assert_allclose(gpu.take(gpu.rows(raw, index, **how)), expected, rtol=0, atol=4e-6)
+
+
+def test_augmented_images_are_the_cpu_s(gpu):
+    """Noise, crops, flips and mixing, of rows that stay on the card and of rows that are sent."""
+    rng = np.random.default_rng(5)
+    X, y = rng.integers(0, 256, (300, 6 * 8 * 3)).astype(np.uint8), rng.integers(0, 4, 300)
+    shape = (6, 8, 3)
+    changes = (sk.GaussianNoise(0.1), sk.RandomCrop(shape, 2, 0.5), sk.HorizontalFlip(shape), sk.MixUp(0.4, bank=64))
+    data = sk.from_arrays(X, y).scale(1 / 255).augment(*changes, copies=3)
+    here = Assembly(data, Classes(np.arange(4)), 0.3)
+    for rest in (0, 1 << 20):
+        there = placed(here, gpu, rest, 1 << 20)
+        assert there.stays == (rest > 0)
+        streams = [Stream(each, lanes=1, block_rows=128, run_rows=1) for each in (here, there)]
+        for step in range(streams[0].steps):
+            expected, found = (stream.block((0, 0, step)) for stream in streams)
+            np.testing.assert_allclose(gpu.take(found.X), expected.X, rtol=0, atol=4e-6)
+            np.testing.assert_array_equal(found.y, expected.y)
+
+
+def test_many_outputs_and_regression_are_the_cpu_s(gpu):
+    """Residuals of over sixteen outputs, of values and with weights, are taken on the card."""
+    rng = np.random.default_rng(6)
+    X, Z = (rng.normal(size=size).astype(np.float32) for size in ((700, 40), (500, 40)))
+    for c, y in ((40, rng.integers(0, 40, 700)), (3, rng.normal(size=(700, 3))), (20, rng.normal(size=(700, 20)))):
+        W, w = 0.1 * rng.normal(size=(500, c)).astype(np.float32), rng.random(700)
+        here, there = Expansion(sk.Gaussian(6.0), Z), Expansion(sk.Gaussian(6.0), Z, DeviceEngine(gpu))
+        losses = [SquaredLoss(y, w) for _ in range(2)]
+        expected = here.pull(X, W, losses[0], c)
+        np.testing.assert_allclose(there.pull(X, W, losses[1], c), expected, rtol=1e-4, atol=1e-3)
+        assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-5)
+
+
+def test_a_pipeline_with_nothing_set_runs_on_the_card(gpu, tmp_path):
+    """The search for a kernel, and a projection that the card's memory chooses."""
+    X, y = load_digits(return_X_y=True)
+    pipeline = sk.Pipeline(train=sk.from_arrays(X[:1400], y[:1400]), test=sk.from_arrays(X[1400:], y[1400:]))
+    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    assert there["device"] == gpu.name
+    assert there["metrics"]["test"]["accuracy"] >= here["metrics"]["test"]["accuracy"] - 0.01
 
 
 def test_the_inverse_of_a_factor_is_lapack_s(gpu):
@@ -108,6 +159,7 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
         solver=sk.EigenPro(epochs=2, projection=projection, batch=256),
         task="classification",
         name="digits",
+        lanes=1,  # as a device computes a step
     )
     there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
     assert there["device"] == gpu.name
@@ -147,8 +199,12 @@ def test_memory_stays_within_what_was_projected(gpu):
     assert 0 < peak() <= Bill(sk.SGD(batch=b), Size(b, p, d, c, lanes=1), 1).on_device + b * d * 4
 
 
-def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):
-    """Issue's bound: 70% of the measured float32 rate, with its own inner products alone counted."""
+@pytest.mark.parametrize("split", [False, True])
+def test_a_wide_block_runs_near_the_card_s_product_rate(gpu, split, monkeypatch):
+    """At least 70% of the measured float32 rate; with products of halves at least 1.6 times it."""
+    if split and not gpu.splits:
+        pytest.skip("products of halves are not used on this card")
+    monkeypatch.setattr(gpu, "splits", split)
     p, d, b, c = 20_000, 784, 8192, 10
     rng = np.random.default_rng(4)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
@@ -156,6 +212,6 @@ def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):
     best = np.inf
     for _ in range(6):
         start = time.perf_counter()
-        there.pull(rows, W, lambda F, part: F, c)
+        there.pull(rows, W, SquaredLoss(np.zeros(b, np.int64), None), c)
         best = min(best, time.perf_counter() - start)
-    assert 2.0 * b * p * d / best >= 0.7 * gpu.gemm_rate()
+    assert 2.0 * b * p * d / best >= (1.6 if split else 0.7) * gpu.gemm_rate()

@@ -57,7 +57,7 @@ class Memory:
         self.seen: list[Checkpoint] = []
         self.last: Checkpoint | None = None
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Any = None) -> None:
         self.seen.append(checkpoint)
         if len(self.seen) == self.stop:
             raise Stop

@@ -15,7 +15,7 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
-from streamkern.engine.device import DeviceEngine
+from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import features

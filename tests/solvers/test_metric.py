@@ -16,7 +16,7 @@ from streamkern.data.stream import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import NumpyEngine, default_engine
-from streamkern.engine.device import DeviceEngine
+from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion

@@ -1,4 +1,4 @@
-"""A device for arrays without values: ``engine/on_device.py`` runs on it, and a meter counts the device's bytes."""
+"""A device for arrays without values: the engine's methods run on it, and a meter counts the device's bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from streamkern.backends.device import COLUMNS, TURNS
+import numpy as np
+
 from streamkern.engine.base import Engine, Respond
+from streamkern.engine.gpu.engine import OnDevice
+from streamkern.engine.gpu.loops import Halves, pulled_splits
+from streamkern.engine.gpu.protocol import COLUMNS, TURNS
 from streamkern.engine.meter import MeterEngine
-from streamkern.engine.on_device import OnDevice
 from streamkern.engine.packed import PANEL, PackedFactor
 from streamkern.engine.shaped import Meter, Shaped
 from streamkern.types import Array
@@ -32,9 +35,41 @@ class _Loops:
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
         """In place."""
 
-    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """Return k(A, B) W without storing kernel values."""
-        return self.meter.array((len(A), W.shape[1]), W.dtype)
+    def split(self, X: Any, centers: bool) -> Halves:
+        """Return numbers of 16 bits, norms and factors."""
+        n, d = X.shape
+        width = 3 * (-(-d // 8) * 8)
+        return Halves(self.empty((n, width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
+
+    def values(self, S: Any, sides: Any) -> None:
+        """In place."""
+
+    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
+        """In place."""
+
+    def outputs(self, S: Any, sides: Any, W: Any, target: Any = None) -> tuple[Any, Any]:
+        """Return outputs of each row, and losses."""
+        n = len(S)
+        return self.empty((n, W.shape[1]), S.dtype), self.empty((n,), np.float64)
+
+    def residual(self, F: Any, target: Any) -> Any:
+        """In place; return losses."""
+        return self.empty((len(F),), np.float64)
+
+    def pulled(self, S: Any, sides: Any, r: Any, into: Any = None) -> Any:
+        """Return sums over rows; they are made in parts."""
+        (n, p), c = S.shape, r.shape[1]
+        with self.meter.scratch(pulled_splits(n, p) * p * c * S.dtype.itemsize):
+            return self.empty((p, c), S.dtype) if into is None else into
+
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+        """Return a matrix as g is, by way of the products with the rows of W."""
+        t, _ = self.outputs(W, None, g)
+        return self.pulled(W, None, t)
+
+    def moved(self, ahead: Any, before: Any, mean: Any, g: Any, *numbers: float) -> tuple[Any, Any, Any]:
+        """Return new arrays of the state."""
+        return self.empty(g.shape, g.dtype), self.empty(g.shape, g.dtype), self.empty(g.shape, np.float64)
 
 
 class MeteredDevice:
@@ -47,6 +82,7 @@ class MeteredDevice:
 
     name = "meter"
     budget = 0
+    splits = True
 
     def __init__(self, host: Meter, threads: int) -> None:
         self.host, self.meter = host, Meter()
@@ -92,6 +128,14 @@ class MeteredDevice:
         """Return a copy on the host."""
         return self.host.array(array.shape, array.dtype)
 
+    def half_product(self, A: Any, B: Any) -> Any:
+        """Return A Bᵀ."""
+        return self.meter.array((len(A), len(B)), np.float32)
+
+    def number(self, parts: Any) -> float:
+        """Return a number."""
+        return 0.0
+
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """Count A's factor, the inverse, and the columns of the substitution, in addition to A."""
         p = len(A)
@@ -111,8 +155,12 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
 
     def __init__(self, meter: Meter, real: Engine, slots: int, top: float) -> None:
         super().__init__(meter, real, slots, False, top)
+        self.keeps_state = True
         self.host: MeterEngine = MeterEngine(meter, real, slots, False, top)
         self.device: Any = MeteredDevice(meter, slots)
+
+    def _is_here(self, array: Any) -> bool:
+        return bool(array.meter is not self.device.meter)
 
     def block(self, expansion: Any, X: Any, out: Any = None) -> Array:
         with self.device.at_once():
@@ -127,7 +175,8 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         if W.dtype != basis.dtype:
             self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
         with self.device.at_once():
-            return super().pull(basis, X, W, respond, outputs, begun)
+            pulled: Array = super().pull(basis, X, W, respond, outputs, begun)
+            return pulled
 
     def values(self, basis: Any, X: Array, then: Any = None) -> Array:
         with self.device.in_threads():

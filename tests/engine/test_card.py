@@ -1,0 +1,181 @@
+"""A rehearsal of the session on a card: what it brings home when its steps end well, fail, hang, are killed or babble."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import card
+from tests.benchmarks.card import PLANS, Step, perform, python
+
+FILES = {"log", "summary", "results.json"}
+IGNORES = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+)
+
+
+def step(name: str, program: str, limit: float = 30.0) -> Step:
+    return Step(name, limit, 1.0, python("-c", program))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Last words of half a second."""
+    monkeypatch.setattr(card, "LAST_WORDS", 0.5)
+
+
+def results(out: Path) -> dict[str, Any]:
+    assert {path.name for path in out.iterdir()} == FILES
+    found: dict[str, Any] = json.loads((out / "results.json").read_text())
+    lines = (out / "summary").read_text().splitlines()
+    assert [line.split("  ")[0].strip() for line in lines] == list(found)
+    return found
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_step_that_fails_hangs_or_is_killed_costs_the_others_nothing(tmp_path: Path):
+    steps = (
+        step("good", """print('RESULT {"rate": 3}'); print('{"more": [1, 2]}')"""),
+        step("fails", "import sys; print('oh dear', file=sys.stderr); sys.exit(3)"),
+        step("babbles", """print('RESULT {"half'); print('{]'); print('RESULT 7'); print('{"right": 1}')"""),
+        step("bytes", r"import sys; sys.stdout.buffer.write(b'\xff\xfe{' + bytes(range(256))); print('\n{\"a\": 2}')"),
+        step("killed", "import os; os.kill(os.getpid(), 9)"),
+        step("deaf", IGNORES, limit=1.5),
+        Step("absent", 5.0, 1.0, ("/no/such/program",)),
+        step("last", """print('{"end": true}')"""),
+    )
+    start = time.monotonic()
+    assert perform(steps, 60, tmp_path / "out") == 4
+    assert time.monotonic() - start < 30
+    found = results(tmp_path / "out")
+    assert {name: each["status"] for name, each in found.items()} == {
+        "good": "ok", "fails": "status 3", "babbles": "ok", "bytes": "ok", "killed": f"status {-signal.SIGKILL}",
+        "deaf": "out of time", "absent": found["absent"]["status"], "last": "ok",
+    }  # fmt: skip
+    assert found["absent"]["status"].startswith("not begun")
+    assert (found["good"]["rate"], found["good"]["more"], found["babbles"]["right"]) == (3, [1, 2], 1)
+    assert (found["bytes"]["a"], found["last"]["end"]) == (2, True)
+    log = (tmp_path / "out" / "log").read_text(errors="replace")
+    assert "oh dear" in log
+    assert [line.split()[1].rstrip(":") for line in log.splitlines() if line.startswith("==== ")] == list(found)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_deadline_cuts_a_step_and_those_behind_it_do_not_begin(tmp_path: Path):
+    start = time.monotonic()
+    steps = (step("quick", "pass"), step("long", "import time; time.sleep(600)"), step("tail", "print('begun')"))
+    assert perform(steps, 3, tmp_path) == 2
+    assert time.monotonic() - start < 6
+    assert [each["status"] for each in results(tmp_path).values()] == ["ok", "out of time", "no time"]
+    assert "begun" not in (tmp_path / "log").read_text().split("==== tail")[-1].replace("print('begun')", "")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_processes_of_a_step_end_with_it(tmp_path: Path):
+    """A child of a step that is cut short would hold the card's memory."""
+    note = tmp_path / "child"
+    child = f"import time; open({str(note)!r}, 'w').write(str(__import__('os').getpid())); time.sleep(600)"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    perform((step("parent", program, limit=3.0),), 60, tmp_path / "out")
+    number = int(note.read_text())
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and _runs(number):
+        time.sleep(0.05)
+    assert not _runs(number)
+
+
+def _runs(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_is_there_is_there_when_the_session_itself_is_killed(tmp_path: Path):
+    """The three files after each step, whole: the machine may be taken away at any moment."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from tests.benchmarks.card import Step, perform, python\n"
+        "perform((Step('one', 9, 1, python('-c', 'print(\\'{\"a\": 1}\\')')),"
+        " Step('two', 60, 1, python('-c', 'import time; print(\\'begun\\', flush=True); time.sleep(20)'))), 90,"
+        " Path(sys.argv[2]))\n"
+    )
+    out = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-c", program, str(card.ROOT), str(out)], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (out.is_dir() and "begun\n" in _text(out / "log")):
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert json.loads((out / "results.json").read_text())["one"]["a"] == 1
+    assert "one" in (out / "summary").read_text()
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("result", [None, "{", "[]", '{"metrics": null}', '{"seconds": 3, "metrics": {"test": {}}}'])
+def test_a_run_that_was_cut_short_leaves_its_last_events(tmp_path: Path, result: str | None):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text("".join(f'{{"event": {k}}}\n' for k in range(9)))
+    if result is not None:
+        (folder / "result.json").write_text(result)
+    made = Step("run", 30, 1, python("-c", "pass", "--run-dir", str(folder)))
+    assert perform((made,), 60, tmp_path / "out") == 0
+    assert results(tmp_path / "out")["run"]["events"][-1] == '{"event": 7}'
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_is_expected_to_end_before_its_deadline(plan: str):
+    """With a third to spare for all but the long runs; and each step fits into its own limit and the deadline."""
+    seconds, steps = PLANS[plan]
+    assert sum(each.expected for each in steps) <= seconds
+    assert len({each.name for each in steps}) == len(steps)
+    for each in steps:
+        assert 1.3 * each.expected <= each.limit <= seconds
+        assert each.command[0] == sys.executable
+        for word in each.command[1:]:
+            if word.endswith(".py"):
+                assert (card.ROOT / word).is_file(), word
+
+
+def test_both_plans_fit_into_the_time_that_a_card_is_lent():
+    """A quarter of an hour, of which starting the machine and giving it back take minutes."""
+    assert sum(seconds for seconds, _ in PLANS.values()) <= 12 * 60
+
+
+def test_a_dry_run_prints_seconds_and_mebibytes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["card.py", "--dry-run"])
+    assert card.main() == 0
+    said = capsys.readouterr().out
+    for name, (seconds, steps) in PLANS.items():
+        assert f"{name}: at most {seconds:.0f} s, {sum(each.expected for each in steps):.0f} s expected" in said
+        for each in steps:
+            assert re.search(
+                rf"^  {re.escape(each.name)} +{each.expected:.0f} s, at most +{each.limit:.0f} ", said, re.M
+            )
+    size = re.search(r"^the tree: ([\d.]+) MiB$", said, re.M)
+    assert size is not None
+    assert 0 < float(size.group(1)) < card.MOST_BYTES / 2**20
+
+
+def test_only_the_steps_that_are_named_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plans = {"first": (20.0, (step("a", "pass"), step("b", "exit(1)"), step("c", "pass")))}
+    monkeypatch.setattr(card, "PLANS", plans)
+    monkeypatch.setattr(sys, "argv", ["card.py", "first", "--out", str(tmp_path / "out"), "--steps", "a", "c"])
+    assert card.main() == 0
+    assert list(results(tmp_path / "out")) == ["a", "c"]

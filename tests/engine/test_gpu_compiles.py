@@ -1,0 +1,156 @@
+"""The GPU's loops compile for cards of three generations, within their registers, by NVIDIA's compiler and without a card.
+
+A float kernel without an instruction of float64 runs at the speed of the card's float32 units; one stray literal of double
+would make it many times slower on most cards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from streamkern.engine.gpu.source import KERNELS, Definitions, options, source, variants
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+"""A100, H100 and B200."""
+
+MOST_REGISTERS = 128
+"""Two blocks of 256 threads have 65,536 registers to share: as many as ``__launch_bounds__`` of sums.cu asks for."""
+
+MOST_STACK = 24
+"""Bytes: two of 140 variants of ``outputs``, with four rows of ten outputs, lack one to five registers of 128."""
+
+
+@functools.cache
+def nvrtc() -> ctypes.CDLL:
+    """The compiler, of the package nvidia-cuda-nvrtc."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
+    found = sorted(str(file.locate()) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name))
+    assert found, "the package nvidia-cuda-nvrtc has no library for this system"
+    return ctypes.CDLL(found[0])
+
+
+class Compiled(NamedTuple):
+    """A variant's result: the compiler's status and messages, and its instructions."""
+
+    status: int
+    log: str
+    ptx: str
+
+
+def compiled(file: str, definitions: Definitions, architecture: str) -> Compiled:
+    """Compile a variant as CuPy does, with the assembler's account of registers and memory."""
+    library, program = nvrtc(), ctypes.c_void_p()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source(file).encode(), b"loops.cu", 0, None, None) == 0
+    words = [*options(definitions), f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
+    given = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+    status = int(library.nvrtcCompileProgram(program, len(words), given))
+    log = _text(program, "ProgramLog")
+    ptx = "" if status else _text(program, "PTX")
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return Compiled(status, log, ptx)
+
+
+def _text(program: ctypes.c_void_p, name: str) -> str:
+    size = ctypes.c_size_t()
+    assert getattr(nvrtc(), f"nvrtcGet{name}Size")(program, ctypes.byref(size)) == 0
+    text = ctypes.create_string_buffer(size.value)
+    assert getattr(nvrtc(), f"nvrtcGet{name}")(program, text) == 0
+    return text.value.decode()
+
+
+def wide_instructions(ptx: str, kernel: str) -> bool:
+    """Return True if the body of a kernel has instructions of float64."""
+    body = re.search(rf"\.entry {kernel}\(.*?^\}}", ptx, re.S | re.M)
+    assert body is not None, kernel
+    return ".f64" in body.group(0)
+
+
+def faults(file: str, definitions: Definitions, architecture: str) -> list[str]:
+    """What is wrong with a variant: it does not compile, spills, has a stack, too many registers or stray float64."""
+    status, log, ptx = compiled(file, definitions, architecture)
+    if status:
+        return [f"does not compile: {log}"]
+    values, found = dict(definitions), []
+    real = values.get("REAL", "float") == "float"
+    stack = [int(size) for size in re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", log)]
+    if max(stack, default=0) > (MOST_STACK if file == "sums" and values["ROWS"] == 4 else 0):
+        found.append(f"a stack or spills: {log}")
+    registers = [int(number) for number in re.findall(r"Used (\d+) registers", log)]
+    if len(registers) != len(KERNELS[file]):
+        found.append(f"no account of each kernel's registers: {log}")
+    if real and max(registers, default=0) > MOST_REGISTERS:
+        found.append(f"{max(registers)} registers")
+    plain = {"radial": ("radial",), "manhattan": ("manhattan", "signed_sums"), "angular": ("angular", "cosines"),
+             "sums": ("pulled",) if values.get("RESIDUAL") else ("pulled", "outputs")}  # fmt: skip
+    if real:
+        found += [f"float64 in {kernel}" for kernel in plain.get(file, ()) if wide_instructions(ptx, kernel)]
+    return found
+
+
+def all_faults(architecture: str, listed: list[tuple[str, Definitions]]) -> dict[str, list[str]]:
+    """Faults of variants, which compile side by side: ctypes lets other threads run meanwhile."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = pool.map(lambda variant: faults(*variant, architecture), listed)
+    return {str(variant): each for variant, each in zip(listed, found, strict=True) if each}
+
+
+def some(file: str, **values: str | int) -> tuple[str, Definitions]:
+    return next((f, found) for f, found in variants() if f == file and values.items() <= dict(found).items())
+
+
+FEW = [
+    some("rows", STORED="u8"),
+    some("norms", REAL="float"),
+    some("radial", REAL="float", KIND=0),
+    some("angular", REAL="float", ANGLES=3),
+    some("manhattan", REAL="float"),
+    some("step", REAL="float"),
+    some("sums", REAL="float", KIND=0, FACTORS=1),
+    some("sums", REAL="float", OUTPUTS=16, KIND=0),
+    some("sums", TRIANGLE=1, OUTPUTS=10),
+]
+"""A variant of each file, those of the largest block of a step among them."""
+
+
+def test_a_variant_of_each_file_compiles_within_its_registers():
+    assert all_faults("sm_90", FEW) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_variant_compiles_within_its_registers(architecture: str):
+    listed = list(dict.fromkeys(variants()))
+    assert {file for file, _ in listed} == KERNELS.keys()
+    assert all_faults(architecture, listed) == {}
+
+
+def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch):
+    """A literal of double, a stack and an error, in place of a file's text."""
+
+    def of(body: str) -> list[str]:
+        text = f'extern "C" __global__ void radial(float* x, int n) {{ {body} }}'
+        monkeypatch.setitem(globals(), "source", lambda file: text)
+        return faults("radial", (("REAL", "float"),), "sm_90")
+
+    assert of("x[0] += 1.0f;") == []
+    assert of("x[0] = x[0] * 1.1;") == ["float64 in radial"]
+    assert of("x[0] = nothing;")[0].startswith("does not compile")
+    assert of("float y[64]; for (int i = 0; i < n; i++) y[i % 64] = x[i]; x[n] = y[n % 64];")[0].startswith("a stack")
+
+
+def test_the_folder_of_the_source_has_no_file_that_nothing_compiles():
+    folder = Path(source.__wrapped__.__code__.co_filename).parent / "cuda"
+    text = "\n".join(source(file) for file in KERNELS)
+    assert all(path.read_text(encoding="utf-8") in text for path in folder.iterdir())
