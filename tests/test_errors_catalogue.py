@@ -948,8 +948,9 @@ storage/zarr_array.py: the chunk may not be read:
 """Sites that no test comes to, and what it would take."""
 
 MODULES = {
-    "backends/cuda.py": "a device",
-    "backends/cupy.py": "a device",
+    "engine/gpu/__init__.py": "engine/test_device.py",
+    "engine/gpu/cupy.py": "engine/test_device.py",
+    "engine/gpu/loops.py": "engine/test_gpu_loops.py",
     "backends/__init__.py": "pipeline/test_device.py",
     "data/auto.py": "data/test_automatic.py",
     "data/class_weights.py": "test_class_weights.py",

@@ -23,7 +23,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Each of these enters through its own files, so that replacing it, or doing without it, is a change in one place.
 DOORS = {
     "bokeh": {"report/figures.py"},
-    "cupy": {"backends/cupy.py"},
+    "cupy": {"engine/gpu/cupy.py"},
     "dask": {"storage/dask.py", "execute/dask.py", "execute/lanes.py"},
     "distributed": {
         "execute/__init__.py",
@@ -43,7 +43,6 @@ DOORS = {
             f"backends/{name}.py"
             for name in (
                 "compiled",
-                "cuda",
                 "factor",
                 "lapack",
                 "loops",
@@ -159,9 +158,9 @@ LATE = {
     "streamkern.report.live": "needs Bokeh",
     "h5py": "optional",
     "mlflow": "optional",
-    "streamkern.backends.cupy": "needs CuPy",
     "streamkern.backends.numba": "needs a compiler, without which plain NumPy runs",
-    "streamkern.engine.device": "needs the compiled engine, which computes on the host what a device does not",
+    "streamkern.engine.gpu.cupy": "needs CuPy",
+    "streamkern.engine.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
     "streamkern.engine.host": "needs a compiler",
     "streamkern.execute.dask": "needs distributed",
     "streamkern.report.page": "needs Bokeh",

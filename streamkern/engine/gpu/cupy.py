@@ -222,18 +222,20 @@ class CupyDevice:
         then: Sequence[Change] = (),
     ) -> Any:
         with self._stream():
-            numbers = cupy.asarray(np.stack([np.asarray(each, dtype=np.int64) for each in (index, ids, copies)]))
-            at, slot = numbers[0], None
-            if not isinstance(raw, cupy.ndarray):
+            here = isinstance(raw, np.ndarray)
+            given = (ids, copies) if here or index is ids else (ids, copies, index)
+            numbers = cupy.asarray(np.stack([np.asarray(each, dtype=np.int64) for each in given]))
+            at, slot = numbers[0 if index is ids else -1], None
+            if here:
                 (raw, slot), at = self._sent(raw, index), None
             X = cupy.empty((len(index), raw.shape[1]), np.float32)
             if noise is not None:
-                how = {"seed": noise[0], "sigma": noise[1], "row_ids": numbers[1], "copies": numbers[2]}
+                how = {"seed": noise[0], "sigma": noise[1], "row_ids": numbers[0], "copies": numbers[1]}
                 self.loops.assemble_noisy(raw, at, X, scale=scale, offset=offset, **how)
             else:
                 self.loops.assemble(raw, at, X, scale=scale, offset=offset)
             for change in then:
-                X = change(self.loops, X, numbers[1], numbers[2])
+                X = change(self.loops, X, numbers[0], numbers[1])
             if slot is not None:
                 slot.used = self._computing.record()
             return X

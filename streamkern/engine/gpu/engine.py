@@ -24,7 +24,7 @@ from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
 _SQUARE = 1024  # rows of a diagonal block that is set at once
-_SPLIT_WIDTH = 32  # features from which a product of split rows, of three times the depth, takes less time
+_SPLIT_WIDTH = 8  # features from which a product of split rows, of three times the depth, takes less time
 
 
 class _There:

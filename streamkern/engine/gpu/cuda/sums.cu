@@ -1,7 +1,8 @@
 // Products of kernel values with few columns. Values come from inner products as these are read, and are never stored:
 // K W, with the residual of its rows, and Kᵀ r.
 //
-// A tile of W, or of r, is in shared memory, and the inner products of the next tile are read while this one's are used.
+// A tile of W, or of r, is in shared memory. The inner products of the next tile are read as this one's are used, and what
+// a value is multiplied with is read from shared memory one value ahead.
 // Rows and columns beyond the last are read from the last, and meet zeros.
 
 #ifndef OUTPUTS
@@ -75,40 +76,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
     z[0][threadIdx.x] = center_side(z_norms, z_factors, least(threadIdx.x, stop - 1), kernel);
   for (i32 start = 0, turn = 0; start < stop; start += TILE, turn ^= 1) {
     __syncthreads();
-    REAL next[ROWS][TILE / 32];
     if (start + TILE < stop) {
       stage<TILE>(w[turn ^ 1], W, start + TILE, stop);
       if (KIND != VALUES && threadIdx.x < TILE)
         z[turn ^ 1][threadIdx.x] =
             center_side(z_norms, z_factors, least(start + TILE + threadIdx.x, stop - 1), kernel);
     }
-    if (start + 2 * TILE <= stop) {
+    const i32 left = stop - 1 - lane - start - TILE;  // columns of the next tile from this thread's first on
+    REAL of_column[2][OUTPUTS];
+    Side at[2];
 #pragma unroll
-      for (i32 r = 0; r < ROWS; r++) {
-        row[r] += TILE;
-#pragma unroll
-        for (i32 k = 0; k < TILE / 32; k++) next[r][k] = row[r][32 * k];
-      }
-    } else {
-#pragma unroll
-      for (i32 r = 0; r < ROWS; r++) {
-        row[r] += TILE;
-#pragma unroll
-        for (i32 k = 0; k < TILE / 32; k++) next[r][k] = row[r][least(32 * k, stop - 1 - lane - start - TILE)];
-      }
-    }
+    for (i32 o = 0; o < OUTPUTS; o++) of_column[0][o] = w[turn][lane][o];
+    at[0] = z[turn][lane];
 #pragma unroll
     for (i32 k = 0; k < TILE / 32; k++) {
-      Side at = z[turn][32 * k + lane];
-      REAL of_column[OUTPUTS];
+      const i32 now = k % 2, then = (k + 1) % 2;
+      if (k + 1 < TILE / 32) {
 #pragma unroll
-      for (i32 o = 0; o < OUTPUTS; o++) of_column[o] = w[turn][32 * k + lane][o];
+        for (i32 o = 0; o < OUTPUTS; o++) of_column[then][o] = w[turn][32 * (k + 1) + lane][o];
+        at[then] = z[turn][32 * (k + 1) + lane];
+      }
+      const i32 ahead = start + TILE + least(32 * k, left);
 #pragma unroll
       for (i32 r = 0; r < ROWS; r++) {
-        REAL value = value_of(s[r][k], x[r], at, kernel);
+        REAL value = value_of(s[r][k], x[r], at[now], kernel);
+        s[r][k] = row[r][ahead];
 #pragma unroll
-        for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] += value * of_column[o];
-        s[r][k] = next[r][k];
+        for (i32 o = 0; o < OUTPUTS; o++) sums[r][o] += value * of_column[now][o];
       }
     }
   }
@@ -175,10 +169,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
   for (i32 u = 0; u < 2; u++) {
     i32 j = least(blockIdx.x * 64 + lane + 32 * u, p - 1);
     z[u] = center_side(z_norms, z_factors, j, kernel);
-    at[u] = S + stride * (begin + warp) + j;
+    at[u] = S + j;
     for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] = 0;
   }
-  const i64 apart = WARPS * stride;
   if (begin < stop) {
     stage<HEIGHT>(r[0], R, begin, stop);
     if (KIND != VALUES && threadIdx.x < HEIGHT)
@@ -186,46 +179,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1)
 #pragma unroll
     for (i32 k = 0; k < HEIGHT / WARPS; k++)
 #pragma unroll
-      for (i32 u = 0; u < 2; u++) s[u][k] = at[u][stride * least(WARPS * k, stop - 1 - begin - warp)];
-    for (i32 u = 0; u < 2; u++) at[u] += stride * (HEIGHT - WARPS);
+      for (i32 u = 0; u < 2; u++) s[u][k] = at[u][stride * least(begin + WARPS * k + warp, stop - 1)];
   }
   for (i32 start = begin, turn = 0; start < stop; start += HEIGHT, turn ^= 1) {
     __syncthreads();
-    REAL next[2][HEIGHT / WARPS];
     if (start + HEIGHT < stop) {
       stage<HEIGHT>(r[turn ^ 1], R, start + HEIGHT, stop);
       if (KIND != VALUES && threadIdx.x < HEIGHT)
         x[turn ^ 1][threadIdx.x] =
             row_side(x_norms, x_factors, least(start + HEIGHT + threadIdx.x, stop - 1), kernel);
     }
-    if (start + 2 * HEIGHT <= stop) {
+    REAL of_row[2][OUTPUTS];
+    Side of[2];
 #pragma unroll
-      for (i32 k = 0; k < HEIGHT / WARPS; k++)
-#pragma unroll
-        for (i32 u = 0; u < 2; u++) {
-          at[u] += apart;
-          next[u][k] = *at[u];
-        }
-    } else {
-#pragma unroll
-      for (i32 k = 0; k < HEIGHT / WARPS; k++)
-#pragma unroll
-        for (i32 u = 0; u < 2; u++)
-          next[u][k] = at[u][stride * least(WARPS * (k + 1), stop - 1 - start - (HEIGHT - WARPS) - warp)];
-    }
+    for (i32 o = 0; o < OUTPUTS; o++) of_row[0][o] = r[turn][warp][o];
+    of[0] = x[turn][warp];
 #pragma unroll
     for (i32 k = 0; k < HEIGHT / WARPS; k++) {
-      i32 i = WARPS * k + warp;
-      Side of = x[turn][i];
-      REAL of_row[OUTPUTS];
+      const i32 now = k % 2, then = (k + 1) % 2;
+      if (k + 1 < HEIGHT / WARPS) {
 #pragma unroll
-      for (i32 o = 0; o < OUTPUTS; o++) of_row[o] = r[turn][i][o];
+        for (i32 o = 0; o < OUTPUTS; o++) of_row[then][o] = r[turn][WARPS * (k + 1) + warp][o];
+        of[then] = x[turn][WARPS * (k + 1) + warp];
+      }
+      const i64 ahead = stride * least(start + HEIGHT + WARPS * k + warp, stop - 1);
 #pragma unroll
       for (i32 u = 0; u < 2; u++) {
-        REAL value = value_of(s[u][k], of, z[u], kernel);
+        REAL value = value_of(s[u][k], of[now], z[u], kernel);
+        s[u][k] = at[u][ahead];
 #pragma unroll
-        for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] += value * of_row[o];
-        s[u][k] = next[u][k];
+        for (i32 o = 0; o < OUTPUTS; o++) sums[u][o] += value * of_row[now][o];
       }
     }
   }
