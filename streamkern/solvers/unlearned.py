@@ -25,7 +25,7 @@ from streamkern.types import Array
 LEAST_ROWS = 32
 """Rows below which nothing is measured: a quarter of them says nothing."""
 
-_DRAW = 0x756E6C  # name of the draw of the rows
+_DRAW = 0x6C656674  # name of the draw of the rows
 _DOUBTS = 2.0
 _RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
 
