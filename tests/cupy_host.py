@@ -1,8 +1,8 @@
 """A stand-in for CuPy on NumPy's arrays: the lines of ``engine/gpu/cupy.py`` run, with the loops compiled for the host.
 
-It has the names that those lines use and no others, and counts what a card's time and memory go into: launches of loops,
-products, bytes that are copied either way, waits of the host, and bytes that are allocated. A NumPy array is not taken
-for an array of the device, nor one for NumPy's.
+It has the names that those lines use and no others, and counts what a card's time and memory go into: launches of
+loops, products, bytes that are copied either way, waits of the host, and bytes that are allocated. A NumPy array is not
+taken for an array of the device, nor one for NumPy's.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def version(name):
     return found(name)
 metadata.version = version
 """
-"""Python without site, so without the hooks of an editable install; its other packages are there, streamkern's metadata not."""
+"""Python without site, so without the hooks of an editable install, and without streamkern's metadata."""
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +44,14 @@ def python(checkout: Path, program: str) -> str:
 
 
 def test_its_version_is_unknown(checkout: Path):
-    program = "import streamkern, streamkern.release as r; print(r.VERSION, r.version_of('streamkern'), streamkern.__file__)"
+    program = (
+        "import streamkern, streamkern.release as r; print(r.VERSION, r.version_of('streamkern'), streamkern.__file__)"
+    )
     assert python(checkout, program).split() == ["0+unknown"] * 2 + [str(checkout / "streamkern" / "__init__.py")]
 
 
 def test_its_command_prints_that_version(checkout: Path):
-    program = "import runpy; sys.argv = ['streamkern', '--version']; runpy.run_module('streamkern', run_name='__main__')"
-    assert "0+unknown" in python(checkout, program)
-
-
-def test_it_trains(checkout: Path):
     program = (
-        "import numpy as np, streamkern as sk\n"
-        "X = np.random.default_rng(0).normal(size=(200, 3)); y = X[:, 0] > 0\n"
-        "print(sk.KernelClassifier(centers=20).fit(X, y).score(X, y) > 0.8)"
+        "import runpy; sys.argv = ['streamkern', '--version']; runpy.run_module('streamkern', run_name='__main__')"
     )
-    assert python(checkout, program) == "True"
+    assert "0+unknown" in python(checkout, program)

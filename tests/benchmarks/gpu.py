@@ -4,9 +4,9 @@
     python tests/benchmarks/gpu.py blocks       # a block against the card's float32 product; L1 distances; gradients
     python tests/benchmarks/gpu.py steps        # a step of EigenPro by its parts: the card's time, and Python's
 
-Times are medians of at least seven, by the card's own events unless it says otherwise, on random numbers; of what is short,
-they are Python's. A block is compared with the float32 product of its inner products alone. Each command prints a table,
-and last one line of JSON that begins with RESULT, which ``card.py`` brings home.
+Times are medians of at least seven, by the card's own events unless it says otherwise, on random numbers; of short
+calls they are Python's. A block is compared with the float32 product of its inner products alone. Each command prints a
+table, and last one line of JSON that begins with RESULT, which ``card.py`` brings home.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rehearsal of the session on a card: what it brings home when its steps end well, fail, hang, are killed or babble."""
+"""A rehearsal of the session on a card: what it brings home when steps end well, fail, hang, are killed or babble."""
 
 from __future__ import annotations
 

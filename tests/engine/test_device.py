@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,14 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
 from streamkern.engine.gpu import engine as module
+from streamkern.engine.gpu import get_device
 from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.errors import NumericalError
+from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import project_exactly
+from tests.cuda_host import needs_compiler
+from tests.cupy_host import stand_in
 from tests.device import HostDevice, StrictDevice
 
 DEVICES = {"host": HostDevice, "strict": StrictDevice}
@@ -136,3 +140,53 @@ def test_a_matrix_that_is_not_positive_definite_is_one_error():
     there = Expansion(Polynomial(1, 1e-9, 0.0), Z - 2, DeviceEngine(HostDevice()))
     with pytest.raises(NumericalError):
         there.engine.kernel_factor(there, -10.0)
+
+
+@pytest.fixture
+def card():
+    """The device of CuPy, on the stand-in: the loops of a card, compiled for the host."""
+    with stand_in() as module:
+        yield module.open_device()
+
+
+@needs_compiler
+@pytest.mark.parametrize("d", [5, 80])
+def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, d):
+    """With products of float32, and from 32 features on of halves."""
+    X, Z, W = problem(d)
+    here, there = Expansion(Laplace(3.0), Z), Expansion(Laplace(3.0), Z, DeviceEngine(card))
+    K = here.block(X)
+    np.testing.assert_allclose(there.block(card.upload(X)), K, atol=1e-4)
+    np.testing.assert_allclose(there.predict(X, W), K @ W, atol=1e-4)
+    pulled = there.pull(X, W, lambda F, part: F[:, :2] - X[part, :2], 2)
+    np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=1e-3)
+
+
+@needs_compiler
+def test_a_card_says_what_it_cannot_do(card):
+    with card.turn(), pytest.raises(NumericalError, match="not positive definite"):
+        card.inverse_factor(card.put(-np.eye(3)), np.float64)
+    error = sys.modules["cupy"].cuda.memory.OutOfMemoryError
+    with pytest.raises(StorageError, match="no memory left: 7 bytes"), card.turn():
+        raise error("7 bytes")
+
+
+@needs_compiler
+def test_a_card_that_cannot_be_used_is_refused_with_the_reason(card, monkeypatch):
+    """No device, or a driver too old for the extra that is named otherwise."""
+    runtime = sys.modules["cupy"].cuda.runtime
+    monkeypatch.setattr(runtime, "getDeviceCount", lambda: 0)
+    with pytest.raises(UsageError, match="there is no device") as refused:
+        get_device("cuda")
+    assert "streamkern[cuda13]" in refused.value.remedy
+    monkeypatch.setattr(runtime, "driverGetVersion", lambda: 12080)
+    with pytest.raises(UsageError) as refused:
+        get_device("cuda")
+    assert "streamkern[cuda12]" in refused.value.remedy
+
+
+def test_without_cupy_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "streamkern.engine.gpu.cupy", None)
+    with pytest.raises(UsageError, match="CUDA is not available") as refused:
+        get_device("cuda")
+    assert "pip install" in refused.value.remedy

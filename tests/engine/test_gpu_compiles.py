@@ -1,7 +1,7 @@
-"""The GPU's loops compile for cards of three generations, within their registers, by NVIDIA's compiler and without a card.
+"""The GPU's loops compile for three generations of cards, within their registers; no card is needed.
 
-A float kernel without an instruction of float64 runs at the speed of the card's float32 units; one stray literal of double
-would make it many times slower on most cards.
+A float kernel without an instruction of float64 runs at the speed of the card's float32 units; one stray literal of
+double would make it many times slower on most cards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The GPU's loops, compiled for the host, against plain NumPy in float64: rows, kernel values and the sums of a step."""
+"""The GPU's loops, compiled for the host, against NumPy in float64: rows, kernel values and the sums of a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOPS, REFERENCE = HostLoops(), NumpyBackend()
 PARAMS = {"bandwidth": 2.5, "exponent": 0.7}
 LAPLACE = ("laplace", PARAMS)
 few = settings(max_examples=12)
-"""A shape takes milliseconds; a variant of the loops takes seconds to compile, so tests draw shapes and name variants."""
+"""A shape takes milliseconds and a variant of the loops seconds to compile: tests draw shapes and name variants."""
 
 rows = st.integers(1, 150)
 columns = st.one_of(st.integers(1, 300), st.sampled_from([64, 65, 127, 128, 129]))
@@ -37,7 +37,7 @@ class TestSuite(BackendSuite):
         return LOOPS
 
 
-# ------------------------------------------------------------------------------------------------- what both sides agree on
+# ------------------------------------------------------------------------------------------ what both sides agree on
 
 
 def text(name: str) -> str:
@@ -60,7 +60,7 @@ def test_the_generator_of_noise_has_the_constants_of_the_host():
     assert re.search(r"#define PHILOX_ROUNDS (\d+)", made).group(1) == str(rng.PHILOX_ROUNDS)
 
 
-# ------------------------------------------------------------------------------------------------------------------ rows
+# -------------------------------------------------------------------------------------------------------------- rows
 
 
 def test_noise_is_the_reference_s_for_any_id_copy_seed_and_width():
@@ -101,7 +101,8 @@ def test_split_rows_are_sums_of_two_halves(n: int, d: int, power: int, seed: int
     assert not high[:, d:].any()
     assert not low[:, d:].any()
     np.testing.assert_array_equal(again, high)
-    np.testing.assert_array_equal(of_centers.numbers.view(np.float16), np.hstack([low, high, high]).astype(np.float16))
+    expected = np.hstack([low, high, high]).astype(np.float16)
+    np.testing.assert_array_equal(of_centers.numbers.view(np.float16), expected)
     scale = of_rows.factors.astype(np.float64)
     np.testing.assert_array_equal(np.frexp(scale)[0], 0.5)  # powers of two
     error = np.abs((high + low)[:, :d] * scale[:, None] - X)
@@ -113,7 +114,7 @@ def test_split_rows_are_sums_of_two_halves(n: int, d: int, power: int, seed: int
 
 
 def tensor_product(A: Any, B: Any) -> Any:
-    """A Bᵀ as a tensor core sums it: exactly over 16 products, then cut off, not rounded, to float32 as they are added."""
+    """A Bᵀ as a tensor core sums it: exactly over 16 products, then cut off to float32, not rounded."""
     total = np.zeros((len(A), len(B)), np.float32)
     for start in range(0, A.shape[1], 16):
         exact = total + A[:, start : start + 16].astype(np.float64) @ B[:, start : start + 16].astype(np.float64).T
@@ -148,7 +149,7 @@ def pictures(n: int, seed: int) -> Any:
 
 @pytest.mark.parametrize("kind", ["noisy images, centred", "positive rows"])
 def test_products_of_halves_are_nearly_as_accurate_as_float32_s(kind: str):
-    """A tensor core cuts sums off, which hurts most where all products are positive; with the low terms first little is lost.
+    """A tensor core cuts sums off, most where all products are positive; low terms first lose little.
 
     A third of the rows are copies of centers but for their noise, where the root makes most of an error of a distance.
     """
@@ -241,7 +242,7 @@ class Block:
         return self.random.normal(size=shape).astype(self.dtype)
 
     def check(self, found: Any, exact: Any, K: Any, V: Any, *, more: Any = 0.0) -> None:
-        """The error of a sum is that of its terms: of values, and of the additions, whose rounding grows with their root."""
+        """The error of a sum is that of its values, and of additions: the root of their number times a rounding."""
         assert found.dtype == self.dtype
         assert found.shape == exact.shape
         eps = float(np.finfo(self.dtype).eps)

@@ -121,9 +121,7 @@ def test_what_runs_on_the_cpu_only_says_so(device: HostDevice, monkeypatch: pyte
             placement.device_for(made, "cuda")
 
 
-def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(
-    device: HostDevice, monkeypatch: pytest.MonkeyPatch
-):
+def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostDevice, monkeypatch: pytest.MonkeyPatch):
     made = digits(sk.SGD(epochs=1))
     assert placement.device_for(made, "auto") is None
     assert placement.device_for(made, "cpu") is None
