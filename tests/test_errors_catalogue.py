@@ -651,7 +651,6 @@ storage/choose.py: f'column {missing!r} is not there' + (f', nor are {
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
 storage/hdf5.py: the values of this dataset are stored in other files
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
-    test_estimators.py::test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door
 storage/zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
 kernels/registry.py: The kernel is combined of

@@ -72,6 +72,7 @@ def test_names_are_found_whatever_is_in_them_and_before_them(tmp_path, text, nam
         (zstandard(PLAIN), ".csv.zst"),
         (zstandard(PLAIN.replace(b"\n", b"\r").decode().encode("utf-16")), ".CSV.ZST"),
     ],
+    ids=["cr", "crlf", "utf-16", "utf-16 crlf", "utf-16-be", "utf-8 mark", "gz", "bz2", "xz", "zst", "zst utf-16"],
 )
 def test_ends_of_lines_encodings_and_compression_change_nothing(tmp_path, text, ending):
     (tmp_path / "plain.csv").write_bytes(PLAIN)

@@ -304,13 +304,10 @@ class CupyDevice:
         W = cupy.empty((p, p), dtype)
         for start in range(0, p, COLUMNS):
             stop = min(p, start + COLUMNS)
-            unit = cupy.zeros((p - start, stop - start), np.float64, order="F")
-            unit[cupy.arange(stop - start), cupy.arange(stop - start)] = 1.0
-            # L in C order is Lᵀ in Fortran order, so passing the transpose avoids a copy. Rows above are zero.
-            W[:start, start:stop] = 0
-            W[start:, start:stop] = solve_triangular(
-                L[start:, start:].T, unit, trans="T", lower=False, overwrite_b=True
-            )
+            unit = cupy.zeros((p, stop - start), np.float64, order="F")
+            unit[cupy.arange(start, stop), cupy.arange(stop - start)] = 1.0
+            # L in C order is Lᵀ in Fortran order, so passing the transpose of the whole avoids a copy.
+            W[:, start:stop] = solve_triangular(L.T, unit, trans="T", lower=False, overwrite_b=True)
         return W
 
     # -------------------------------------------------------------------------------------------- the card

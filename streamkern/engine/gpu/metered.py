@@ -137,8 +137,10 @@ class MeteredDevice:
         return 0.0
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """Count A's factor, the inverse, and the columns of the substitution, in addition to A."""
+        """Count A's factor and the masks that CuPy clears it with; then the inverse, and columns being solved."""
         p = len(A)
+        with self.meter.scratch((8 + 8 + 1) * p * p):
+            pass
         with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
             return self.meter.array((p, p), dtype)
 
