@@ -125,7 +125,7 @@ def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostD
     made = digits(sk.SGD(epochs=1))
     assert placement.device_for(made, "auto") is None
     assert placement.device_for(made, "cpu") is None
-    terms = 3600 * 150 * 64
+    terms = 2400 * 150 * 64
     monkeypatch.setattr(placement, "OPENING_TERMS", terms)
     assert placement.device_for(made, "auto") is device
     monkeypatch.setattr(placement, "OPENING_TERMS", terms + 1)

@@ -80,8 +80,9 @@ def variants() -> Iterator[tuple[str, Definitions]]:
         for angles in range(len(ANGULAR_KINDS)):
             yield made("angular", REAL=real, ANGLES=angles)
         for kind in range(VALUES, len(RADIAL_KINDS)):
-            for outputs, residual in ((1, 2), (10, 1), (OUTPUTS, 0)):
-                yield from profiled(real, kind, 0, 0, outputs, residual)
+            yield from profiled(real, kind, 0, 0, 10, 1)
+        for outputs, residual in ((1, 2), (OUTPUTS, 0)):
+            yield from profiled(real, 0, 0, 0, outputs, residual)
     for kind, ready, factors in ((0, 0, 1), (3, 1, 0), (5, 1, 0), (5, 0, 1)):
         yield from profiled("float", kind, ready, factors, 10, 1)
     for outputs in (1, 10, OUTPUTS):

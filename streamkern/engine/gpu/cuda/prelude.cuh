@@ -27,6 +27,11 @@ __device__ __forceinline__ float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ __forceinline__ u16 half_of(float x) {
   u16 y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
@@ -40,6 +45,7 @@ __device__ __forceinline__ float from_half(u16 x) {
 #endif
 __device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 __device__ __forceinline__ double power_of_two(double x) { return exp2(x); }
+__device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 
 #define LOG2E REAL(1.4426950408889634074)
 

@@ -51,7 +51,7 @@ __device__ __forceinline__ REAL profile(REAL s, const Profile& k) {
 #elif KIND == GAUSSIAN
   return power(-s);
 #elif KIND == CAUCHY
-  return flushed(REAL(1) / (REAL(1) + s));
+  return flushed(reciprocal(REAL(1) + s));
 #elif KIND == EXPONENTIAL_POWER
   return power(-LOG2E * pow(s, k.b));
 #elif KIND == LAPLACE
