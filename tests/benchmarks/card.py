@@ -180,8 +180,8 @@ def _of_run(step: Step) -> dict[str, Any]:
         found = {name: result.get(name) for name in KEPT}
         (found["solver_report"] or {}).pop("spectrum", None)
         found["test"] = {name: result["metrics"]["test"][name] for name in ("accuracy", "mse")}
-    except (OSError, ValueError, KeyError):
-        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # it was not written, or not to its end
     with contextlib.suppress(OSError):
         found["events"] = [line[:2000] for line in (folder / "events.jsonl").read_text().splitlines()[-4:-1]]
     return found

@@ -19,6 +19,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.fit import Stages, learn, prepare
+from tests.processors import own_products
 
 N = 900
 RNG = np.random.default_rng(0)
@@ -334,7 +335,7 @@ def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("column", "kind", "value"),
     [
-        (pd.arrays.SparseArray(np.tile([0.0, 1.5, 0.0, 2.5], 50)), "number", 1.5),
+        pytest.param(pd.arrays.SparseArray(np.tile([0.0, 1.5, 0.0, 2.5], 50)), "number", 1.5, marks=own_products),
         (pd.Categorical(pd.to_datetime(["2026-01-02", "2026-02-03"] * 100)), "datetime", pd.Timestamp("2026-01-02")),
         (np.array([True, "north", 1, False] * 50, dtype=object), "category", True),
     ],

@@ -208,7 +208,7 @@ def test_a_category_that_training_did_not_see_is_named_by_its_word_where_it_is_a
 
 def test_rows_that_cannot_be_predicted_say_why(fitted):
     table = generated(8, 4)
-    with pytest.raises(sk.DataError, match=r"(?s)'town' is not there.*every column that the model was trained on"):
+    with pytest.raises(sk.DataError, match=r"(?s)'town' is not there.*the columns that the model was trained on"):
         fitted.predict(table.drop(columns="town").to_dict("records"))
     with pytest.raises(sk.DataError, match=r"(?s)A feature is infinity.*row 2, feature 'size'.*correct the value"):
         fitted.predict(table.assign(size=[1.0, 2.0, np.inf, 3.0]))

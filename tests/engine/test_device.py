@@ -14,8 +14,8 @@ from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
-from streamkern.engine.gpu import engine as module
 from streamkern.engine.gpu import get_device
+from streamkern.engine.gpu import on_device as module
 from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial

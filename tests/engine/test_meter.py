@@ -11,6 +11,7 @@ import pytest
 from streamkern.engine import default_engine
 from streamkern.engine.meter import MeterEngine
 from streamkern.engine.shaped import Meter, Shaped
+from tests.processors import own_products
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +95,7 @@ def test_products_are_counted_by_shape_and_place(meter: Meter):
     assert found.panel == 2 * 200 * 100 * 2
 
 
+@own_products  # which keep packed centers in memory
 def test_the_documented_table_is_what_the_command_prints():
     spec = importlib.util.spec_from_file_location("costs", ROOT / "tests/benchmarks/costs.py")
     assert spec is not None

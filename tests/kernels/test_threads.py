@@ -14,6 +14,7 @@ from streamkern.engine import default_engine
 from streamkern.engine.parallel import row_parts
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion
+from tests.processors import own_products
 
 KERNELS = [sk.Laplace(3.0), sk.Gaussian(3.0), sk.Laplace(9.0, norm=1), sk.Polynomial(2), sk.NTK(), 2.0 * sk.Cauchy(2.0)]
 
@@ -76,6 +77,7 @@ def test_a_row_is_a_row(kernel: sk.Kernel, dtype: object, p: int, d: int, c: int
     np.testing.assert_array_equal(basis.predict(X[some], W), basis.predict(X, W)[some])
 
 
+@own_products
 def test_a_row_is_a_row_beyond_the_terms_of_one_sum():
     X, Z, W = arrays(20, 20_000, 2, 1, np.float64)
     basis = Expansion(sk.Laplace(3.0), Z)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.base import Engine, Respond
-from streamkern.engine.gpu.engine import OnDevice
 from streamkern.engine.gpu.loops import Halves, pulled_splits
+from streamkern.engine.gpu.on_device import OnDevice
 from streamkern.engine.gpu.protocol import COLUMNS, TURNS
 from streamkern.engine.meter import MeterEngine
 from streamkern.engine.packed import PANEL, PackedFactor
