@@ -23,6 +23,7 @@ from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
 from streamkern.solvers import footprint
 from streamkern.solvers.packed import packed_lead
 from streamkern.storage import ArraySource
+from tests.processors import own_products
 
 Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
@@ -291,6 +292,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
         plan(workers=-1)
 
 
+@own_products  # which keep packed centers in memory
 def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypatch):
     """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
     module = sys.modules["streamkern.pipeline.plan"]
