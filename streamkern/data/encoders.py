@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from streamkern.errors import DataError
+from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
 from streamkern.storage.kinds import DAY
@@ -71,7 +70,7 @@ def unseen_notes(unseen: Mapping[str, int], rows: int, what: str = "rows") -> li
 def warn_unseen(unseen: Mapping[str, int], rows: int) -> None:
     """Warn of each column in which many of the rows have a category that training did not see."""
     for note in unseen_notes(unseen, rows):
-        warnings.warn(note, UserWarning, stacklevel=2)
+        warn(note)
 
 
 def category_text(number: float, word: str | None = None) -> str:

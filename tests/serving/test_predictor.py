@@ -189,6 +189,7 @@ def test_the_application_answers(example: Any, predictor: sk.Predictor):
     assert asked(app, "/predict", [body[:10], body[10:]]) == (200, {"predictions": answer["predictions"]})
 
 
+@pytest.mark.filterwarnings("ignore:.*did not see:UserWarning")
 def test_the_application_answers_with_probabilities_and_names_unseen_categories(example: Any):
     towns = np.array(["Oslo", "Rome", "Lima"])[np.arange(300) % 3]
     table = pd.DataFrame({"town": towns, "area": X[:, 0], "year": X[:, 1]})
