@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from streamkern.backends import NumpyBackend
 from streamkern.data.images import HorizontalFlip, RandomCrop
-from streamkern.engine.gpu.loops import Halves, Sides, Target
+from streamkern.engine.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.errors import NumericalError
 from streamkern.types import Array, IntArray
 
@@ -62,7 +62,7 @@ class PlainLoops(NumpyBackend):
                      for norm, n in zip((sides.x_norms, sides.z_norms), S.shape, strict=True)]  # fmt: skip
             self.radial(S, *norms, *sides.profile)
 
-    def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
+    def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """K W, or its residual and losses."""
         K = np.array(S)
         self.values(K, sides)
@@ -74,7 +74,7 @@ class PlainLoops(NumpyBackend):
         losses = np.square(F.astype(np.float64)).sum(axis=1)
         return (F, losses) if w is None else ((F * w[:, None]).astype(S.dtype), w * losses)
 
-    def residual(self, F: Any, target: Target) -> Any:
+    def residual(self, F: Any, target: BlockTarget) -> Any:
         """F − y in place, times the weights; losses."""
         y, w = target
         F -= np.eye(F.shape[1], dtype=F.dtype)[y] if y.ndim == 1 else y
@@ -270,9 +270,11 @@ class _StrictLoops(PlainLoops):
     def outputs(self, *args: Any) -> Any:
         return self._through("outputs", args)
 
-    def residual(self, F: Any, target: Target) -> Any:
+    def residual(self, F: Any, target: BlockTarget) -> Any:
         taken = self.device.take(F)
-        losses = PlainLoops().residual(taken, Target(*(None if v is None else self.device.take(v) for v in target)))
+        losses = PlainLoops().residual(
+            taken, BlockTarget(*(None if v is None else self.device.take(v) for v in target))
+        )
         F[...] = self.device.put(taken)
         return self.device.put(losses)
 

@@ -35,7 +35,7 @@ def loaded(program: str) -> tuple[set[str], set[str]]:
 
 
 def test_importing_the_library_loads_nothing_else():
-    assert loaded("import streamkern") == ({"streamkern", "streamkern.starting"}, set())
+    assert loaded("import streamkern") == ({"streamkern", "streamkern.release", "streamkern.starting"}, set())
 
 
 COMMAND = """
@@ -50,7 +50,11 @@ except SystemExit:
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["ingest", "--help"], ["ingest"], ["--version"]])
 def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
     ours, others = loaded(COMMAND.format(words=words))
-    light = {"cli", "commands", "commands.output", "defaults", "errors", "memory", "redaction", "starting", "user_code"}
+    light = {"cli", "commands", "commands.output", "defaults", "errors", "memory", "redaction"} | {
+        "release",
+        "starting",
+        "user_code",
+    }
     assert ours == {"streamkern", *(f"streamkern.{name}" for name in light)}
     assert others == {"numpy"}
 

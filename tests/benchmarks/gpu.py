@@ -25,7 +25,7 @@ import numpy as np
 import streamkern as sk
 from streamkern.engine.gpu import get_device
 from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.engine.gpu.loops import Target
+from streamkern.engine.gpu.loops import BlockTarget
 from streamkern.engine.squared import SquaredLoss
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
@@ -224,7 +224,7 @@ def steps(device: Any) -> dict[str, Any]:
     X = rows()
     S, sides = there.engine._inner(there, X)
     with device.turn():
-        target = Target(device.put(y))
+        target = BlockTarget(device.put(y))
         r, _ = loops.outputs(S, sides, W, target)
     parts: dict[str, Callable[[], Any]] = {
         "rows": rows,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamkern import rng
 from streamkern.backends import ANGULAR_KINDS, RADIAL_KINDS, Backend, NumpyBackend
 from streamkern.engine.gpu import source
-from streamkern.engine.gpu.loops import Sides, Target, pulled_splits
+from streamkern.engine.gpu.loops import BlockTarget, Sides, pulled_splits
 from streamkern.errors import UsageError
 from streamkern.testing.backend import BackendSuite
 from tests.cuda_host import HostLoops, needs_compiler
@@ -322,7 +322,7 @@ def test_no_row_has_no_sums():
     np.testing.assert_array_equal(LOOPS.pulled(S, Sides(), np.ones((0, 2), np.float32), into), 1)
 
 
-def residual_of(F: Any, target: Target) -> tuple[Any, float]:
+def residual_of(F: Any, target: BlockTarget) -> tuple[Any, float]:
     """F − y in float64, times the weights, and its loss, by their definitions."""
     y, w = target
     found = F - (np.eye(F.shape[1])[y] if y.ndim == 1 else y)
@@ -330,9 +330,9 @@ def residual_of(F: Any, target: Target) -> tuple[Any, float]:
     return found * weights[:, None], float((weights * np.square(found).sum(axis=1)).sum())
 
 
-def target_of(block: Block, n: int, c: int, codes: bool, weighted: bool) -> Target:
+def target_of(block: Block, n: int, c: int, codes: bool, weighted: bool) -> BlockTarget:
     y = block.random.integers(0, c, n) if codes else block.random.normal(size=(n, c))
-    return Target(y, block.random.uniform(0.5, 2.0, n) if weighted else None)
+    return BlockTarget(y, block.random.uniform(0.5, 2.0, n) if weighted else None)
 
 
 @pytest.mark.parametrize("codes", [True, False])
@@ -373,7 +373,7 @@ def test_a_nan_stays_a_nan_where_it_belongs_and_nowhere_else():
         g = LOOPS.pulled(S, block.sides, r)
         assert np.flatnonzero(np.isnan(F).any(axis=1)).tolist() == [row]
         assert np.flatnonzero(np.isnan(g).any(axis=1)).tolist() == [column]
-        lost, losses = LOOPS.outputs(S, block.sides, W, Target(np.zeros(70, np.int64)))
+        lost, losses = LOOPS.outputs(S, block.sides, W, BlockTarget(np.zeros(70, np.int64)))
         assert np.isnan(lost[row]).all()
         assert np.isnan(losses.sum())
         bad = W.copy()
@@ -388,7 +388,7 @@ def test_the_order_of_sums_depends_on_shapes_alone():
     F, g = LOOPS.outputs(block.S, block.sides, W)[0], LOOPS.pulled(block.S, block.sides, r)
     np.testing.assert_array_equal(LOOPS.outputs(block.S, block.sides, W)[0], F)
     np.testing.assert_array_equal(LOOPS.pulled(block.S, block.sides, r), g)
-    np.testing.assert_array_equal(LOOPS.outputs(block.S, block.sides, W, Target(np.zeros((200, 10))))[0], F)
+    np.testing.assert_array_equal(LOOPS.outputs(block.S, block.sides, W, BlockTarget(np.zeros((200, 10))))[0], F)
     sides = block.sides._replace(x_norms=block.sides.x_norms[37:])
     np.testing.assert_array_equal(LOOPS.outputs(block.S[37:], sides, W)[0], F[37:])
 

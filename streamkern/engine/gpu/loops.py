@@ -76,7 +76,7 @@ class Halves(NamedTuple):
     factors: Any
 
 
-class Target(NamedTuple):
+class BlockTarget(NamedTuple):
     """Targets of a block on a device: codes (n,) int64, or values (n, c) float64; and weights (n,) float64, or None."""
 
     y: Any
@@ -321,7 +321,7 @@ class CudaLoops:
 
     # ------------------------------------------------------------------------------------------------ sums
 
-    def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
+    def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """Return K W for the kernel values K of inner products S, which are not stored, and losses.
 
         Args:
@@ -335,7 +335,7 @@ class CudaLoops:
         """
         return self._outputs(S, sides, W, target, len(S), 0)
 
-    def _outputs(self, S: Any, sides: Sides, W: Any, target: Target | None, p: int, tail: int) -> tuple[Any, Any]:
+    def _outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None, p: int, tail: int) -> tuple[Any, Any]:
         n, c = len(S), W.shape[1]
         triangle = tail > 0
         rows = 2 if triangle else rows_at_once(c, _real(S.dtype))
@@ -359,7 +359,7 @@ class CudaLoops:
             )  # fmt: skip
         return F, losses
 
-    def residual(self, F: Any, target: Target) -> Any:
+    def residual(self, F: Any, target: BlockTarget) -> Any:
         """Put F − y, times the rows' weights, in place of outputs F (n, c); return losses as ``outputs`` does."""
         (n, c), (y, w) = F.shape, target
         losses = self.empty((n,), np.float64)

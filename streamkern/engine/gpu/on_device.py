@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streamkern.engine.base import Centered, Engine, Evaluated, Respond
-from streamkern.engine.gpu.loops import Halves, Sides, Target
+from streamkern.engine.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.engine.gpu.protocol import PANEL_BYTES, Device
 from streamkern.engine.gpu.source import OUTPUTS
 from streamkern.engine.numpy import NumpyEngine
@@ -121,7 +121,7 @@ class OnDevice:
                 if target is None:
                     r = device.put(respond(device.take(self._times(S, sides, weights)), part))
                 else:
-                    of_part = Target(target.y[part], None if target.w is None else target.w[part])
+                    of_part = BlockTarget(target.y[part], None if target.w is None else target.w[part])
                     if few:
                         r, lost = device.loops.outputs(S, sides, weights, of_part)
                     else:
@@ -141,10 +141,10 @@ class OnDevice:
                 return total if here else device.put(total)
             return device.take(total) if here else total
 
-    def _target(self, respond: SquaredLoss) -> Target:
+    def _target(self, respond: SquaredLoss) -> BlockTarget:
         y, w = respond.y, respond.w
         there = self.device.put(y, np.int64 if y.ndim == 1 else np.float64)
-        return Target(there, None if w is None else self.device.put(w, np.float64))
+        return BlockTarget(there, None if w is None else self.device.put(w, np.float64))
 
     def gradients(self, expansion: Centered, X: Any, W: Array, signs: Array | None = None) -> Array:
         """Return ∇ Σ_l s_l f_l at each row, on the host; computed on the device for kernels with device loops."""

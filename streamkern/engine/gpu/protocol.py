@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from streamkern.backends.base import Backend
-from streamkern.engine.gpu.loops import Halves, Sides, Target
+from streamkern.engine.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.types import Array, IntArray
 
 PANEL_BYTES = 1 << 30
@@ -48,10 +48,10 @@ class DeviceLoops(Backend, Protocol):
     def values(self, S: Any, sides: Sides) -> None:
         """Put kernel values in place of inner products."""
 
-    def outputs(self, S: Any, sides: Sides, W: Any, target: Target | None = None) -> tuple[Any, Any]:
+    def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """Return K W, or the residual and its losses, without storing K."""
 
-    def residual(self, F: Any, target: Target) -> Any:
+    def residual(self, F: Any, target: BlockTarget) -> Any:
         """Put the residual in place of outputs; return its losses."""
 
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
