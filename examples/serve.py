@@ -7,6 +7,9 @@
     curl localhost:8000/predict -H "content-type: application/json" -d '{"rows": [[5.1, 3.5, 1.4, 0.2]]}'
     curl localhost:8000/predict -H "content-type: application/json" -d '{"rows": [{"town": "Oslo", "area": 90}]}'
 
+`"scores": true` adds the outputs, `"probabilities": true` the probabilities of the labels. If a row has a category that
+training did not see, which counts as missing, `unseen_categories` has the number of such rows by column.
+
 It takes at most MAX_ROWS rows and MAX_BYTES in a request. It says no in JSON: 400 for what is not JSON, 404 and 405 for
 what it does not have, 413 and 415 for bodies it does not take, 422 for rows that the model cannot take.
 """
@@ -108,12 +111,21 @@ class Application:
             raise Refused(422, "columns are a list of names.")
         try:
             # In a thread: the event loop goes on taking requests meanwhile.
-            predictions, outputs = await asyncio.to_thread(self.predictor, asked["rows"], columns)
-        except sk.DataError as error:
+            return await asyncio.to_thread(self._answers, asked, columns)
+        except (sk.DataError, sk.UsageError) as error:
             raise Refused(422, str(error)) from error
-        answer = {"predictions": predictions.tolist()}
+
+    def _answers(self, asked: dict[str, Any], columns: list[str] | None) -> dict[str, Any]:
+        rows, predictor = asked["rows"], self.predictor
+        predictions, outputs = predictor(rows, columns)
+        answer: dict[str, Any] = {"predictions": predictions.tolist()}
         if asked.get("scores") is True:
-            answer |= {"labels": self.predictor.labels, "scores": outputs.tolist()}
+            answer |= {"labels": predictor.labels, "scores": outputs.tolist()}
+        if asked.get("probabilities") is True:
+            found = predictor.predict_proba(rows, columns)
+            answer |= {"labels": predictor.labels, "probabilities": found.tolist()}
+        if rows and isinstance(rows[0], dict) and (unseen := predictor.unseen_categories(rows)):
+            answer["unseen_categories"] = unseen
         return answer
 
     async def _body(self, scope: Message, receive: Receive) -> bytes:

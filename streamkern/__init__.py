@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Quarantined as Quarantined,
         from_arrays as from_arrays,
         open_dataset as open_dataset,
+        read_options as read_options,
     )
     from streamkern.data.augment import (
         Augmentation as Augmentation,
@@ -117,7 +118,7 @@ __version__ = VERSION
 
 _NAMES = {
     "streamkern.centers": ("AllRows", "Centers", "CenterSet", "Given", "KMeans", "RPCholesky", "Uniform"),
-    "streamkern.data": ("Dataset", "Quarantined", "from_arrays", "open_dataset"),
+    "streamkern.data": ("Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"),
     "streamkern.data.augment": ("Augmentation", "Custom", "FeatureDropout", "GaussianNoise", "MixUp"),
     "streamkern.data.auto": ("Dates", "Quantile"),
     "streamkern.data.categories": ("OneHot", "Ordinal", "TargetEncode"),

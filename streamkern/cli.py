@@ -50,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return UsageError.exit_status
+        for name, value in vars(
+            args
+        ).items():  # a shell expands ~ at the beginning of a word only: not in --run-dir=~/x
+            if isinstance(value, str):
+                setattr(args, name, os.path.expanduser(value))
         args.command(args)
     except StreamkernError as error:
         complain(f"error: {error}")
@@ -124,12 +129,21 @@ def make_parser() -> argparse.ArgumentParser:
     budget = _Parser(add_help=False)
     budget.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
 
-    model = _Parser(add_help=False, parents=[machine, budget])
+    text = _Parser(add_help=False)
+    text.add_argument(
+        "--read-options",
+        nargs="+",
+        action=_ReadOptions,
+        metavar="NAME=VALUE",
+        help="how text tables are read: delimiter=, decimal=, encoding=, missing=A,B and skip=",
+    )
+
+    model = _Parser(add_help=False, parents=[machine, budget, text])
     model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
     model.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     model.add_argument("--json", action="store_true", help="as JSON")
 
-    table = _Parser(add_help=False, parents=[threads, budget])
+    table = _Parser(add_help=False, parents=[threads, budget, text])
     table.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
     table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
@@ -389,6 +403,18 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+class _ReadOptions(argparse.Action):
+    """Collect ``NAME=VALUE`` into options of text tables."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        given: dict[str, Any] = dict(value.partition("=")[::2] for value in values)
+        if "missing" in given:
+            given["missing"] = given["missing"].split(",")
+        if "skip" in given:
+            given["skip"] = int(given["skip"]) if given["skip"].isdecimal() else given["skip"]
+        setattr(namespace, self.dest, (getattr(namespace, self.dest) or {}) | given)
 
 
 def _schema(text: str) -> dict[str, str]:

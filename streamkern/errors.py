@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from reprlib import Repr
@@ -69,6 +71,17 @@ def _rebuild(
     kind: type[StreamkernError], what: str, where: str | None, expected: str | None, remedy: str | None
 ) -> StreamkernError:
     return kind(what, where=where, expected=expected, remedy=remedy)
+
+
+_INSIDE = ("streamkern", "sklearn", "joblib")
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller: the first one outside this library, scikit-learn and joblib."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 class UsageError(StreamkernError, ValueError):

@@ -9,7 +9,6 @@ import inspect
 import os
 import re
 import secrets
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
+from streamkern.backends import get_backend
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
@@ -28,7 +28,7 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError
+from streamkern.errors import PrecisionError, UsageError, warn
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -36,17 +36,25 @@ from streamkern.model import KernelMachine
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import given_target, is_count, require_no_target
+from streamkern.solvers.estimator_inputs import (
+    given_rows,
+    given_target,
+    has_text_names,
+    is_count,
+    require_no_target,
+    require_small_labels,
+    with_parameter,
+)
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array, is_series, is_table
+from streamkern.storage.kinds import is_dask_array, is_series, is_table, require_dense
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
@@ -149,13 +157,18 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; names such as ``kernel__bandwidth`` set the kernel's, in a new kernel.
+        """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
 
         Raises:
-            UsageError: the kernel has no such parameter.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
         """
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
+        nested = {name: params.pop(name) for name in parts if "__" in name}
         super().set_params(**params)
+        for name, value in nested.items():
+            part, _, field = name.partition("__")
+            setattr(self, part, with_parameter(getattr(self, part), field, value, self._where(part)))
         if inside:
             kernel = named_kernel(self.kernel, self._where("kernel"))
             if kernel is None:
@@ -186,8 +199,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Train the model.
 
         Args:
-            X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
-                be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
+            X: rows, shape (n, d): NumPy, pandas, polars (also lazy), Arrow or Dask, a dict of columns, a list of dicts;
+                columns may be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a
+                target.
             y: targets or labels, shape (n,), or (n, c) for a regressor; a classifier also takes several labels a row as
                 zeros and ones, shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
@@ -204,6 +218,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
         """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
+        X, y, sample_weight = given_rows(X, y, sample_weight)
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
@@ -272,6 +287,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
+            if display is not None and not getattr(get_backend(), "compiled", True):
+                display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
@@ -325,10 +342,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any, scales: bool = False) -> Array:
         """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
         check_is_fitted(self)
+        require_dense(X)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
-        numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
+        unlike = is_series(X) or (is_table(X) and is_mixed(X))  # the model names the column that is no number
+        numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
+            require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
@@ -355,11 +375,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the dataset of a table in memory with columns other than plain numbers."""
         X, y, sample_weight = self._checked(X, y, sample_weight, True)
         data = from_arrays(X, y, sample_weight=sample_weight)
-        self._note_columns(data, named=is_table(X))
+        self._note_columns(data, named=is_table(X) and has_text_names(X))
         return data
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
         """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
+        require_dense(X)
         if mixed:
             y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         else:
@@ -375,13 +396,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
         """Check arrays as scikit-learn does; return them as a dataset, with the dtype to compute in."""
-        table = is_table(X)
-        X, y, sample_weight = self._checked(X, y, sample_weight, False)
-        columns = getattr(self, "feature_names_in_", None)
+        names = [str(name) for name in X.columns] if (table := is_table(X)) else None
+        named = not table or has_text_names(X)
+        X, y, sample_weight = self._checked(X if named else X.set_axis(names, axis=1), y, sample_weight, False)
+        if not named:
+            del self.feature_names_in_
         if sample_weight is not None:
             taken = sample_weight > 0  # rows of weight 0 are dropped, so that they do not influence random draws
             X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
-        names = None if columns is None else columns.tolist()
         schema = None
         if table and names is not None and self.preprocess == AUTOMATIC:
             gaps = np.isnan(X).any(axis=0) if X.dtype.kind == "f" else np.zeros(X.shape[1], dtype=bool)
@@ -429,7 +451,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
             message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warn(message)
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:
@@ -469,7 +491,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
             up to 8,000; fewer in little memory and of wide rows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
-            else EigenPro with up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
+            else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro`` with up to 20 passes: as
+            many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
@@ -484,10 +507,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
-        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
-            after ``patience`` passes without improvement, a parameter of the solver, 3 by default; ``Direct`` takes one
-            pass. If None and ``solver="auto"`` does not choose ``Direct`` for 20,000 rows or more, one row in twenty,
-            at most about 5,000, is held out for probabilities or intervals (``report_["held_out"]``).
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
+            the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
+            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
+            ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
+            intervals (``report_["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
@@ -619,5 +643,6 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
 def classification_targets(y: Any) -> Any:
     """Return labels, shape (n,), or zeros and ones for several labels a row, shape (n, L)."""
+    require_small_labels(y)
     check_classification_targets(y)
     return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

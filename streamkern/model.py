@@ -14,10 +14,10 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
-from streamkern.data.alike import not_usable, require_alike, require_scaled_alike, require_width
+from streamkern.data.alike import not_usable, require_alike, require_names, require_scaled_alike, require_width
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import Lookup
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
@@ -48,7 +48,8 @@ from streamkern.starting import paused_collector
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
-from streamkern.storage.kinds import is_table
+from streamkern.storage.files import given_path
+from streamkern.storage.kinds import has_text, is_table
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -246,17 +247,19 @@ class KernelMachine(ModelAnswers):
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
             UsageError: ``threads`` is below 1.
         """
-        pieces = list(self.stream_outputs(X, executor=executor, threads=threads, scales=scales))
-        width = (1 + scales) * self.weights.shape[1]
-        return np.concatenate(pieces) if pieces else np.empty((0, width), self.output_dtype)
+        empty = np.empty((0, (1 + scales) * self.weights.shape[1]), self.output_dtype)
+        return np.concatenate([empty, *self.stream_outputs(X, executor=executor, threads=threads, scales=scales)])
 
     def stream_outputs(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
         """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
-        scan = self._scan(self.dataset(X))
+        scan, unseen, rows = self._scan(self.dataset(X)), Counter[str](), 0
         weights = self._intervals().widened(self.weights) if scales else None
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
+        for outputs, strange in self._swept(_outputs, scan, [*zip(range(len(scan)))], executor, threads, weights):
+            unseen, rows = unseen + strange, rows + len(outputs)
+            yield outputs
+        warn_unseen(unseen, rows)
 
     def stream_predictions(
         self,
@@ -319,6 +322,7 @@ class KernelMachine(ModelAnswers):
                 return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
+            warn_unseen(block.unseen, len(X))
             return _evaluated(block, dataset, basis, weights, self.encoding, X)
 
         return outputs
@@ -333,7 +337,7 @@ class KernelMachine(ModelAnswers):
         Raises:
             DataError: a value has the wrong kind for its column, or a column is missing.
         """
-        source = self._source(X)
+        source = self._prepared(Dataset(self._source(X))).source
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
@@ -344,9 +348,8 @@ class KernelMachine(ModelAnswers):
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self.task_rows(dataset)
-        if isinstance(
-            self.Z, np.ndarray
-        ):  # small tasks, so that few rows use every core; stored centers are read again in each task
+        # Small tasks, so that few rows use every core; but stored centers are read again in each task.
+        if isinstance(self.Z, np.ndarray):
             rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 
@@ -419,7 +422,7 @@ class KernelMachine(ModelAnswers):
         if sums is not None:
             metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows}}
         save_artifact(path, KIND, arrays, metadata, members)
-        return Path(path)
+        return Path(given_path(path))
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
@@ -492,11 +495,11 @@ class KernelMachine(ModelAnswers):
         if isinstance(X, str | os.PathLike):
             with paused_collector():  # imports zarr and Arrow
                 from streamkern.storage.tables import open_tables
-
             return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
         if is_table(X):
+            require_names(X, self.columns, self.n_features)
             return array_source(X, y, self.columns, schema=self.schema)
-        if self.schema is None or self.schema.plain:
+        if self.schema is None or (self.schema.plain and not has_text(X)):
             return array_source(X, y)
         if isinstance(X, np.ndarray) and X.ndim == 2:
             require_width(X.shape[1], self.n_features)
@@ -589,11 +592,9 @@ def from_artifact(
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
-            f"The model's description is incomplete: {error}.",
-            where=where,
-            expected="a description as this release writes it",
-            remedy="restore it from a copy",
-        ) from error
+            f"The model's description is incomplete: {error}.", where=where,
+            expected="a description as this release writes it", remedy="restore it from a copy",
+        ) from error  # fmt: skip
 
 
 def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -> StoredSums | None:
@@ -602,25 +603,25 @@ def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -
     nbytes, rows = int(about["bytes"]), int(about["rows"])
     if not (0 < nbytes < 1 << 50 and 0 < rows < 1 << 60):
         raise KeyError(MEMBER)
-    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
+    return StoredSums(Path(given_path(where)).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
 
 
 def _number_or_array(value: Array) -> float | Array:
     return value if value.ndim else float(value)
 
 
-def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
-    return _evaluated(scan.block(key), scan.assembly.dataset, basis, weights, encoding)
+def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> tuple[Any, Any]:
+    block = scan.block(key)
+    return _evaluated(block, scan.assembly.dataset, basis, weights, encoding), block.unseen
 
 
 def _predictions(
     key: tuple[int, bool], scan: Scan, basis: Basis, weights: Array, encoding: Encoding
 ) -> tuple[tuple[Array, Array | None, Array | None], Counter[str]]:
     raw, where = scan.raw(key[:1])
-    lookup = Lookup(scan.assembly.dataset.source)
-    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where, lookup)
+    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where)
     outputs = _evaluated(block, scan.assembly.dataset, basis, weights, encoding)
-    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), lookup.unseen
+    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), block.unseen
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:

@@ -426,7 +426,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.EigenPro(step=0)", "0"),
     ("sk.EigenPro(momentum=1)", "1"),
     ("sk.EigenPro(momentum=0.5, projection='delayed')", "momentum"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8))", "features"),
+    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro())", "features"),
     ("run(f, centers=sk.Uniform(1), solver=sk.EigenPro(projection='inexact'))", "1 centers"),
     ("sk.EigenPro1(step=0)", "0"),
     ("sk.EigenPro1(tau=0)", "0"),
@@ -643,6 +643,16 @@ def _table(text: str) -> dict[str, str]:
 
 
 ELSEWHERE = _table("""
+pipeline/pipeline.py: The setting
+    pipeline/test_pipeline.py::test_settings_of_a_file_are_typed_values_texts_or_keywords
+solvers/estimator_inputs.py: ... has no parameter
+    test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
+storage/choose.py: f'column {missing!r} is not there' + (f', nor are {
+    serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
+storage/hdf5.py: the values of this dataset are stored in other files
+    storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
+storage/zarr_array.py: the array has chunks of shape
+    storage/test_strangers_files.py::test_chunks_without_rows_are_refused
 kernels/registry.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
 storage/artifact.py: This is a symbolic link.
@@ -659,6 +669,8 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/alike.py: The rows are dicts, and the columns of training had no
+    serving/test_predictor.py::test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order
 data/alike.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
 data/alike.py: A feature is
@@ -781,8 +793,30 @@ serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
-serving/predict.py: An id column cannot be called
-    serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
+solvers/estimator_inputs.py: The label
+    storage/test_doors.py::test_keys_of_twenty_digits_are_read_as_they_are_or_refused_by_name
+storage/csv.py: the bytes
+    storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
+storage/kinds.py: ... is sparse: a
+    storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
+storage/lazy.py: computing the LazyFrame failed:
+    storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
+storage/named_arrays.py: This array is structured: its fields are
+    storage/test_odd_types.py::test_records_in_a_file_are_one_error_that_names_the_fields
+storage/read_options.py: ... is
+    storage/test_text_tables.py::test_options_out_of_range_are_refused
+storage/read_options.py: read_options is
+    storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
+storage/stored.py: this is a zip archive
+    storage/test_odd_types.py::test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it
+storage/tables.py: read_options are given, and no source is a text tab
+    storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
+serving/predict.py: The id column and a column of the predictions are
+    serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
+serving/predict.py: An array of zarr cannot be called
+    serving/test_ids.py::test_names_that_zarr_cannot_store_are_refused_by_zarr_alone
+storage/choose.py: The
+    serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
 serving/predict.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 pipeline/run.py: The working directory of this run is gone.
@@ -809,6 +843,12 @@ storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
+data/absent.py: Every sample weight is 0.
+    data/test_rows_of_weight_zero.py::test_nothing_is_left
+solvers/estimator_inputs.py: Whole numbers of the target have too many
+    storage/test_kinds_of_whole_columns.py::test_labels_in_a_list_stay_apart_or_are_refused
+storage/cf.py: The attribute
+    storage/test_packed_arrays.py::test_what_is_not_decoded_is_refused_by_name
 storage/base.py: the weight is
     data/test_weights.py::test_bad_weights_are_told
 storage/choose.py: ... without a matching dtype and shape
@@ -855,6 +895,8 @@ storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
+storage/files.py: process
+    storage/test_paths.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
 storage/files.py: the data have changed since they were opened
     storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
 storage/files.py: the file has

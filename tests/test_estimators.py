@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.kernel_ridge import KernelRidge
@@ -474,3 +476,46 @@ def test_every_parameter_of_an_estimator_is_described_once_and_whole() -> None:
         assert names == list(inspect.signature(kind).parameters)
     own = r"^    (?:class_weight|threshold): .*\n(?:        .*\n)*"  # of classes alone
     assert re.sub(own, "", described[sk.KernelClassifier], flags=re.MULTILINE) == described[sk.KernelRegressor]
+
+
+def test_parameters_of_a_solver_are_searched_by_their_names() -> None:
+    X, y = small()
+    search = GridSearchCV(
+        sk.KernelClassifier("laplace", 20, solver=sk.Direct()), {"solver__ridge": [1e-6, 1e-2]}, cv=2,
+        error_score="raise",
+    ).fit(X, y)  # fmt: skip
+    assert search.best_estimator_.solver.ridge in (1e-6, 1e-2)
+    assert sk.KernelClassifier(centers=sk.Uniform(5)).set_params(centers__p=7).centers.p == 7
+    for wrong, words in (({"solver__rigde": 1.0}, "no parameter 'rigde'"), ({"metric__rounds": 1}, "None")):
+        with pytest.raises(sk.UsageError, match=words):
+            sk.KernelClassifier(solver=sk.Direct()).set_params(**wrong)
+
+
+def test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door() -> None:
+    X, y = small()
+    sparse = scipy.sparse.csr_array(X)
+    model = sk.KernelClassifier("laplace", 20).fit(X, y)
+    for use in (
+        lambda: sk.KernelClassifier("laplace", 20).fit(sparse, y),
+        lambda: model.predict(sparse),
+        lambda: model.score(sparse, y),
+        lambda: model.model_.predict(sparse),
+        lambda: sk.Predictor(model.model_)(sparse),
+        lambda: sk.from_arrays(sparse, y),
+    ):
+        with pytest.raises(sk.DataError, match="is sparse") as error:
+            use()
+        assert "toarray" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_warning_points_at_the_line_of_the_caller(search: bool) -> None:
+    X, y = small()
+    X = X * np.array([1e3, *[1e-3] * (X.shape[1] - 1)], dtype=X.dtype)
+    model = sk.KernelClassifier("laplace", 10**6, solver=sk.Direct(), preprocess=None)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        GridSearchCV(model, {"lanes": [4]}, cv=2).fit(X, y) if search else model.fit(X, y)
+    mine = [each for each in found if "centers" in str(each.message) or "variance" in str(each.message)]
+    assert mine
+    assert {each.filename for each in mine} == {__file__}

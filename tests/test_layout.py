@@ -58,11 +58,13 @@ DOORS = {
     "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py", "storage/ingest.py"},
     "pyarrow": {
         "storage/arrow.py",
+        "storage/category.py",
         "storage/convert.py",
         "storage/csv.py",
         "storage/parquet.py",
         "storage/parquet_files.py",
         "storage/predictions.py",
+        "storage/table_file.py",
     },
     "rich": {"progress.py"},
     "sklearn": {"estimators.py", "updates/estimators.py"},
@@ -169,6 +171,7 @@ LATE = {
         for name in ("arrow", "stored", "tables", "zarr")
     },
     "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",
+    "streamkern.storage.lazy": "Arrow, only for who has a LazyFrame",
 }
 """What is imported inside a function, and why: optional, or slow to import."""
 

@@ -34,6 +34,7 @@ def ingest_command(args: Namespace) -> None:
             threads=args.threads or default_threads(),
             header=not args.no_header,
             missing=args.missing,
+            read_options=args.read_options,
             schema=args.schema,
             exclude=args.exclude or (),
             overwrite=args.overwrite,
@@ -47,6 +48,6 @@ def inspect_command(args: Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
         found = inspect_data(
             args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),
-            executor=executor, header=not args.no_header, memory=args.memory,
+            executor=executor, header=not args.no_header, memory=args.memory, read_options=args.read_options,
         )  # fmt: skip
     say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")

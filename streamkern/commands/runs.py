@@ -18,7 +18,6 @@ def status_command(args: Namespace) -> None:
 
 def report_command(args: Namespace) -> None:
     """Write or serve the page of one run or of several."""
-    records = [read_run(folder) for folder in args.run_dirs]
     try:
         from streamkern.report.live import LivePage
         from streamkern.report.page import write_report
@@ -42,4 +41,5 @@ def report_command(args: Namespace) -> None:
             say(f"{live.url}  (Ctrl-C ends it)\n")
             live.serve()
         return
+    records = [read_run(folder) for folder in args.run_dirs]
     say(f"{write_report(records, args.out, args.image_shape)}\n")

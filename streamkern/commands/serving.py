@@ -18,7 +18,9 @@ def evaluate_command(args: Namespace) -> None:
     """Print the scores of a saved model on stored rows."""
     get_device(args.device)
     target = args.target[0] if len(args.target) == 1 else args.target
-    metrics = evaluate(args.model, args.data, target, memory=args.memory, threads=args.threads)
+    metrics = evaluate(
+        args.model, args.data, target, memory=args.memory, threads=args.threads, read_options=args.read_options
+    )
     say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 
@@ -34,7 +36,7 @@ def predict_command(args: Namespace) -> None:
     with Display(sys.stderr) as display:
         made = predict(
             args.model, args.data, args.out, id=args.id, scores=args.scores, probabilities=args.probabilities,
-            interval=args.interval, format=args.format, memory=args.memory,
+            interval=args.interval, format=args.format, memory=args.memory, read_options=args.read_options,
             threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
         )  # fmt: skip
     say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")

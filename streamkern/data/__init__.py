@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
-from streamkern.data.split import Listed
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, warn
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
+from streamkern.storage.read_options import ReadOptions, read_options
 
-__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
+__all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
 
 def open_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: Any = None,
     *,
     columns: Sequence[str] | None = None,
@@ -32,6 +29,7 @@ def open_dataset(
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
     on_corrupt: str = "error",
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
 
@@ -40,18 +38,20 @@ def open_dataset(
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
-        path: path, glob or URL of the data.
+        path: path, glob or URL of the data, or a list of them, whose rows follow one another.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
-        weight: name of the column of sample weights >= 0; ingested data record it themselves.
+        weight: name of the column of sample weights >= 0; ingested data record it themselves. Rows of weight 0 are left
+            out; the call reads the weights to find them.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
         on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
             and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -65,17 +65,17 @@ def open_dataset(
     with paused_collector():  # imports zarr and Arrow
         from streamkern.storage.tables import open_tables
 
-    dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
-                                  exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
+    dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
+                                  exclude=exclude, storage_options=storage_options, retry=retry,
+                                  read_options=read_options))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
-        warnings.warn(
+        warn(
             f"{len(found)} corrupt chunk(s) are left out, {rows} of {dataset.source.bounds[-1]} rows; the first: "
-            f"{found[0].where}: {found[0].why}",
-            stacklevel=2,
+            f"{found[0].where}: {found[0].why}"
         )
-    return dataset
+    return of_positive_weight(dataset)
 
 
 def from_arrays(
@@ -101,7 +101,4 @@ def from_arrays(
     Raises:
         DataError: shapes or types cannot be used as rows.
     """
-    dataset = Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude))
-    if sample_weight is not None and not (taken := np.asarray(sample_weight) != 0).all():
-        dataset = replace(dataset, rules=(Listed(np.flatnonzero(taken)),))
-    return dataset
+    return of_positive_weight(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))

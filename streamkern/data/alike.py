@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,21 @@ def require_alike(
         raise unlike_columns(source.columns, columns, where)
     if schema is None:
         require_numbers(source, transforms)
+
+
+def require_names(X: Any, columns: Sequence[str] | None, n_features: int) -> None:
+    """Refuse dicts as rows of a model that was trained on rows without names: their keys have no order to go by.
+
+    Raises:
+        DataError: the rows are dicts, and the columns of training have no names.
+    """
+    if columns is None and isinstance(X, Mapping | list | tuple):
+        raise DataError(
+            "The rows are dicts, and the columns of training had no names.",
+            where="X",
+            expected=f"rows of {n_features} numbers, in the order of training",
+            remedy="give lists of numbers: [[0.1, 0.2], ...]; or train on a table, whose columns have names",
+        )
 
 
 def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:

@@ -197,12 +197,12 @@ class Auto(Swept):
         schema, d = _kinds(dataset), dataset.n_features
         X = np.concatenate(pieces.pieces)
         kinds = [column.kind for column in schema.columns]
-        values, marked, dropped = np.full(d, np.nan), [], []
+        values, marked, dropped = np.full(d, np.nan), [], set[int]()
         parts: dict[int, tuple[str, ...]] = {}
         for j in (j for j in range(d) if kinds[j] != "category"):
             x = X[~np.isnan(X[:, j]), j]
             if gaps[j] == n:
-                dropped.append(j)
+                dropped.add(j)
                 continue
             middle = float(np.median(x)) if len(x) else 0.0
             values[j] = float(middle >= 0.5) if kinds[j] == "boolean" else middle
@@ -216,7 +216,7 @@ class Auto(Swept):
             found, counts = seen.values[number], seen.counts[number]
             almost_unique = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
             if found is None or len(found) < 2 or almost_unique:
-                dropped.append(j)
+                dropped.add(j)
             elif len(found) <= MOST_INDICATORS:
                 one_hot[j] = found
             elif labels.values is None:  # with too many classes for a mean each, keep the most frequent categories
@@ -284,7 +284,7 @@ class MeansByValue(TargetEncode):
         keep = Keep(dataset.n_features, stay)
         if not chosen:
             return (keep,)
-        means = TargetEncode(tuple(stay.index(j) for j in chosen), self.smooth, self.folds, self.task)
+        means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
         kept = dataset.transform(keep)
         return keep, *means.fitted(kept, (TargetTable(tuple(chosen.values())),))
 
@@ -413,12 +413,12 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
         steps: the steps of the recipe.
         facts: statistics of the rows before the scaling.
     """
+    found = left_out_note(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
         joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
-        return [Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
+        return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
     if not any(isinstance(step, Auto) for step in steps):
-        return []
-    found: list[str] = []
+        return found
     names: Sequence[str] = dataset.source.columns or ()
     all_tags = tags(dataset)
     for transform in dataset.transforms:
@@ -470,8 +470,18 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
     return found
 
 
+def left_out_note(dataset: Dataset) -> list[str]:
+    """Return a sentence about the columns that are left out as an index of the rows; nothing if there are none."""
+    names = [repr(name) for name in dataset.source.left_out]
+    return [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
+
+
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     """Describe the steps of the automatic preprocessing before the rows are read."""
+    return left_out_note(dataset) + _planned(dataset, steps)
+
+
+def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     if any(isinstance(step, JoinQuantiles) for step in steps):
         return [
             "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
@@ -568,7 +578,7 @@ def _chain(
     one_hot: dict[int, Array],
     words: dict[int, tuple[str | None, ...]],
     parts: dict[int, tuple[str, ...]],
-    dropped: list[int],
+    dropped: set[int],
 ) -> tuple[Transform, ...]:
     """Return transforms in order; each refers to columns by their positions after the transforms before it."""
     if len(dropped) == len(schema.columns):

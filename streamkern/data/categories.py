@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -95,7 +96,8 @@ class OneHot(_Categorical):
         """Return the number of features, estimated from the first chunk; the fit counts all rows."""
         wanted = self.columns if self.columns is not None else category_positions(dataset)
         names = dataset.source.columns or ()
-        at = [names.index(c) if c in names else c for c in wanted]
+        places = {name: column for column, name in enumerate(names)}
+        at = [places.get(c, c) if isinstance(c, str) else c for c in wanted]
         inside = [c for c in at if isinstance(c, int) and c < dataset.source.n_features]
         return dataset.n_features + sum(n - 1 for n in first_counts(dataset.source, inside))
 
@@ -296,7 +298,7 @@ class Categories:
         counts = tuple(map(_joined_counts, self.counts, other.counts))
         return Categories(counts, tuple(a | b for a, b in zip(self.words, other.words, strict=True)))
 
-    @property
+    @cached_property
     def values(self) -> tuple[Array | None, ...]:
         """Ascending values of each column, NaN last; None for a column with too many values."""
         return tuple(None if found is None else _ascending(found) for found in self.counts)
@@ -325,9 +327,9 @@ class CategoriesSeen:
 
     def __init__(self, columns: tuple[int, ...], dataset: Dataset) -> None:
         self.columns, self.source = columns, dataset.source
-        names, stored = dataset.columns, dataset.source.columns or ()
+        names, stored = dataset.columns, {name: at for at, name in enumerate(dataset.source.columns or ())}
         # Earlier transforms may have moved a stored column.
-        self.stored = tuple(stored.index(names[c]) if names and names[c] in stored else -1 for c in columns)
+        self.stored = tuple(stored.get(names[c], -1) if names else -1 for c in columns)
         self.names = labels_of(dataset, columns)
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
@@ -391,13 +393,13 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
 
 def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
     """Raise UsageError if a feature is text and no step encodes it: its integer codes have no numerical meaning."""
-    text, names = dataset.source.text, dataset.source.columns or ()
+    text, names = dataset.source.text, {name: at for at, name in enumerate(dataset.source.columns or ())}
     encoding = [step for step in steps if isinstance(step, _Categorical | TargetEncode)]
     if any(step.columns is None for step in encoding):
         return
     named = {column for step in encoding for column in step.columns or ()}
     for name in () if dataset.transforms else text:
-        if name in names and not {name, names.index(name)} & named:
+        if name in names and not {name, names[name]} & named:
             raise UsageError(
                 f"The feature {name!r} is text.",
                 where="preprocess",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from streamkern.errors import DataError
+from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
 from streamkern.storage.kinds import DAY
@@ -52,6 +52,25 @@ class Lookup:
             if found is not None:
                 return repr(found)
         return category_text(number)
+
+
+UNSEEN_SHARE = 0.01
+"""Share of rows with unseen categories of a column from which on there is a warning."""
+
+
+def unseen_notes(unseen: Mapping[str, int], rows: int, what: str = "rows") -> list[str]:
+    """Return a sentence for each column in which more than ``UNSEEN_SHARE`` of the rows have an unseen category."""
+    return [
+        f"{found / rows:.1%} of the {what} have a category of {name!r} that training did not see; it counts as missing"
+        for name, found in unseen.items()
+        if found > UNSEEN_SHARE * rows
+    ]
+
+
+def warn_unseen(unseen: Mapping[str, int], rows: int) -> None:
+    """Warn of each column in which many of the rows have a category that training did not see."""
+    for note in unseen_notes(unseen, rows):
+        warn(note)
 
 
 def category_text(number: float, word: str | None = None) -> str:

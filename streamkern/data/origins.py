@@ -64,9 +64,10 @@ def features_of(dataset: Dataset) -> Features:
     for feature, (_, _, made) in enumerate(split):
         if made.startswith("="):
             blocks.setdefault(origins[feature], []).append(feature)
+    numbers = {column: feature for feature, (column, _, made) in enumerate(split) if not made}
     joined = tuple(
-        (split.index((column, _MARK, "")), feature)
+        (numbers[column], feature)
         for feature, (column, _, made) in enumerate(split)
-        if made == QUANTILE and (column, _MARK, "") in split
+        if made == QUANTILE and column in numbers
     )
     return Features(dataset.columns, origins, tuple(map(tuple, blocks.values())), width, dataset.source.columns, joined)

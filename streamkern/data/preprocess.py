@@ -395,18 +395,18 @@ def category_positions(dataset: Dataset) -> tuple[int, ...]:
     schema, names = dataset.source.schema, dataset.columns
     if schema is None or names is None:
         return ()
-    categories = {column.name for column in schema.columns if column.kind == "category"}
-    return tuple(j for j, name in enumerate(names) if name in categories and not _is_encoded(dataset, name))
+    left = {column.name for column in schema.columns if column.kind == "category"} - _encoded(dataset)
+    return tuple(j for j, name in enumerate(names) if name in left)
 
 
-def _is_encoded(dataset: Dataset, name: str) -> bool:
-    names = dataset.source.columns
+def _encoded(dataset: Dataset) -> set[str]:
+    """Return the names of the columns that a transform encodes."""
+    names, found = dataset.source.columns, set[str]()
     for transform in dataset.transforms:
-        at = -1 if names is None or name not in names else names.index(name)
-        if isinstance(transform, Encode | TargetMeans) and at in transform.columns:
-            return True
+        if isinstance(transform, Encode | TargetMeans) and names is not None:
+            found |= {names[column] for column in transform.columns}
         names = transform.names(names)
-    return False
+    return found
 
 
 def require_columns(step: Any) -> None:
@@ -431,15 +431,13 @@ def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str)
         UsageError: a position is out of range, or a column is given twice.
         DataError: a name does not exist.
     """
-    d = dataset.n_features
-    found = []
+    d, named = dataset.n_features, [column for column in columns if isinstance(column, str)]
+    found = positions(named, dataset.columns, where).tolist() if named else []
     for column in columns:
-        if isinstance(column, str):
-            found.append(int(positions([column], dataset.columns, where)[0]))
-        elif 0 <= column < d:
+        if not isinstance(column, str):
+            if not 0 <= column < d:
+                raise UsageError(f"There is no column {column}.", where=where, expected=f"0 to {d - 1}")
             found.append(int(column))
-        else:
-            raise UsageError(f"There is no column {column}.", where=where, expected=f"0 to {d - 1}")
     if len(set(found)) != len(found):
         raise UsageError("A column is given twice.", where=where, expected="each column once")
     return tuple(sorted(found))

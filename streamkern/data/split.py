@@ -79,7 +79,26 @@ class Without:
         return ["without", *map(list, self.ranges)]
 
 
-Chooser = Rule | Listed | Without
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Rows marked by a bit each, for a selection of many rows that depends on their values.
+
+    Args:
+        bits: packed as ``numpy.packbits`` does, shape (⌈n / 8⌉,), uint8.
+        rows: n, the number of stored rows.
+    """
+
+    bits: NDArray[np.uint8]
+    rows: int
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        return np.asarray(self.bits[row_ids >> 3] >> (7 - (row_ids & 7)).astype(np.uint8) & 1, dtype=bool)
+
+    def to_json(self) -> list[Any]:
+        return ["marked", self.rows, hashlib.sha256(self.bits.tobytes()).hexdigest()]
+
+
+Chooser = Rule | Listed | Without | Marked
 """A rule that selects rows."""
 
 

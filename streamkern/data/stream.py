@@ -10,7 +10,7 @@ workers there are, and block (pass, lane, t) needs no other block.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -44,6 +44,7 @@ class Block(NamedTuple):
         ids: row ids, shape (b,), int64.
         key: the block's name.
         w: sample weights, shape (b,), float64, or None for equal weights.
+        unseen: rows with a category that training did not see, by column.
     """
 
     X: Array
@@ -51,6 +52,7 @@ class Block(NamedTuple):
     ids: IntArray
     key: Key
     w: Array | None = None
+    unseen: Counter[str] = Counter()  # noqa: RUF012 - empty, and never changed
 
 
 class Raw(NamedTuple):
@@ -110,6 +112,7 @@ class Assembly:
     def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
         """Return rows ``index`` of ``raw`` as a block; ``lookup`` counts categories that training did not see."""
         data = self.dataset
+        lookup = Lookup(data.source) if lookup is None else lookup
         ids, copies = raw.ids[index], raw.copies[index]
         rows, order = self.stored(raw.X, index)
         if data.transforms:
@@ -149,7 +152,7 @@ class Assembly:
             X = np.subtract(X, data.origin + self.center).astype(self.dtype)
         elif not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
-        return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
+        return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight, lookup.unseen)
 
     def held(self) -> Held | None:
         """Return all stored rows if they stay where blocks are made from them; None if their chunks are read."""

@@ -130,19 +130,22 @@ class Fill:
 
 
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
-    """Refuse rows with text in a column that the model treats as numbers.
+    """Refuse rows with text or dates in a column that the model treats as numbers.
 
     Raises:
-        DataError: a feature is text, and no transform encodes it.
+        DataError: a feature is text or a date, and no transform encodes it.
     """
-    text, names = set(source.text), source.columns
+    text, names, schema = set(source.text), source.columns, source.schema
+    dates = set() if schema is None else {column.name for column in schema.columns if column.kind == "datetime"}
+    text |= dates
     for transform in transforms:
         if isinstance(transform, Encode) and names is not None:
             text -= {names[column] for column in transform.columns}
         names = transform.names(names)
     for name in sorted(text & set(source.columns or ())):
+        kind = "a date" if name in dates else "text"
         raise DataError(
-            f"The feature {name!r} is text, and cannot be a feature of a model that was trained on numbers there.",
+            f"The feature {name!r} is {kind}, and cannot be a feature of a model that was trained on numbers there.",
             where=source.where(0),
             expected="numbers, as they were stored for training",
             remedy="store the column of training",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from streamkern.execute.members import Members
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -367,6 +368,10 @@ class Executor(Protocol):
     @property
     def request_counts(self) -> WorkerCounts:
         """Requests of workers to remote stores; those of this process are counted separately."""
+
+    @property
+    def members(self) -> Members:
+        """Workers seen since the executor was opened; none for threads of this process."""
 
     def doubts(self) -> list[str]:
         """Why results might not be those of this process, one sentence each."""

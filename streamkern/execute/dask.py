@@ -30,6 +30,7 @@ from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.lanes import GONE, LOOK, TICK, Lanes, large_arguments
+from streamkern.execute.members import Members
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.shared_lanes import SharedLanes
 from streamkern.execute.threads import blas_kernels
@@ -121,6 +122,7 @@ class DaskExecutor:
         self.step_timeout = step_timeout
         self.losses = 0
         self.request_counts = WorkerCounts()
+        self.members = Members()
         self._workers: dict[str, _Seen] = {}
         self._looked = 0.0
         self._open: ExitStack | None = None
@@ -307,7 +309,12 @@ class DaskExecutor:
             old, beat = before.get(address), float(worker["last_seen"])
             silent = old.silent + heard if old is not None and old.beat == beat else 0.0
             self._workers[address] = _Seen(int(worker["nthreads"]), worker["status"] == "running", beat, silent)
-        self.losses += len(before.keys() - self._workers.keys())
+        for address, threads in self.workers.items():
+            self.members.come(address, threads)
+        gone = before.keys() - self._workers.keys()
+        self.losses += len(gone)
+        for address in sorted(gone):
+            self.members.lose(address)
 
     def require_workers(self) -> None:
         """Wait until there is a worker.

@@ -26,6 +26,7 @@ from streamkern.execute.base import (
     StepResult,
     Tree,
 )
+from streamkern.execute.members import Members
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import check
@@ -72,6 +73,7 @@ class ThreadsExecutor:
     def __init__(self, threads: int | None = None) -> None:
         self.slots = thread_count(threads)
         self.request_counts = WorkerCounts()
+        self.members = Members()
         self._pool: ThreadPoolExecutor | None = None
         self._limits: Any = None
         self._within: object = None  # the executor in whose task this one is open

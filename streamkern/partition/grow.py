@@ -10,9 +10,10 @@ cut, how many of its rows fall between neighbouring quantiles of the sample: the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,19 +167,33 @@ class Counting:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Contributes how many rows have each value of a direction, to a thousandth.
+    """Contributes how many rows have each value of a direction.
 
     Args:
         direction: shape (d,).
+        codes: whether several columns make whole numbers, which rounding moves a little.
     """
 
     direction: Array
+    codes: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
         X = block.X if block.w is None else block.X[block.w > 0]
-        values, counts = np.unique(np.round(project(X, self.direction), 3), return_counts=True)
-        return (Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))),)
+        t = project(X, self.direction)
+        values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
+        return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
+
+
+class ValueCounts(dict[float, int]):
+    """Rows of each value, of no more values than tell that there are too many."""
+
+    def __add__(self, other: Mapping[float, int]) -> ValueCounts:
+        """Add the rows of each value."""
+        made = dict(self)
+        for value, rows in other.items():
+            made[value] = made.get(value, 0) + rows
+        return ValueCounts(islice(made.items(), MOST_VALUES + 1))
 
 
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
@@ -397,7 +412,7 @@ class Ground:
             counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
         else:
             direction[at] = 1.0 / factor[at]
-            counted = self._values(direction, column)
+            counted = self._values(direction, column, False)
         parts = _pooled(sorted(counted.items()))
         tree = CutTree.of(data.n_features)
         counts = [0]
@@ -421,20 +436,20 @@ class Ground:
     def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
         """Rows of each number that a direction gives the values of a category."""
         base, made = float(shift @ direction), Counter[int]()
-        for value, rows in self._values(direction, column).items():
+        for value, rows in self._values(direction, column, True).items():
             made[round(value - base)] += rows
         return made
 
-    def _values(self, direction: Array, column: str) -> Counter[float]:
-        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), Values(direction)))
+    def _values(self, direction: Array, column: str, codes: bool) -> dict[float, int]:
+        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), Values(direction, codes)))
         if len(found) > MOST_VALUES:
             raise UsageError(
-                f"The column {column!r} has {len(found):,} values.",
+                f"The column {column!r} has more than {MOST_VALUES:,} values.",
                 where="Partition(by=...)",
                 expected=f"at most {MOST_VALUES:,}",
                 remedy="leave by out: rows are then cut along gradients of the outputs",
             )
-        return Counter(found)
+        return dict(found)
 
 
 def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:

@@ -21,7 +21,7 @@ import numpy as np
 from streamkern.backends.base import aligned_rows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine import default_engine
-from streamkern.errors import ModelFormatError
+from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
@@ -30,6 +30,8 @@ from streamkern.partition.tree import MOST_LEAVES, CutTree
 from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
+from streamkern.storage.files import given_path
+from streamkern.storage.writer import keep_in_use
 from streamkern.types import Array
 
 KIND = "PartitionedMachine"
@@ -77,7 +79,17 @@ class Leaves:
             return model
         assert self.folder is not None
         place = self.folder / leaf_name(leaf)
-        model = read_machine(place, links=False)
+        try:
+            model = read_machine(place, links=False)
+        except StorageError as error:
+            if place.exists():
+                raise
+            raise StorageError(
+                "A leaf of the model is no longer there.",
+                where=str(place),
+                expected="the directory that the model was loaded from: leaves are read when a row first comes to them",
+                remedy="load the model again; if its version was pruned or replaced, load the champion",
+            ) from error
         if model.fingerprint != self.facts[leaf]["fingerprint"]:
             raise ModelFormatError(
                 "The leaf is not the one that this model was saved with.",
@@ -317,7 +329,7 @@ class PartitionedMachine(KernelMachine):
         }
         metadata |= {"leaves": list(leaves.facts), "blend": self.blend}
         save_artifact(path, KIND, arrays | cuts | {"constants": leaves.constants}, metadata, members)
-        return Path(path)
+        return Path(given_path(path))
 
     def _basis(self) -> Basis:
         return LeafBasis(self.tree, self.leaves, self.blend, self.weights.dtype)
@@ -393,6 +405,7 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
             expected="a description as this release writes it",
             remedy="restore it from a copy",
         ) from error
-    leaves = Leaves([None] * tree.leaves, constants, facts, Path(path).absolute())
+    leaves = Leaves([None] * tree.leaves, constants, facts, Path(given_path(path)).absolute())
+    keep_in_use(Path(given_path(path)), leaves)
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     return PartitionedMachine(**given, tree=tree, leaves=leaves, blend=blend)

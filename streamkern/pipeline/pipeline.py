@@ -16,11 +16,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from streamkern.centers import Centers
 from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
-from streamkern.errors import StreamkernError, UsageError, options_of, require_types
+from streamkern.errors import StreamkernError, UsageError, options_of, quoted, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.partition.tree import Partition
@@ -30,6 +32,7 @@ from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.thresholds import require_threshold
+from streamkern.storage.files import given_path
 from streamkern.user_code import in_words, unknown_code, users_place
 
 
@@ -164,27 +167,30 @@ def _made(part: Any, method: str) -> bool:
     return hasattr(part, method) and not isinstance(part, type)
 
 
-def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -> Pipeline:
-    """Load the pipeline of a file, with settings given as text.
+def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, **keywords: Any) -> Pipeline:
+    """Load the pipeline of a file.
 
     Args:
         path: a Python file with a function ``pipeline``.
-        settings: parameter names and values as a command line gives them.
+        settings: values of its parameters by name: numbers, True and False, None, paths, or texts as a command line
+            gives them.
+        keywords: the same, as keywords: ``load_pipeline("digits.py", copies=8)``.
 
     Raises:
         UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
     """
-    file = Path(path)
-    keep_setting_secrets(settings or {})
+    file = Path(given_path(path))
+    settings = {name: _as_text(name, value) for name, value in {**(settings or {}), **keywords}.items()}
+    keep_setting_secrets(settings)
     function = _function(file)
-    arguments = _arguments(function, settings or {}, file)
+    arguments = _arguments(function, settings, file)
     with _explaining(file, "pipeline()"):
         made = function(**arguments)
     if not isinstance(made, Pipeline):
         raise UsageError(
             f"pipeline() returned {type(made).__name__}.", where=str(file), expected="a streamkern.Pipeline"
         )
-    return replace(made, name=made.name or file.stem, file=str(file.absolute()), settings=dict(settings or {}))
+    return replace(made, name=made.name or file.stem, file=str(file.absolute()), settings=settings)
 
 
 @contextmanager
@@ -240,7 +246,7 @@ def parameters(path: str | Path) -> dict[str, Parameter]:
     Raises:
         UsageError: no such file or function.
     """
-    return _parameters(_function(Path(path)))
+    return _parameters(_function(Path(given_path(path))))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
@@ -308,6 +314,19 @@ def _function(file: Path) -> Callable[..., Any]:
             "The file defines no function pipeline.", where=str(file), expected="def pipeline(...) -> sk.Pipeline"
         )
     return typing.cast(Callable[..., Any], function)
+
+
+def _as_text(name: str, value: Any) -> str:
+    """Return a setting as the command line would give it, which is how a run records it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, str | bool | int | float | Path | None):
+        raise UsageError(
+            f"The setting {name!r} is {quoted(value)}.",
+            where=f"load_pipeline(..., {name}=...)",
+            expected="a number, a text, a path, True, False or None",
+            remedy="parse a text in pipeline()",
+        )
+    return str(value)
 
 
 def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends import get_backend
 from streamkern.data.dataset import unchanging
 from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
@@ -31,7 +32,7 @@ from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage
-from streamkern.progress import showing
+from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
 from streamkern.release import version_of
 from streamkern.solvers.answers import described_answers
@@ -41,6 +42,7 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
+from streamkern.storage.files import given_path
 from streamkern.storage.remote import COUNTS
 from streamkern.storage.writer import locked, read_json, tidy, write_json
 from streamkern.user_code import users_code
@@ -93,7 +95,7 @@ def run(
         raise UsageError(
             f"checkpoint_seconds is {checkpoint_seconds}.", where="checkpoint_seconds", expected="0 or more"
         )
-    folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
+    folder = Path(given_path(run_dir)) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
     with (
         showing(verbose) as display,
@@ -179,7 +181,7 @@ def resume(
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
         StreamkernError: as ``run``.
     """
-    folder = Path(run_dir)
+    folder = Path(given_path(run_dir))
     manifest = read_json(folder / "manifest.json")
     if manifest is None:
         raise UsageError(
@@ -260,8 +262,12 @@ def _train(
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
         events.facts = partial(_held, executor.request_counts)
-        if executor.dashboard is not None:
-            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
+        if executor.dashboard is not None or executor.members.to_json():
+            workers = executor.members.to_json()
+            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
+        executor.members.on_loss = lambda message: events.emit("warning", message=message)
+        if not getattr(get_backend(), "compiled", True):
+            events.emit("compile", message=COMPILING)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
@@ -306,6 +312,7 @@ def _train(
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,
+            **({"workers": workers} if (workers := executor.members.to_json()) else {}),
             "device": "cpu" if computing is None else computing.name,
             **({} if computing is None else _device_memory(computing, problem)),
         }
@@ -315,6 +322,8 @@ def _train(
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()
         trained["peak_memory_bytes"] = peak_resident()
+        if "workers" in trained:  # with those lost in the evaluation
+            trained["workers"] = executor.members.to_json()
         return measured
 
 

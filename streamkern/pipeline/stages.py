@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from streamkern.data.class_weights import without_class_weights
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import unseen_notes
 from streamkern.data.targets import encoding_to_json
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import StorageError
@@ -39,9 +40,6 @@ T = TypeVar("T")
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
 
-
-UNSEEN_SHARE = 0.01
-"""Share of test rows with unseen categories of a column from which on there is a warning."""
 
 KEPT = 3
 """Results of each stage that a run directory keeps."""
@@ -228,12 +226,8 @@ def evaluate_stage(
     test_rows = None if test is None else test.fingerprint
     key = lambda: (*_model_key(pipeline, model, train_set), train_set.fingerprint, test_rows)  # noqa: E731
     found = stages.keep("evaluate", key, compute)
-    for name, rows in found["unseen"].items():
-        if test is not None and rows > UNSEEN_SHARE * test.base_rows:
-            stages.warn(
-                f"{rows / test.base_rows:.1%} of the test rows have a category of {name!r} that training "
-                "did not see; it counts as missing"
-            )
+    for note in unseen_notes(found["unseen"], 0 if test is None else test.base_rows, "test rows"):
+        stages.warn(note)
     return {"metrics": found["metrics"], "unseen_categories": found["unseen"]}
 
 

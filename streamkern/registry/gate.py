@@ -10,20 +10,21 @@ Python's parser makes the tree. Only the node types listed here are accepted, an
 from __future__ import annotations
 
 import ast
+import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
 from typing import Any, NamedTuple
 
 from streamkern.errors import UsageError
 
-CLASSIFICATION = "accuracy >= champion - 0.002 and n_test >= 100"
-"""Default gate of a classifier."""
+CLASSIFICATION = "(accuracy >= champion - 0.002 or p_value >= 0.05) and n_test >= 100"
+"""Default gate of a classifier: a challenger is refused if it is worse by more than noise."""
 
-REGRESSION = "mse <= champion * 1.01 and n_test >= 100"
-"""Default gate of a regressor."""
+REGRESSION = "(mse <= champion * 1.01 or p_value >= 0.05) and n_test >= 100"
+"""Default gate of a regressor: a challenger is refused if it is worse by more than noise."""
 
 LONGEST = 1000
 """Most characters of an expression."""
@@ -98,6 +99,24 @@ class Gate:
             raise self._wrong(at, "this is not a condition.", "a comparison, such as accuracy >= champion") from error
         object.__setattr__(self, "_tree", tree)
         self._check(tree, True)
+
+    def require(self, names: Collection[str], champions: Collection[str]) -> None:
+        """Check the names of metrics before there are any values.
+
+        Args:
+            names: names of the challenger's metrics; a name that ends in ``.LABEL`` has any label after its dot.
+            champions: names of the champion's metrics.
+
+        Raises:
+            UsageError: the expression names an unknown metric.
+        """
+        for at, name in self._names.items():
+            own = name.removeprefix(f"{CHAMPION}.")
+            known = names if own == name else champions
+            if own not in known and f"{own.partition('.')[0]}.LABEL" not in known:
+                close = difflib.get_close_matches(own, known, n=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                raise self._wrong(at, f"There is no metric {own!r}.{hint}", "one of " + ", ".join(sorted(known)))
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
         """Decide whether the challenger passes.
@@ -177,6 +196,9 @@ class Gate:
                 self._check(left, False, signs)
                 self._check(right, False, signs)
                 self._bind(node)
+            case ast.Constant(value=True | False | None):
+                what = f"{self._text(node)} is not a number."
+                raise self._wrong(node.col_offset, what, "a comparison, such as accuracy >= champion")
             case ast.Constant() if not math.isfinite(float(self._text(node))):
                 raise self._wrong(node.col_offset, f"{self._text(node)} is not finite.", "a number below 1e308")
             case ast.Constant() | ast.Name() | ast.Attribute():

@@ -29,7 +29,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.model import load_model
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
-from streamkern.storage.files import parse_json
+from streamkern.storage.files import given_path, parse_json
 from streamkern.storage.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import write_json
@@ -364,6 +364,9 @@ class Registry:
     def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
         """Delete all versions but the last ones, the champion, and the champion before it. The caller has the lock.
 
+        A version that an open model on this machine still reads from, as a model in leaves does, is left to a later
+        call.
+
         Args:
             keep: number of last versions to keep.
 
@@ -377,7 +380,7 @@ class Registry:
             raise UsageError(f"keep is {keep}.", where="prune", expected="at least 1", remedy="keep 1 or more")
         standing, present = self.standing, self.versions
         kept = {*present[-keep:], standing.champion, *standing.before[:1]}
-        gone = [number for number in present if number not in kept]
+        gone = [number for number in present if number not in kept and not self._store.in_use(number)]
         for number in gone:
             self._store.remove(number)
         return gone
@@ -502,7 +505,7 @@ def open_model(where: str | os.PathLike[str]) -> KernelMachine:
         UsageError: the registry has no champion.
         ModelFormatError: the directory is not a model, or was changed after it was written.
     """
-    if is_remote(os.fspath(where)) or (Path(where) / "versions").is_dir():
+    if is_remote(os.fspath(where)) or (Path(given_path(where)) / "versions").is_dir():
         return Registry(where).load()
     return load_model(where)
 

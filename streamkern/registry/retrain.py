@@ -38,6 +38,7 @@ from streamkern.release import VERSION
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import steps
+from streamkern.solvers.metrics import NAMES
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -112,7 +113,8 @@ def retrain(
         registry: directory of the models, created if missing; or an fsspec URL (``s3://bucket/models``), with training
             in ``runs/NAME``.
         gate: the condition, in the language of ``streamkern.registry.gate``; by default not worse than the champion by
-            more than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
+            more than 0.002 in accuracy, or 1% in squared error, unless the paired test finds the difference to be
+            noise (p >= .05), on 100 test rows or more.
         cold: start at 0 with new centers, even if a warm start from the champion is possible.
         keep: last versions to keep, in addition to the champion and the one before it.
         forget: rows of the champion that are no longer training rows, with their original targets: a removed file, or
@@ -149,6 +151,7 @@ def retrain(
             expected="rows that the gate can measure both models on",
             remedy="hold some back: train, test = data.split(test=0.2)",
         )
+    judge.require(*_gate_names(pipeline))
     _require_loadable(pipeline)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):
@@ -168,6 +171,15 @@ def retrain(
         decision = RetrainResult(about | made | {"seconds": time.time() - started})
         models.log(decision)
         return decision
+
+
+def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
+    """Return the names that a gate may use of the challenger, and of the champion."""
+    target = pipeline.train.source.target
+    several = target is not None and target.width > 1
+    kind = "values" if pipeline.task == "regression" else "labels" if several else "classes"
+    both = [*NAMES[kind], "n_test", "n_train"]
+    return [*both, "p_value", *drift.NAMES], both
 
 
 def _require_loadable(pipeline: Pipeline) -> None:

@@ -25,6 +25,7 @@ from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
+from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.kinds import looks_like
 from streamkern.storage.tables import open_tables
@@ -106,6 +107,9 @@ class Inspection:
             if named:
                 more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
                 lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
+        if facts["left_out"]:
+            names = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
+            lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
@@ -155,6 +159,7 @@ def inspect(
     header: bool = True,
     memory: str | int | None = None,
     storage_options: dict[str, Any] | None = None,
+    read_options: Any = None,
 ) -> Inspection:
     """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
 
@@ -168,6 +173,7 @@ def inspect(
         header: whether the first line of a text table names its columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         storage_options: for fsspec.
+        read_options: for text tables, as for ``open_dataset``.
 
     Raises:
         StorageError: a chunk cannot be read.
@@ -181,7 +187,7 @@ def inspect(
         executor = executor or stack.enter_context(open_executor())
         opened = partial(
             open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
-            memory=budget,
+            memory=budget, read_options=read_options,
         )  # fmt: skip
         found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
         with suppress(DataError):  # an unusable target, which is listed with the other columns
@@ -302,6 +308,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
         "text": list(source.text),
+        "left_out": list(source.left_out),
         "schema": None,
         "classes": classes,
         "order": {
@@ -408,7 +415,7 @@ def _cut(text: str) -> str:
 
 
 def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
-    place = Path(os.fspath(path).removeprefix("file://"))
+    place = Path(given_path(path).removeprefix("file://"))
     if place.is_file():
         return place.stat().st_size
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from streamkern.report.page import page
+from streamkern.errors import StreamkernError
+from streamkern.report.page import page, shell
 from streamkern.report.run_directory import read_run
 
 AGAIN = 2
 """Seconds after which a browser reloads the page of a running run."""
+
+
+def _answer(run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None) -> tuple[int, str]:
+    """Return the HTTP status and the page of the runs as they stand."""
+    try:
+        records = [read_run(folder) for folder in run_dirs]
+        running = any(record.state == "running" for record in records)
+        return 200, page(records, image_shape, AGAIN if running else None)
+    except (StreamkernError, OSError) as error:  # not begun yet, or moved away, perhaps while it was read
+        head = f"<h1>Waiting for the run</h1><pre>{escape(str(error))}</pre>"
+        return 404, shell("Waiting for the run", head, (), {}, "Made by streamkern.", AGAIN)
 
 
 class LivePage:
@@ -28,16 +41,15 @@ class LivePage:
     Attributes:
         url: address of the page.
 
+    While a directory has no run, because it has not begun or was moved away, the page says so and is reloaded.
+
     Raises:
-        UsageError: there is no run in one of the directories.
         OSError: the port is in use.
     """
 
     def __init__(
         self, run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None = None, port: int = 0
     ) -> None:
-        for folder in run_dirs:
-            read_run(folder)
         word = secrets.token_urlsafe(16)
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,10 +59,9 @@ class LivePage:
                 if host not in (f"127.0.0.1:{port}", f"localhost:{port}") or self.path != f"/{word}/":
                     self.send_error(404)
                     return
-                records = [read_run(folder) for folder in run_dirs]
-                running = any(record.state == "running" for record in records)
-                body = page(records, image_shape, AGAIN if running else None).encode()
-                self.send_response(200)
+                status, text = _answer(run_dirs, image_shape)
+                body = text.encode()
+                self.send_response(status)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Cache-Control", "no-store")

@@ -10,8 +10,9 @@ from pathlib import Path
 from streamkern.report import markup, sections
 from streamkern.report.figures import Plot, embed, scripts
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.status import moment
+from streamkern.report.status import moment, status, worker_in_words
 from streamkern.report.verdict import next_steps, verdict
+from streamkern.storage.files import given_path
 from streamkern.storage.writer import write_text
 
 # Nothing may be loaded from elsewhere, even if the content of the page asked for it.
@@ -100,7 +101,7 @@ def write_report(
         StorageError: the page cannot be written.
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
-    target = records[0].folder / name if path is None else Path(path)
+    target = records[0].folder / name if path is None else Path(given_path(path))
     write_text(target, page(records, image_shape))
     return target
 
@@ -186,6 +187,9 @@ def _head(record: RunDirectory) -> str:
     steps = next_steps(record)
     if steps:
         lines.append("<h3>What to do</h3><ul>" + "".join(f"<li>{escape(step)}</li>" for step in steps) + "</ul>")
+    if workers := status(record).get("workers"):
+        items = "".join(f"<li>{escape(worker_in_words(worker))}</li>" for worker in workers)
+        lines.append(f"<h3>Workers</h3><ul>{items}</ul>")
     warnings = [str(event.get("message", "")) for event in record.of("warning")]
     if warnings:
         lines.append("<h3>Warnings</h3><ul>" + "".join(f"<li>{escape(text)}</li>" for text in warnings) + "</ul>")

@@ -13,6 +13,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
+from streamkern.storage.files import given_path, require_regular
 from streamkern.storage.serialize import load_value
 from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
@@ -90,8 +91,9 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
 
     Raises:
         UsageError: ``folder`` is not a run directory.
+        StorageError: its log is not a regular file.
     """
-    place = Path(folder)
+    place = Path(given_path(folder))
     # Read the lock before the files: a run that ends in between then looks running, never dead.
     owner = lock_owner(place / ".lock")
     # Redact again, since an earlier release may have redacted less.
@@ -115,6 +117,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a log, without incomplete lines, such as the last line of a killed run."""
+    require_regular(path)
     try:
         file = path.open("rb")
     except OSError:

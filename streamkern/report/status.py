@@ -25,7 +25,9 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
     Returns:
         ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known: ``stage``,
         ``stage_seconds``, ``fraction`` of the training rows, ``pass`` and ``step``, ``loss``, ``rows_per_second``,
-        ``eta_seconds``, ``memory`` (bytes), ``metrics``, ``error``, ``last_event``, ``seconds``, ``process``.
+        ``eta_seconds``, ``memory`` (bytes), ``metrics``, ``error``, ``last_event``, ``seconds``, ``process``; and, on
+        a cluster, ``workers``: ``worker`` (address), ``threads``, ``share`` of all threads, and the times ``came`` and
+        ``lost``, or None.
     """
     now = time.time() if now is None else now
     found: dict[str, Any] = {"state": record.state, "name": record.name, "run_dir": str(record.folder)}
@@ -47,8 +49,24 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
         found |= {key: record.result[key] for key in ("metrics", "error", "seconds") if key in record.result}
     if record.earlier is not None and record.state != "done":
         found["earlier_metrics"] = record.earlier.get("metrics")
+    if workers := _workers(record):
+        found["workers"] = workers
     found["warnings"] = [event.get("message", "") for event in record.of("warning")]
     return found
+
+
+def _workers(record: RunDirectory) -> list[dict[str, Any]]:
+    """Return the workers of a run on a cluster, each with its share of the threads."""
+    began = record.of("cluster")
+    found = (record.result or {}).get("workers") or (began[-1].get("workers", []) if began else [])
+    total = sum(each["threads"] for each in found)
+    return [each | {"share": each["threads"] / max(1, total)} for each in found]
+
+
+def worker_in_words(worker: dict[str, Any]) -> str:
+    """Return a worker of ``status`` as text: address, threads, share, and when it was lost."""
+    lost = "" if worker["lost"] is None else f", lost {moment(worker['lost'])}"
+    return f"{worker['worker']}: {worker['threads']} threads, {worker['share']:.0%} of all{lost}"
 
 
 def advice(record: RunDirectory) -> str | None:
@@ -102,6 +120,8 @@ def status_text(found: dict[str, Any]) -> str:
     words = {"resident": "held", "peak": "at the peak", "projected": "projected", "budget": "allowed"}
     held = found["memory"]
     add("memory", ", ".join(f"{format_bytes(held[key])} {word}" for key, word in words.items() if key in held))
+    for worker in found.get("workers", ()):
+        add("worker", worker_in_words(worker))
     error = str(found.get("error") or "").splitlines()
     add("error", "\n           ".join(line.strip() for line in error))
     for warning in found["warnings"]:

@@ -31,7 +31,9 @@ LOADINGS = 5
 ROWS = 20
 """Rows whose gradients are shown by default."""
 
-_STEP = 1e-4  # relative to a column's values; need not be smaller, since preprocessing is piecewise linear
+_CHANGE = 1e-5  # of the features, at least, in a difference for their derivative by a column
+_LEAST_STEP = 1e4  # the first step that is tried, in units in the last place of a column's values
+_STEPS = 20  # steps that are tried, each ten times the one before
 _BAR = 40
 
 
@@ -192,12 +194,15 @@ def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Looku
     for column in range(stored.shape[1]):
         if column in categories:
             continue
-        size = np.nanmax(np.abs(stored[:, column]), initial=0.0)
-        step = _STEP * (size if size > 0 else 1.0)
-        before, after = stored.copy(), stored.copy()
-        before[:, column] -= step
-        after[:, column] += step
-        found[:, column] = np.sum(g * (features(after) - features(before)), axis=1) / (2 * step)
+        size = float(np.nanmax(np.abs(stored[:, column]), initial=0.0))
+        for step in _LEAST_STEP * np.spacing(size if size > 0 else 1.0) * 10.0 ** np.arange(_STEPS):
+            before, after = stored.copy(), stored.copy()
+            before[:, column] -= step
+            after[:, column] += step
+            change = features(after) - features(before)
+            if np.nanmax(np.abs(change), initial=0.0) > _CHANGE:
+                break
+        found[:, column] = np.sum(g * change, axis=1) / (2 * step)
     return found
 
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import Dataset
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.dataset import unchanging
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -38,8 +40,10 @@ from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
 from streamkern.storage.base import Source, digest
+from streamkern.storage.files import given_path
 from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
+from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
@@ -114,6 +118,7 @@ def predict(
     scheduler: Scheduler = "threads",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> PredictionResult:
@@ -126,9 +131,11 @@ def predict(
 
     Args:
         model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
-        data: a table in any format for training, with the columns of training; other columns are ignored.
+        data: a table in any format for training, or a list of paths, with the columns of training; other columns are
+            ignored.
         target: the local file (parquet, CSV) or directory (zarr) to create.
-        id: a column of numbers or strings to copy.
+        id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
+            differ from those of the columns of predictions that are written.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
             ``probabilities``.
@@ -140,6 +147,7 @@ def predict(
         scheduler: where blocks run, as for ``run``.
         overwrite: replace existing predictions.
         storage_options: for fsspec URLs of the data.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
@@ -158,8 +166,9 @@ def predict(
     with limited(budget):
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         place, format = _place(target, format)
-        source = _open(machine, data, id, storage_options, budget)
+        source = _open(machine, data, id, storage_options, budget, read_options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
+        _require_free_name(id, columns, format)
         n = int(source.bounds[-1])
         row_bytes = sum(column.row_bytes for column in columns)
         part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
@@ -194,6 +203,7 @@ def predict(
                         show = reporter(on_progress, display)
                         _write(machine, source, made, missing, executor, show, unseen, interval)
                     made.commit()
+                    warn_unseen(unseen, n - kept)
                     rate = (n - kept) / (time.perf_counter() - start)
         else:
             made.work.clear()
@@ -238,7 +248,7 @@ def _write(
     interval: float | None,
 ) -> None:
     """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
-    names = [column.name for column in made.columns]
+    names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[Predicted]) -> int:
         made.write(part, _values(model, held, made.columns, interval))
@@ -252,7 +262,7 @@ def _write(
                 model.stream_predictions(
                     Dataset(source),
                     executor=executor,
-                    outputs=bool({"scores", "probabilities"} & {*names}),
+                    outputs=bool({"scores", "probabilities"} & names),
                     scales=interval is not None,
                     rows=rows,
                     unseen=unseen,
@@ -299,20 +309,20 @@ def _values(
     """Return the values of the columns over blocks."""
     made: list[Array] = []
     for column in columns:
-        if column.name == "prediction":
+        if column.is_id:
+            found = [block.y for block in held if block.y is not None]
+        elif column.name == "prediction":
             found = [block.values for block in held]
-        elif column.name in ("scores", "interval", "probabilities"):
+        else:
             found = [block.outputs for block in held if block.outputs is not None]
             if column.name == "interval":
                 assert interval is not None
                 found = [model.intervals(F, interval).reshape(len(F), -1) for F in found]
             elif column.name == "probabilities":
                 found = [model.probabilities(F) for F in found]
-        else:
-            found = [block.y for block in held if block.y is not None]
         shape = (0, len(column.fields)) if column.fields else (0,)
         values = np.concatenate(found) if found else np.empty(shape, column.dtype)
-        if column.name == "prediction" and isinstance(model.encoding, Classes):
+        if column.name == "prediction" and not column.is_id and isinstance(model.encoding, Classes):
             values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
         made.append(values)
     return made
@@ -320,7 +330,7 @@ def _values(
 
 def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
     """Return the target as a local path, and its format."""
-    url = os.fspath(target)
+    url = given_path(target)
     if is_remote(url):
         raise UsageError(
             "predictions are written to local files only",
@@ -351,7 +361,12 @@ def _require_room(place: Path, replace: bool) -> None:
 
 
 def _open(
-    model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None, budget: int
+    model: KernelMachine,
+    data: Any,
+    id: str | None,
+    storage_options: dict[str, Any] | None,
+    budget: int,
+    read_options: Any,
 ) -> Source:
     """Open the rows, with the id column in place of the target.
 
@@ -367,6 +382,7 @@ def _open(
             id=id,
             storage_options=storage_options,
             memory=budget,
+            read_options=read_options,
         )
     except UsageError as error:
         if names is None or id in names:
@@ -414,7 +430,7 @@ def _columns(
     if id is not None:
         assert source.target is not None
         text = source.reading().row - source.n_features * source.dtype.itemsize
-        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text))
+        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text, is_id=True))
     dtype, encoding = model.output_dtype, model.encoding
     if isinstance(encoding, Classes | Indicators):
         if isinstance(encoding, Classes):
@@ -444,15 +460,28 @@ def _columns(
         endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
-    taken = [name for column in columns for name in {column.name, *column.fields}]
-    if id is not None and (taken.count(id) > 1 or "/" in id or id.startswith(".")):
-        raise UsageError(
-            f"An id column cannot be called {id!r} here.",
-            where="id",
-            expected="a name that no column of predictions has",
-            remedy="rename the column, or leave the id out",
-        )
     return columns
+
+
+def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: str) -> None:
+    """Raise UsageError if the id's name is taken by a column of predictions, or, in zarr, is no name of an array."""
+    written = [
+        name for c in columns if not c.is_id for name in (c.fields if c.fields and format != "zarr" else [c.name])
+    ]
+    if id in written:
+        raise UsageError(
+            f"The id column and a column of the predictions are both called {id!r}.",
+            where="id",
+            expected=f"a name other than {few(written)}",
+            remedy=f"rename the column in the data, such as to {id + '_id'!r}; or leave the id out",
+        )
+    if id is not None and format == "zarr" and ("/" in id or id.startswith((".", "__")) or id == "zarr.json"):
+        raise UsageError(
+            f"An array of zarr cannot be called {id!r}.",
+            where="id",
+            expected="a name without '/' that does not begin with a point or two underscores",
+            remedy="write parquet or CSV, rename the column in the data, or leave the id out",
+        )
 
 
 def evaluate(
@@ -462,6 +491,7 @@ def evaluate(
     *,
     memory: str | int | None = None,
     threads: int | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a model on stored rows.
 
@@ -471,6 +501,7 @@ def evaluate(
         target: the target column, or columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: threads of this process, as for ``run``.
+        read_options: as for ``predict``.
 
     Returns:
         Metrics as from ``KernelMachine.score``.
@@ -484,8 +515,10 @@ def evaluate(
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget), open_executor("threads", threads) as executor:
         machine = model if isinstance(model, KernelMachine) else open_model(model)
-        source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
-        dataset = Dataset(source)
+        source = open_tables(
+            [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
+        )
+        dataset = of_positive_weight(Dataset(source))
         held, working = _prediction_memory(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.data.encoders import Lookup
+from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import has_text, is_table, require_dense
 from streamkern.storage.layout import few
 from streamkern.types import Array
 
@@ -121,11 +123,28 @@ class Predictor:
         """
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
+    def unseen_categories(self, X: Any) -> dict[str, int]:
+        """Return the number of rows with a category that training did not see, by column; they count as missing.
+
+        Args:
+            X: rows as in a call.
+
+        Raises:
+            DataError: as a call.
+        """
+        dataset = self.model.dataset(X)
+        lookup, assembly = Lookup(dataset.source), Assembly(dataset.plain())
+        for chunk in range(len(dataset.source.bounds) - 1):
+            rows = dataset.source.read(chunk).X
+            assembly.transformed(rows, np.arange(len(rows), dtype=np.int64), "the rows", lookup)
+        return dict(lookup.unseen)
+
     @cached_property
     def _with_scales(self) -> Callable[[Array], Array]:
         return self.model.answering(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
+        require_dense(X, "the rows")
         expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"
         if columns is not None and self.columns is not None and tuple(columns) != self.columns:
             raise DataError(
@@ -134,6 +153,7 @@ class Predictor:
                 expected=few(self.columns),
                 remedy="send the columns of training, in their order",
             )
+        require_dense(X)
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
             raise DataError(
@@ -143,7 +163,7 @@ class Predictor:
                 remedy="split the rows into several calls",
             )
         schema = self.model.schema
-        if is_table(X) or (schema is not None and not schema.plain and len(X)):
+        if is_table(X) or (schema is not None and len(X) and (has_text(X) or not schema.plain)):
             return self.model.rows_of(X)
         if isinstance(X, list | tuple):
             # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
+from streamkern.storage.kinds import is_lazy_frame, require_dense
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
+
+def given_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and weights as they are, but a polars LazyFrame with its targets as a Dataset.
+
+    Raises:
+        DataError: X is sparse.
+    """
+    require_dense(X)
+    if is_lazy_frame(X):
+        return from_arrays(X, None if y is None else given_target(y), sample_weight=sample_weight), None, None
+    return X, y, sample_weight
 
 
 def given_target(y: Any) -> Any:
@@ -20,7 +36,8 @@ def given_target(y: Any) -> Any:
 
     Raises:
         UsageError: y is None, or the name of a column.
-        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; or texts and others.
+        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; whole numbers do not fit in 64
+            bits; or texts and others.
     """
     if y is None:
         raise UsageError(
@@ -70,6 +87,14 @@ def given_target(y: Any) -> Any:
         return np.array(values, dtype=bool)
     if values and all(isinstance(value, decimal.Decimal) for value in values):
         return np.array(values, dtype=np.float64)
+    whole = bool(values) and all(isinstance(value, int | np.integer) for value in values)
+    if whole and np.asarray(values).dtype.kind not in "biu":
+        raise DataError(
+            "Whole numbers of the target have too many digits.",
+            where=f"y, row {int(np.argmax([abs(value) > 1 << 53 for value in values]))}",
+            expected="whole numbers that 64 bits hold, all with a sign or all without",
+            remedy="give labels as texts: [str(value) for value in y]; or values as floats",
+        )
     texts = np.array([isinstance(value, str) for value in values])
     if texts.any() and not texts.all():
         row = int(np.argmax(texts != texts[0]))
@@ -85,6 +110,23 @@ def given_target(y: Any) -> Any:
     return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
 
 
+def require_small_labels(y: Any) -> None:
+    """Raise DataError for whole numbers of more than 64 bits, which NumPy keeps as objects."""
+    labels = np.asarray(y)
+    if labels.dtype != object or labels.ndim != 1:
+        return
+    found = enumerate(labels.tolist())
+    large = next((at for at in found if isinstance(at[1], int) and not -(1 << 63) <= at[1] < 1 << 64), None)
+    if large is not None:
+        row, label = large
+        raise DataError(
+            f"The label {label} has more than 64 bits.",
+            where=f"y, row {row}",
+            expected="whole numbers from -2⁶³ to 2⁶⁴ - 1, or texts",
+            remedy="make the labels texts: [str(label) for label in y]",
+        )
+
+
 def require_no_target(y: Any, sample_weight: Any = None) -> None:
     """Refuse targets or weights with a ``Dataset``, which has its own.
 
@@ -93,6 +135,33 @@ def require_no_target(y: Any, sample_weight: Any = None) -> None:
     """
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
+
+
+def has_text_names(X: Any) -> bool:
+    """Return True if all columns of a table are named by texts, as scikit-learn's ``feature_names_in_`` requires."""
+    return all(isinstance(name, str) for name in getattr(X, "columns", X if isinstance(X, Mapping) else ()))
+
+
+def with_parameter(part: Any, name: str, value: Any, where: str) -> Any:
+    """Return a solver, or another part of an estimator, with another value of one of its parameters.
+
+    Raises:
+        UsageError: the part is not an object such as ``Direct()``, has no such parameter, or refuses the value.
+    """
+    names = (
+        [field.name for field in fields(part) if field.init]
+        if is_dataclass(part) and not isinstance(part, type)
+        else []
+    )
+    if name not in names:
+        kind = type(part).__name__ if names else repr(part)
+        raise UsageError(
+            f"{kind} has no parameter {name!r}.",
+            where=where,
+            expected="one of " + ", ".join(names) if names else "an object with parameters, such as solver=sk.Direct()",
+            remedy=None if names else "give the estimator the object first, then search its parameters",
+        )
+    return replace(part, **{name: value})
 
 
 def is_count(value: Any) -> bool:

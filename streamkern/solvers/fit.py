@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -46,7 +45,7 @@ from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.engine.gpu import Device
-from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
@@ -292,7 +291,7 @@ class Stages:
 
     def warn(self, message: str) -> None:
         """Report rows that are probably not as the user means them."""
-        warnings.warn(message, UserWarning, stacklevel=4)
+        warn(message)
 
     def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training: the outcome, and the solver's report on its problem.

@@ -300,6 +300,22 @@ def _label_metrics(encoding: Indicators, found: Measured) -> dict[str, Any]:
     return metrics
 
 
+_BY_CLASS = ("precision", "recall", "f1", "auc", "average_precision")
+NAMES = {
+    "classes": (
+        *("accuracy", "mse", "balanced_accuracy", *_BY_CLASS, "auc_error", "log_loss", "brier", "ece"),
+        *(f"{name}.LABEL" for name in (*_BY_CLASS, "support")),
+    ),
+    "labels": (
+        *("accuracy", "mse", "r2", "rmse", "hamming_loss", "f1_micro", "f1_macro", "auc", "average_precision"),
+        *("auc_error", "log_loss", "brier"),
+        *(f"{name}.LABEL" for name in (*_BY_CLASS, "support", "log_loss", "brier")),
+    ),
+    "values": ("mse", "r2", "rmse", "mae", "coverage_90", "mae.LABEL", "coverage_90.LABEL"),
+}
+"""Names of the metrics of classes, of several labels a row, and of values; LABEL is a class, a label or an output."""
+
+
 def metrics_of(encoding: Encoding, found: Measured) -> dict[str, Any]:
     """Metrics from sums.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.split import Chooser
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
@@ -31,7 +32,7 @@ SAMPLED = 2000
 
 @dataclass(eq=False)
 class SquaredError:
-    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
+    """Contributes unseen categories, rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
 
     And details, and the sums that all other metrics come from.
 
@@ -79,8 +80,8 @@ class SquaredError:
         error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
         if self.classify:
             none = np.zeros(F.shape[1])
-            return n, mass, _total(error, w), correct, none, none, details, more
-        return n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
+            return block.unseen, n, mass, _total(error, w), correct, none, none, details, more
+        return block.unseen, n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
 
     def _decided(self, F: Array) -> IntArray:
         encoding = self.encoding
@@ -154,7 +155,9 @@ def score(
     """
     classify = isinstance(assembly.encoding, Classes)
     error = SquaredError(basis, classify, None, assembly.encoding, every, answers)
-    sums = _sums(executor, assembly, error, weights, block_rows)
+    unseen, *sums = _sums(executor, assembly, error, weights, block_rows)
+    if every:
+        warn_unseen(unseen, sums[0])
     return _metrics(assembly.encoding, sums)
 
 
@@ -170,7 +173,7 @@ def score_in_detail(
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
-    sums = _sums(
+    _, *sums = _sums(
         executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows
     )
     metrics, details = _metrics(encoding, sums), sums[-2]
@@ -191,7 +194,7 @@ def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: 
     return (*sums, more.compact() if more else more)
 
 
-def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:
+def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
     n, mass, error, correct, total, squares, _, more = sums
     mass = mass or np.nan  # every weight is 0: there is no mean
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0

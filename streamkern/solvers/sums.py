@@ -156,6 +156,12 @@ class Sums:
                 remedy="give the rows as they were given to fit or partial_fit; to forget all rows, delete the model",
             )
 
+    @property
+    def sizes(self) -> Array:
+        """The largest sum of squares of a function, and of each output's products with the functions: (1 + c,)."""
+        diagonal = max(float(np.diagonal(panel).max()) for _, panel in packed_panels(self.gram, len(self.moment)))
+        return np.concatenate([[diagonal], np.abs(self.moment).max(axis=0)])
+
     def centred(self, encoding: Encoding) -> tuple[Sums, Encoding]:
         """The sums about the mean of the targets that these rows have, and the encoding that subtracts it."""
         if type(encoding) is not Continuous:  # nothing is subtracted from classes and labels

@@ -11,7 +11,8 @@ from streamkern.starting import paused_collector
 from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
-from streamkern.storage.kinds import is_dask_frame, is_table
+from streamkern.storage.files import given_path
+from streamkern.storage.kinds import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.storage.remote import Retry
 from streamkern.storage.schema import Schema
 from streamkern.storage.weighted import TargetedSource, WeightedSource
@@ -85,7 +86,7 @@ def open_source(
         with paused_collector():  # imports zarr and Arrow
             from streamkern.storage.stored import stored_source
 
-        return stored_source(os.fspath(data), Request(target, columns, weight), format, storage_options, retry)
+        return stored_source(given_path(data), Request(target, columns, weight), format, storage_options, retry)
     return array_source(data, target, columns, weight)
 
 
@@ -101,6 +102,7 @@ def array_source(
     exclude: Sequence[str] = (),
 ) -> Source:
     """Open NumPy or Dask arrays, or a table in memory; the weights are in memory. See `open_source`."""
+    require_dense(X)
     if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
         rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":
@@ -127,6 +129,10 @@ def table_source(
         from streamkern.storage.dask import dask_frame  # only imports dask if needed
 
         rows: Source = dask_frame(X, request)
+    elif is_lazy_frame(X):
+        from streamkern.storage.lazy import lazy_source  # imports Arrow
+
+        rows = lazy_source(X, request)
     else:
         from streamkern.storage.arrow import frame_source
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, content, digest
+from streamkern.storage.kinds import require_dense
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, Rows
@@ -44,6 +45,7 @@ class ArraySource(Source):
         chunk_rows: int | None = None,
         schema: Schema | None = None,
     ) -> None:
+        require_dense(X)
         self._X = X = np.asarray(X)
         require_rows(X.shape, "X")
         self.dtype = feature_dtype(X.dtype, "X")

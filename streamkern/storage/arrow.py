@@ -6,7 +6,8 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from streamkern.errors import DataError
 from streamkern.memory import check
 from streamkern.storage.base import TEXT_BYTES, Reading, Source, content, digest, text_bytes
+from streamkern.storage.bookkeeping import recorded_index
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
     UnfitError,
@@ -32,6 +34,7 @@ from streamkern.storage.convert import (
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
+from streamkern.storage.files import explaining
 from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.storage.schema import Schema
@@ -54,6 +57,7 @@ def fields_of(
     where: str,
     notes: Mapping[str, Any] | None = None,
     missing: Mapping[str, bool | None] | None = None,
+    index: Collection[str] = (),
 ) -> dict[str, Field]:
     """Return the columns of a table for ``choose_columns``.
 
@@ -62,11 +66,14 @@ def fields_of(
         where: description of the table.
         notes: dtype and shape of rows stored in a column of binaries.
         missing: whether values of a column are missing, if known.
+        index: columns that the format records as an index of the rows.
     """
     return {
         name: replace(
             _field(kind, f"{where}, column {name!r}", notes or {}),
             missing=pa.types.is_null(kind) or (missing or {}).get(name),
+            index=name in index,
+            empty=pa.types.is_null(kind),
         )
         for name, kind in types.items()
     }
@@ -175,7 +182,8 @@ class TableSource(ChosenSource):
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Labels and text features have few distinct texts and are read as dictionaries; ids are all different.
         self._names_rows = request.role != "target"
-        self._kinds_fixed = isinstance(request.schema, Schema)  # by a model, or the first table
+        self._kinds_fixed = isinstance(request.schema, Schema)  # by a model
+        self._conformed = False  # to the rows of training, or the table before
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
 
@@ -199,7 +207,7 @@ class TableSource(ChosenSource):
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
         made._read_by(schema)
-        made._kinds_fixed = True
+        made._conformed = True
         return made
 
     def _read_by(self, schema: Schema) -> None:
@@ -213,31 +221,51 @@ class TableSource(ChosenSource):
 
     def read(self, chunk: int) -> Rows:
         check_chunk(chunk, self.bounds)
+        with self._explaining(chunk):
+            return self._read(chunk)
+
+    def _explaining(self, chunk: int) -> AbstractContextManager[None]:
+        """Convert errors of damaged values to a StorageError; errors of the user's own functions stay as they are."""
+        if not self._places:
+            return nullcontext()
+        return explaining(self.where(chunk), "values of the types that the columns declare", "the rows cannot be read")
+
+    def _read(self, chunk: int) -> Rows:
+        """Return the rows of one chunk."""
         roles, table = self._roles, self._table(chunk, self._roles.stored)
         for name in roles.stored:
             values = table.column(name)
-            if values.null_count and name not in self._nullable:
+            # An id that is also a feature has a value in every row.
+            if values.null_count and (name not in self._nullable or (self._names_rows and name in roles.targets)):
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
         X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(chunk, table)
         y = None
         if self.target is not None:
             targets = [table.column(name) for name in roles.targets]
+            for name, values in zip(roles.targets, targets, strict=True):
+                self._require_exact(chunk, name, values)
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target)
-        w = None
-        if roles.weight is not None:
-            w = self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
-        return Rows(X, y, w)
+        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk))
+
+    def weights(self, chunk: int) -> Array:
+        assert self.weight is not None
+        return self._weights_in(self._table(chunk, [self.weight]), chunk)
+
+    def _weights_in(self, table: pa.Table, chunk: int) -> Array:
+        assert self.weight is not None
+        return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         names, found, start = [name for name, _ in self.non_features], [], 0
-        for table in self._pieces(chunk, names) if names else ():
-            stop = start + table.num_rows
-            if rows is not None:
-                table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
-            found.append([describe_column(self._given(table.column(name))) for name in names])
-            start = stop
+        with self._explaining(chunk):
+            for table in self._pieces(chunk, names) if names else ():
+                stop = start + table.num_rows
+                if rows is not None:
+                    table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
+                found.append([describe_column(self._given(table.column(name))) for name in names])
+                start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
     def reading(self) -> Reading:
@@ -278,13 +306,15 @@ class TableSource(ChosenSource):
                 X[:, j] = (values.cast(pa.float64(), safe=False) if values.null_count else values).to_numpy()
                 continue
             try:
-                X[:, j] = converted(values, column, self._words[j] if column.text else None)
+                X[:, j] = converted(values, column, self._words[j] if column.kind == "category" else None)
             except UnfitError as error:
-                remedy = "correct the value or leave it empty" + (
-                    f": the column is a {column.kind} in the rows of training, or in the table before this one"
-                    if self._kinds_fixed
-                    else f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
-                )
+                remedy = "correct the value or leave it empty"
+                if self._kinds_fixed:
+                    remedy += f": the column is a {column.kind} in the rows of training"
+                else:
+                    remedy += f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
+                if self._conformed:
+                    remedy += f"; it is a {column.kind} in the rows of training, or in a table before this one"
                 if column.kind == "datetime":
                     remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"
                     remedy += ", or format='%Y%m%d' of digits"
@@ -325,9 +355,24 @@ class TableSource(ChosenSource):
             self._fail(chunk, name, row, "holds a null in its list")
         return np.asarray(values.to_numpy(zero_copy_only=False))
 
+    def _require_exact(self, chunk: int, name: str, values: pa.ChunkedArray) -> None:
+        """Raise DataError if whole numbers of a target, such as labels, have more digits than float64 holds."""
+        if pa.types.is_decimal(values.type) and values.type.scale <= 0:
+            large = np.abs(_plain(values).to_numpy()) > float(1 << 53)
+            if large.any():
+                row = int(np.argmax(large))
+                raise DataError(
+                    f"column {name!r} is {values[row].as_py()}, which no float64 number is",
+                    where=self.where_row(chunk, row),
+                    expected="numbers up to 2⁵³, or whole numbers of 64 bits",
+                    remedy="store labels and ids of more digits as texts",
+                )
+
     def _fail(self, chunk: int, name: str, row: int, what: str) -> NoReturn:
         remedy = "fill or drop such rows first"
-        if name in self._roles.features:
+        if self._names_rows and name in self._roles.targets:
+            remedy = "fill or drop such rows first, or leave the id out"
+        elif name in self._roles.features:
             remedy = f'declare the column: schema={{{name!r}: "number"}}; or leave it out: exclude=[{name!r}]'
         elif name in self._roles.targets:
             remedy = f"leave out the rows without a target: table = table[table[{name!r}].notna()]"
@@ -371,7 +416,8 @@ class FrameSource(TableSource):
         self._schema = pa.schema(list(decoded.items()))
         self._name, self._identity = name, identity
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        super().__init__(choose_columns(fields_of(types, name, missing=missing), request, name), request, lengths)
+        fields = fields_of(types, name, missing=missing, index=recorded_index(given.metadata))
+        super().__init__(choose_columns(fields, request, name), request, lengths)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -468,7 +514,8 @@ class ArrowSource(TableSource):
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            roles = choose_columns(fields_of(types, file.path, missing=missing), request, file.path, width=width)
+            fields = fields_of(types, file.path, missing=missing, index=recorded_index(opened.schema.metadata))
+            roles = choose_columns(fields, request, file.path, width=width)
         self._batches = [i for i in batches if lengths[i]]
         super().__init__(roles, request, lengths, remote=file.remote)
 
@@ -480,8 +527,9 @@ class ArrowSource(TableSource):
         check_chunk(chunk, self.bounds)
         with self._file.explaining("record batches as they were written"), _mapped(self._file) as stream:
             options = pa.ipc.IpcReadOptions(use_threads=False)
-            batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
-        return pa.Table.from_batches([batch.select(names)])
+            batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk]).select(names)
+            batch.validate(full=True)  # Arrow believes offsets and texts as they are stored
+        return pa.Table.from_batches([batch])
 
     def _decoded(self) -> tuple[int, int]:
         """Return bytes of a whole batch; a local, uncompressed batch stays in the file's mapped pages."""

@@ -31,8 +31,8 @@ from streamkern.storage.artifact_arrays import (
     read_inside,
 )
 from streamkern.storage.base import content, digest
-from streamkern.storage.files import LARGEST_JSON, parse_json, read_file, require_modest_json
-from streamkern.storage.writer import staged, target_or_previous
+from streamkern.storage.files import LARGEST_JSON, given_path, parse_json, read_file, require_modest_json
+from streamkern.storage.writer import keep_in_use, staged, target_or_previous
 from streamkern.types import Array
 
 FORMAT = 2
@@ -79,7 +79,7 @@ def save_artifact(
     Raises:
         StorageError: the disk is full or not writable; the previous artifact is unchanged.
     """
-    _require_replaceable(Path(path), kind)
+    _require_replaceable(Path(given_path(path)), kind)
     with staged(path, folder=True, parents=True) as staging:
         for name, contents in (members or {}).items():
             (staging / name).mkdir()
@@ -147,7 +147,7 @@ class SavedRows:
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:
     """Return the kind that an artifact declares, or "" if it cannot be read."""
-    target = target_or_previous(Path(path))
+    target = target_or_previous(Path(given_path(path)))
     if target is not None:
         with contextlib.suppress(OSError, StorageError, ValueError, KeyError, TypeError):
             document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
@@ -174,7 +174,7 @@ def load_artifact(
         StorageError: nothing is there.
         ModelFormatError: the artifact has another kind or a newer format, or was changed after it was written.
     """
-    target, manifest, metadata, first = _opened(Path(path), kind, links)
+    target, manifest, metadata, first = _opened(Path(given_path(path)), kind, links)
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
     stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
     require_machine_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
@@ -189,6 +189,7 @@ def load_artifact(
     for name in stays & stored.keys():
         assert stay is not None
         arrays[name] = SavedRows(stored[name], arrays[stay[1]])
+        keep_in_use(target, arrays[name])
     return arrays, metadata
 
 
@@ -199,13 +200,13 @@ def open_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ar
         StorageError: nothing is there.
         ModelFormatError: the artifact has another kind or format, or its description is damaged.
     """
-    target, manifest, metadata, _ = _opened(Path(path), kind, links=True)
+    target, manifest, metadata, _ = _opened(Path(given_path(path)), kind, links=True)
     return {name: _described(target, name, each) for name, each in manifest.items()}, metadata
 
 
 def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
     """Return an artifact's directory, manifest of arrays and metadata, and whether it has format 1."""
-    target = target_or_previous(Path(path))
+    target = target_or_previous(Path(given_path(path)))
     if target is None:
         raise StorageError(
             f"There is no {kind} here.",

@@ -59,6 +59,7 @@ class Source(ABC):
         weight: name of the sample weights, or None if ``read`` returns no weights.
         schema: names and kinds of the features of a table, or None for arrays of numbers.
         non_features: (name, type) of columns that cannot be features and were skipped, if opened with ``lenient``.
+        left_out: columns of an index, such as that of pandas, which are no features unless the user names them.
         shuffled: whether the rows are recorded to be in a uniformly random order.
         remote: whether reads wait for a network, so that several chunks should be read at once.
         in_memory: whether rows are views of arrays in memory, so that a read allocates nothing.
@@ -72,6 +73,7 @@ class Source(ABC):
     weight: str | None = None
     schema: Schema | None = None
     non_features: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
     shuffled: bool = False
     remote: bool = False
     in_memory: bool = False
@@ -186,6 +188,17 @@ class Source(ABC):
             StorageError: as ``read``.
         """
         return ()
+
+    def weights(self, chunk: int) -> Array:
+        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows.
+
+        Raises:
+            StorageError: as ``read``.
+            DataError: a weight is negative or not finite, or there are none.
+        """
+        w = self.read(chunk).w
+        assert w is not None
+        return w
 
     def _weights(self, values: Array, chunk: int) -> Array:
         """Return sample weights of a chunk as float64, shape (n,), after checking them."""

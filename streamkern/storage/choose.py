@@ -12,7 +12,8 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named
 from streamkern.storage.base import Source
-from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
+from streamkern.storage.bookkeeping import index_names
+from streamkern.storage.layout import feature_dtype, few, positions, require_distinct, target_of, unknown_name
 from streamkern.storage.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 
@@ -54,7 +55,9 @@ class Request:
     @property
     def named(self) -> list[str] | None:
         """All named columns, or None if the features are all columns without another role."""
-        return None if self.columns is None else [*self.columns, *self.targets, *([self.weight] if self.weight else [])]
+        if self.columns is None:
+            return None
+        return list(dict.fromkeys([*self.columns, *self.targets, *([self.weight] if self.weight else [])]))
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Field:
         decimal: whether values are decimals, which targets and weights may be, too.
         missing: whether values are missing; None if unknown.
         by_name_only: whether it is a feature only if the user names it.
+        index: whether the format records that it is the index of the rows.
+        empty: whether no row has a value, and the type tells nothing.
     """
 
     where: str
@@ -86,6 +91,8 @@ class Field:
     decimal: bool = False
     missing: bool | None = None
     by_name_only: bool = False
+    index: bool = False
+    empty: bool = False
 
     @property
     def text(self) -> bool:
@@ -119,6 +126,7 @@ class Roles:
         target: the target formed by these columns, or None.
         weight: the column of sample weights, or None.
         non_features: (name, type) of the columns that a lenient request skips.
+        left_out: columns of an index, which the user did not name.
     """
 
     features: tuple[str, ...]
@@ -132,6 +140,7 @@ class Roles:
     target: Target | None
     weight: str | None
     non_features: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -183,6 +192,7 @@ class ChosenSource(Source):
         self.n_features = roles.width if roles.pick is None else len(roles.pick)
         self.dtype, self.columns = roles.dtype, roles.columns
         self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
+        self.left_out = roles.left_out
         self.schema = roles.schema if schema is None else schema
         self._stored_words = (
             {}
@@ -225,6 +235,13 @@ def choose_columns(
         if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
             raise unknown_name(role, name, fields, where)
     for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
+        if name not in fields and name in (names or ()):
+            raise DataError(
+                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
+                where=where,
+                expected=f"one of: {few(list(fields))}",
+                remedy=f"give the rows as they were before they were ingested, or name no {role}",
+            )
         if name not in fields:
             raise unknown_name(role, name, fields, where)
     if columns is not None and weight in columns:
@@ -234,10 +251,15 @@ def choose_columns(
             expected="one of the two",
             remedy="leave it out of columns",
         )
+    # An id is copied, so it may be a feature, too; a target may not.
+    copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
     if columns is not None or targets:
-        require_distinct([*(columns or ()), *targets], where)
-    others = {name: field for name, field in fields.items() if name not in targets and name != weight}
+        require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
+    others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
     usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
+    by_name = index_names(fields)
+    left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
+    usual = [name for name in usual if name not in left_out]
     inside: Sequence[str] | None = None
     if columns is None:
         chosen = usual
@@ -246,8 +268,15 @@ def choose_columns(
     elif len(usual) == 1 and fields[usual[0]].wide:
         chosen, inside = usual, columns
     else:
-        trained = "give every column that the model was trained on; leave unknown values empty"
-        raise unknown_name("column", missing, others, where, trained if isinstance(request.schema, Schema) else None)
+        if not isinstance(request.schema, Schema):
+            raise unknown_name("column", missing, others, where)
+        absent = [name for name in columns if name not in others]
+        raise DataError(
+            f"column {missing!r} is not there" + (f", nor are {few(absent[1:])}" if absent[1:] else ""),
+            where=where,
+            expected="every column of training",
+            remedy="give the columns that the model was trained on; leave unknown values empty",
+        )
     if not chosen:
         raise DataError(
             "no columns are left to be features",
@@ -310,6 +339,7 @@ def choose_columns(
         target=_target(targets, request.role, fields, where),
         weight=weight,
         non_features=non_features,
+        left_out=left_out,
     )
 
 
@@ -340,7 +370,9 @@ def _schema(
         said = given.get(name)
         kind, text = field.inferred if said is None else (said.kind, said.text if whole else field.text)
         dated = said.dated if whole and said is not None else kind == "number" and field.inferred[0] == "datetime"
-        columns.append(Column(name, kind, text and kind == "category", field.missing, dated))
+        columns.append(
+            Column(name, kind, text and kind == "category", field.missing, dated, field.empty and said is None)
+        )
     return Schema(tuple(columns))
 
 
@@ -356,11 +388,16 @@ def _feature_dtype(field: Field) -> np.dtype[Any]:
             remedy="write the file with write_parquet, or add that metadata",
         )
     if field.dtype is None:
+        convert = {"period": "table[name].dt.to_timestamp()", "interval": "table[name].astype(str)"}
+        converted = next(
+            (f"convert it: {how}; or " for kind, how in convert.items() if f"pandas.{kind}" in field.kind), ""
+        )
         raise DataError(
             f"a column of {field.kind} cannot be a feature",
             where=field.where,
             expected="numbers, booleans, text, dates and times",
-            remedy="leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] (--columns A,B)",
+            remedy=f"{converted}leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] "
+            "(--columns A,B)",
         )
     return feature_dtype(field.dtype, field.where)
 

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, StreamkernError
-from streamkern.storage.kinds import DAY, is_dask_frame, is_series, is_table
-from streamkern.storage.schema import Column, number_of
+from streamkern.storage.bookkeeping import index_names
+from streamkern.storage.category import UNITS, are_codes, codes_of, texts_of
+from streamkern.storage.kinds import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
+from streamkern.storage.schema import Column
 from streamkern.types import Array, IntArray
 
 MOST_WORDS = 10_000
 """Most texts of a column that are kept for messages and names of features."""
 
-_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
+_MARKERS = frozenset(pacsv.ConvertOptions().null_values)
+"""Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
+
+_ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
+"""A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
+
 _YEAR_10_000 = 253_402_300_800
 
 
@@ -78,6 +88,9 @@ def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
     """Return the Arrow type for values of this dtype, or None."""
     if dtype.kind in "OTU":
         return pa.large_string()
+    if dtype.kind == "m":
+        unit = np.datetime_data(dtype)[0]
+        return pa.duration(unit if unit in UNITS else "s")
     if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
         return pa.timestamp("s")
     return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
@@ -90,8 +103,8 @@ def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
         kind = _arrow_type(values.dtype)
         if values.dtype.kind in "OTU":
             made = np.dtype(object)
-        elif kind is not None and pa.types.is_timestamp(kind):
-            made = np.dtype(f"M8[{kind.unit}]")
+        elif kind is not None and (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+            made = np.dtype(f"{values.dtype.kind}8[{kind.unit}]")
         else:
             made = values.dtype.newbyteorder("=")
         columns[name] = pa.array(values.astype(made, copy=False), kind)
@@ -129,15 +142,16 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
-    if column.kind == "category" and column.text:
-        return _numbers_of(values if is_text(kind) else _texts(without_dictionary(values)), words)
+    if column.kind == "category":
+        return _categories(values, column.text, words)
     if is_text(kind):
         return _from_text(values, column)
     values = without_dictionary(values)
+    kind = values.type
     if column.kind == "datetime":
         made = _seconds(values)
     elif pa.types.is_time(kind) or pa.types.is_duration(kind):
-        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / _UNITS[kind.unit]
+        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / UNITS[kind.unit]
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         made = _seconds(values)
         if not column.dated and (there := ~np.isnan(made)).any():
@@ -157,31 +171,19 @@ def _floats(values: pa.ChunkedArray) -> Array:
     return np.array(made.to_numpy(), dtype=np.float64)
 
 
-def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of any type as texts; whole numbers have no decimal point, even if stored as floats."""
-    kind = values.type
-    if is_text(kind):
-        return values
-    if pa.types.is_floating(kind):
-        numbers = np.asarray(values.cast(pa.float64()).to_numpy())
-        made = [None if np.isnan(x) else str(int(x)) if float(x).is_integer() else repr(float(x)) for x in numbers]
-        return pa.chunked_array([pa.array(made, pa.string())])
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
-        return values.cast(pa.string())
-    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())])
+def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
+    """Return the codes of categories of any type; NaN for a null, NaN and an empty text."""
+    if not is_text(values.type):
+        values = without_dictionary(values)
+        if not coded and are_codes(values):
+            return _floats(values)
+    known, places = _coded(values)
+    numbers = codes_of(texts_of(known), coded, words, MOST_WORDS)
+    return np.asarray(np.append(numbers, np.nan)[places])
 
 
-def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
-    """Return the codes of texts; NaN for a null and for an empty text."""
-    known, codes = _coded(texts)
-    numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
-    if words is not None and len(words) < MOST_WORDS:
-        words.update((number, text) for number, text in zip(numbers[:MOST_WORDS], known, strict=False) if text)
-    return np.asarray(numbers[codes])
-
-
-def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Return the distinct texts, and the index of each row's text; the index of a null is their number.
+def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
+    """Return the distinct values, and the index of each row's value; the index of a null is their number.
 
     A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
     """
@@ -190,20 +192,20 @@ def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
     encoded = coded.unify_dictionaries().combine_chunks()
     codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1))
     if not stored:
-        return encoded.dictionary.to_pylist(), codes
+        return encoded.dictionary, codes
     used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary)))
     place = np.full(len(encoded.dictionary) + 1, len(used))  # the last index is for nulls
     place[used] = np.arange(len(used))
-    return encoded.dictionary.take(pa.array(used)).to_pylist(), place[codes]
+    return encoded.dictionary.take(pa.array(used)), place[codes]
 
 
 def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
-    """Parse texts as numbers, categories of numbers, booleans or times."""
+    """Parse texts as numbers, booleans or times."""
     stored, codes = _coded(values)
-    known = pc.utf8_trim_whitespace(pa.array(stored, pa.large_string())).to_pylist()
+    known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
     for j, text in enumerate(known):
-        if not text:
+        if not text or text in _MARKERS:
             continue
         found = _parsed(text, column.kind)
         if found is None:
@@ -228,8 +230,17 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        # A category with numbers in training may have a new value that is text, and counts as unseen.
-        return number_of(text) if kind == "category" else None
+        return _elapsed(text) if kind == "number" else None
+
+
+def _elapsed(text: str) -> float | None:
+    """Return the seconds of a time of the day or a duration; None if a text is neither."""
+    found = _ELAPSED.fullmatch(text)
+    if found is None:
+        return None
+    days, sign, hours, minutes, seconds = found.groups()
+    clock = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(seconds or 0)
+    return DAY * int(days or 0) + (-clock if sign == "-" else clock)
 
 
 def _seconds(values: pa.ChunkedArray) -> Array:
@@ -240,7 +251,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
     elif pa.types.is_date64(kind):
         values, units = values.cast(pa.int64()), 1000
     elif pa.types.is_timestamp(kind):
-        values, units = values.cast(pa.int64()), _UNITS[kind.unit]
+        values, units = values.cast(pa.int64()), UNITS[kind.unit]
     else:
         seconds = _floats(values)
         if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
@@ -265,14 +276,15 @@ def _dates_in_digits(numbers: Array) -> Array:
 
 
 def is_mixed(value: Any) -> bool:
-    """Return True if a table or array in memory has values other than plain numbers: text, dates, some booleans."""
+    """Return True if rows must be read as a table: text, dates, some booleans, an index, Dask's partitions."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple) or is_series(value):
+        in_memory = isinstance(value, Mapping | list | tuple | np.ndarray)
+        if in_memory or is_series(value) or is_dask_frame(value) or is_lazy_frame(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
-        if is_dask_frame(value):
-            return False
+        if index_names(map(str, getattr(value, "columns", ()))):
+            return True
         columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
         return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
     array = value if isinstance(value, np.ndarray) else np.empty(0)
@@ -307,6 +319,7 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     Raises:
         DataError: columns differ in length, or two have the same name.
     """
+    require_dense(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
         require_distinct_names(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
@@ -331,6 +344,8 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:
+        return {name: _column(value[name]) for name in value.dtype.names}
     if isinstance(value, Mapping):
         scalars = [v is None or isinstance(v, str | bytes) or not hasattr(v, "__len__") for v in value.values()]
         if all(scalars):
@@ -355,17 +370,54 @@ def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _column(values: Any) -> Any:
-    """Return values of one column for Arrow; texts if their types differ."""
+    """Return values of one column for Arrow; texts if their types differ, but not because one number is large."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
         values = values.astype(object)
     if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
         values = np.asarray(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
+        unit, kind = np.datetime_data(values.dtype)[0], values.dtype.kind
+        if not (unit in UNITS or (kind == "M" and unit == "D")):  # unknown to Arrow
+            values = values.astype(f"{kind}8[s]")
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
+    dtype = getattr(values, "dtype", None)
+    if type(getattr(getattr(dtype, "categories", None), "dtype", dtype)).__name__ == "IntervalDtype":  # a category
+        return pa.array([_word(value) for value in values], pa.string())
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return pa.array([_word(value) for value in values], pa.string())
+        numbers = _large_numbers(values)
+        return pa.array([_word(value) for value in values], pa.string()) if numbers is None else numbers
+
+
+def _large_numbers(values: Any) -> pa.Array | None:
+    """Return numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
+    given = [None if _is_missing(value) else value for value in values]
+    kinds = {type(value) for value in given if value is not None}
+    if not kinds or bool in kinds or not all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds):
+        return None
+    with suppress(OverflowError, pa.ArrowInvalid):
+        if not all(issubclass(kind, (int, np.integer)) for kind in kinds):
+            return pa.array([None if value is None else float(value) for value in given], pa.float64())
+        return whole_numbers([None if value is None else int(value) for value in given])
+    return None
+
+
+def whole_numbers(values: Sequence[int | None]) -> pa.Array:
+    """Return whole numbers in the narrowest type that keeps all digits: 64 bits, 38 digits; else as float64.
+
+    Raises:
+        OverflowError: a number is beyond float64.
+    """
+    for kind in (pa.int64(), pa.uint64(), pa.decimal128(38, 0)):
+        with suppress(OverflowError, pa.ArrowInvalid):
+            return pa.array(values, kind)
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _word(value: Any) -> str | None:
@@ -374,6 +426,8 @@ def _word(value: Any) -> str | None:
         return None
     if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
         raise TypeError(f"a value is a {type(value).__name__}")
+    if isinstance(value, np.timedelta64):
+        return str(value / np.timedelta64(1, "s"))
     if isinstance(value, bool | np.bool_):
         return str(value).lower()  # as Arrow formats a column's values
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +25,7 @@ from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, choose_columns
 from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
+from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.schema import Schema, declared
 from streamkern.storage.table_file import TableFile
 
@@ -30,6 +34,9 @@ BLOCK_BYTES = 4 << 20
 
 COLUMN_BYTES = 10_000
 """Bytes of Arrow's parser for each column, for any number of rows; 9,500 measured for 10⁶ columns."""
+
+_BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+"""Byte order marks that tell an encoding other than UTF-8."""
 
 _COPIES = 8  # copies of a block in memory: the longest record, its text, and its columns
 _DELIMITERS, _LINE = ",\t;|", b"\n"
@@ -52,6 +59,7 @@ class CsvSource(TableSource):
         header: whether the first record names the columns; else they are called f0, f1, ...
         memory: memory limit of the process in bytes, which bounds the text read at once; half of the machine's by
             default.
+        options: see ``read_options``.
 
     Raises:
         StorageError: the text cannot be parsed.
@@ -60,11 +68,19 @@ class CsvSource(TableSource):
         PlanRefusedError: there are too many columns for ``memory``.
     """
 
-    def __init__(self, file: TableFile, request: Request, header: bool = True, memory: int | None = None) -> None:
-        self._file, self._places = file, (file,)
+    def __init__(
+        self,
+        file: TableFile,
+        request: Request,
+        header: bool = True,
+        memory: int | None = None,
+        options: ReadOptions | None = None,
+    ) -> None:
+        self._file, self._places, self._options = file, (file,), options or ReadOptions()
         budget = default_budget() if memory is None else memory
         self._block_bytes = min(BLOCK_BYTES, max(1 << 16, budget // 64))
         with file.explaining("a text table with one record a line"):
+            self._decode()
             self._names, self._delimiter, start, first_line = self._head(header)
             if COLUMN_BYTES * len(self._names) + _COPIES * self._block_bytes > budget:
                 raise PlanRefusedError(
@@ -84,12 +100,9 @@ class CsvSource(TableSource):
             wanted = request.named
             if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
                 wanted = [name for name in self._names if name not in request.exclude]
-            # Columns declared as categories keep leading zeros.
-            as_text = {
-                n: pa.string()
-                for n, c in declared(request.schema).items()
-                if c.kind == "category" and (c.text or not isinstance(request.schema, Schema)) and n in self._names
-            }
+            # Categories are read as they are written: with leading zeros, and all digits.
+            kinds = declared(request.schema).items()
+            as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # choose_columns reports missing names
             for begin, line, text in self._blocks(start, first_line):
@@ -104,16 +117,19 @@ class CsvSource(TableSource):
                 lengths.append(table.num_rows)
                 for column, values in zip(table.schema, table.columns, strict=True):
                     types[column.name] = _wider(types[column.name], column.type)
+                    if pa.types.is_binary(column.type):
+                        raise self._not_utf8(text, line)
                     if values.null_count or (pa.types.is_string(column.type) and pc.any(pc.equal(values, "")).as_py()):
                         missing.add(column.name)
                     if pa.types.is_integer(column.type):
                         ends = pc.min_max(values)
                         low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
                         high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
+        if request.role != "target":  # ids are copied, digit by digit
+            types |= dict.fromkeys(set(lossy.found) & set(request.targets), pa.string())
         lossy.refuse(types)
-        for name in set(self._names) - set(request.targets):
-            if pa.types.is_null(types[name]):
-                types[name] = pa.float64()  # a column without values counts as numbers
+        empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
+        types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
         if not spans:
             raise NoRowsError(
                 "the file has no row",
@@ -124,6 +140,7 @@ class CsvSource(TableSource):
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         gaps = {name: name in missing for name in types}
         fields = fields_of(types, file.path, missing=gaps)
+        fields |= {name: replace(fields[name], empty=True) for name in empty & {*fields}}
         # The first pass did not parse excluded columns.
         request = replace(
             request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
@@ -143,12 +160,12 @@ class CsvSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        return digest("csv", self._file.identity, self._names, self._roles.identity())
+        options = [] if self._options == ReadOptions() else [astuple(self._options)]
+        return digest("csv", self._file.identity, self._names, self._roles.identity(), *options)
 
     def _read_by(self, schema: Schema) -> None:
         super()._read_by(schema)
-        # Texts keep leading zeros; other kinds are converted from the text.
-        self._types |= {column.name: pa.string() for column in schema.columns if column.text}
+        self._types |= {column.name: pa.string() for column in schema.columns if column.kind == "category"}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return values with empty texts as nulls."""
@@ -182,24 +199,59 @@ class CsvSource(TableSource):
 
     def _head(self, header: bool) -> tuple[list[str], str, int, int]:
         """Return the names of the columns, the delimiter, and the byte and line where the first row begins."""
+        any_of = (self._options.delimiter or _DELIMITERS.replace(self._options.decimal, "")).encode()
         with self._file.open() as stream:
-            any_of = _DELIMITERS.encode()
-            _, _, text = next(blocks(stream, 0, 1, any_of, self._block_bytes, self._file.path), (0, 1, b""))
-        mark = 3 if text.startswith(b"\xef\xbb\xbf") else 0
-        end = mark + first_end(text[mark:], _DELIMITERS.encode(), self._file.path)
-        line = text[mark:end].decode()
-        delimiter = max(_DELIMITERS, key=line.count)
-        fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
+            begin, skipped = _begin(stream.read(self._block_bytes), self._options.skip, any_of)
+        with self._file.open() as stream:
+            found = blocks(stream, begin, 1 + skipped, any_of, self._block_bytes, self._file.path)
+            _, _, text = next(found, (0, 1, b""))
+        record = text[: first_end(text, any_of, self._file.path)]
+        end = begin + len(record)
+        try:
+            line = record.decode()
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(text, 1 + skipped) from error
+        delimiter = max(any_of.decode(), key=partial(_width, line))
+        fields = _fields(line, delimiter)
         names = fields if header else [f"f{j}" for j in range(len(fields))]
+        for j in range(1, next((j for j, name in enumerate(names) if name), 0)):
+            names[j] = f"Unnamed: {j}"  # the levels of an index: pandas gives them this name, too
         if not names or len(set(names)) < len(names):
-            twice = next((name for name in names if names.count(name) > 1), None)
+            twice = next((name for name, times in Counter(names).items() if times > 1), None)
             raise DataError(
                 f"the first record names {twice!r} twice" if names else "the file is empty",
                 where=self._file.path,
                 expected="distinct names in the first line",
                 remedy="if the file has no line of names, say so: --no-header, header=False",
             )
-        return names, delimiter, end if header else mark, 1 + line.count("\n") if header else 1
+        first = 1 + skipped
+        return names, delimiter, end if header else begin, first + line.count("\n") if header else first
+
+    def _decode(self) -> None:
+        """Find the encoding of the file and the ends of its lines, so that it is read as UTF-8 with line feeds."""
+        with self._file.open() as stream:
+            mark = stream.read(2)
+        encoding = self._options.encoding or _BOMS.get(mark, "")
+        if codecs.lookup(encoding or "utf-8").name in ("utf-8", "ascii"):
+            encoding = ""
+        self._file.read_as_text(encoding)
+        with self._file.open() as stream:
+            start = stream.read(self._block_bytes)
+        self._file.read_as_text(encoding, carriage_returns=b"\r" in start and _LINE not in start)
+
+    def _not_utf8(self, text: bytes, line: int) -> DataError:
+        """Return the error for a text with bytes that are not UTF-8; ``line`` is the number of its first line."""
+        try:
+            at = len(text.decode())
+        except UnicodeDecodeError as error:
+            at = error.start
+        around = text[max(0, at - 20) : at + 20].decode("latin-1")
+        return DataError(
+            f"the bytes {text[at : at + 4]!r} are not UTF-8; as latin-1 they are in {shortened(around)}",
+            where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
+            expected="text in UTF-8, or in UTF-16 with a byte order mark",
+            remedy='say how the file is encoded: read_options=sk.read_options(encoding="latin-1")',
+        )
 
     def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield (offset, line, text) of whole records."""
@@ -217,15 +269,24 @@ class CsvSource(TableSource):
             return "error"
 
         try:
-            return pacsv.read_csv(
+            table = pacsv.read_csv(
                 pa.py_buffer(text),
                 pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
                 pacsv.ParseOptions(
                     delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse if line else None
                 ),
-                pacsv.ConvertOptions(column_types=types, include_columns=columns or [], strings_can_be_null=False),
+                pacsv.ConvertOptions(
+                    column_types=types,
+                    include_columns=columns or [],
+                    strings_can_be_null=False,
+                    decimal_point=self._options.decimal,
+                    null_values=[*pacsv.ConvertOptions().null_values, *self._options.missing],
+                ),
             )
+            return self._without_markers(table)
         except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise self._not_utf8(text, line or 1) from error
             if not ragged or line is None:
                 raise
             row = ragged[0]
@@ -234,8 +295,22 @@ class CsvSource(TableSource):
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
                 where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
                 expected=f"{row.expected_columns} fields, with {self._delimiter!r} between them",
-                remedy="correct the line; a field with the delimiter must be quoted",
+                remedy="correct the line: a field with the delimiter must be quoted; or, where lines before the names "
+                "or another delimiter are the cause, say so: read_options=sk.read_options(delimiter=..., skip=...)",
             ) from error
+
+    def _without_markers(self, table: pa.Table) -> pa.Table:
+        """Return a table with nulls for texts that the user says are missing."""
+        if not self._options.missing:
+            return table
+        markers = pa.array(self._options.missing, pa.string())
+        for at, column in enumerate(table.columns):
+            if pa.types.is_string(column.type):
+                gone = pc.is_in(column, markers)
+                table = table.set_column(
+                    at, table.schema.names[at], pc.if_else(gone, pa.scalar(None, pa.string()), column)
+                )
+        return table
 
 
 @dataclass
@@ -284,6 +359,43 @@ def _is_lossy(text: str) -> bool:
     if re.fullmatch(r"[+-]?\d+", text):
         return math.isinf(number := float(text)) or int(number) != int(text)
     return re.fullmatch(r"[+-]?(inf|infinity)", text, re.IGNORECASE) is None and math.isinf(float(text))
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Return the fields of one record; a name may hold delimiters and line breaks in quotes."""
+    return next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter), [])
+
+
+def _width(line: str, delimiter: str) -> int:
+    """Return the number of fields of one record; 0 if a field is longer than Python's parser takes."""
+    try:
+        return len(_fields(line, delimiter))
+    except csv.Error:
+        return 0
+
+
+def _begin(text: bytes, skip: int, delimiters: bytes) -> tuple[int, int]:
+    """Return the byte and the number of lines before the first record: blank lines, comments, and ``skip`` lines.
+
+    A line such as ``#chrom,start`` names columns: no blank follows the sign, and the next line has as many fields.
+    """
+    at, lines = 3 if text.startswith(b"\xef\xbb\xbf") else 0, 0
+
+    def end_of(start: int) -> int:
+        return text.find(_LINE, start) + 1 or len(text)
+
+    def width(start: int) -> int:
+        line = text[start : end_of(start)]
+        return max(line.count(bytes([each])) for each in delimiters)
+
+    while at < len(text):
+        end = end_of(at)
+        line = text[at:end].strip(b" \r\n")
+        named = line[:1] == b"#" and line[1:2].strip() and 0 < width(at) == width(end)
+        if lines >= skip and line and (line[:1] != b"#" or named):
+            break
+        at, lines = end, lines + 1
+    return at, lines
 
 
 def _line_of(record: bytes, text: bytes) -> int:

@@ -47,8 +47,9 @@ def blocks(
             raise DataError(
                 "the file holds a NUL byte",
                 where=f"{path}, line {line + text.count(_LINE, 0, nul)}",
-                expected="a text table in UTF-8",
-                remedy="if it is in UTF-16, convert it: iconv -f UTF-16 -t UTF-8; else it is damaged: restore it",
+                expected="a text table in UTF-8, or in UTF-16 with a byte order mark",
+                remedy='if it is in UTF-16, say so: read_options=sk.read_options(encoding="utf-16-le"); else it is '
+                "damaged: restore it",
             )
         end, opened = last_end(text, delimiters, line, path)
         if final and opened is not None:

@@ -112,14 +112,14 @@ def require_known(array: da.Array, name: str) -> None:
 
 
 def dask_frame(frame: Any, request: Request) -> FrameSource:
-    """Open a Dask frame with one partition as a chunk. All partitions are computed once to count their rows.
+    """Open a Dask frame with one partition as a chunk. All partitions are computed once to count rows and gaps.
 
     Raises:
         StorageError: computing the frame failed.
         DataError: columns that cannot be features or target.
     """
     try:
-        lengths = frame.map_partitions(len).compute(scheduler="synchronous")
+        counted = [_counted(_compute_partition(frame, i)) for i in range(frame.npartitions)]
     except MemoryError:
         raise
     except Exception as error:  # the graph may raise anything
@@ -131,8 +131,15 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
+    missing = {str(name): any(gaps[j] for _, gaps in counted) for j, name in enumerate(frame.columns)}
     # A column of objects without values has no recognisable type.
-    return FrameSource(pieces, [int(n) for n in lengths], frame._meta_nonempty[:1], request, name, frame._name)
+    example = frame._meta_nonempty[:1]
+    return FrameSource(pieces, [rows for rows, _ in counted], example, request, name, frame._name, missing)
+
+
+def _counted(part: Any) -> tuple[int, list[bool]]:
+    """Return the number of rows of a partition, and whether each column has missing values."""
+    return len(part), part.isna().any().tolist()
 
 
 def _compute_partition(frame: Any, i: int) -> Any:

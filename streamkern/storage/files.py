@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streamkern.errors import StorageError
+from streamkern.errors import StorageError, StreamkernError
 from streamkern.types import Array
 
 LARGEST_JSON = 64 << 20
@@ -54,9 +57,22 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
         return file.read(found.st_size)  # Python allocates the requested bytes, so never request the limit
 
 
+def given_path(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text. A leading ``~`` is the user's home, unless a file has that name."""
+    url = os.fspath(path)
+    return os.path.expanduser(url) if url.startswith("~") and not os.path.lexists(url) else url
+
+
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return size and time of the last change in ns; a copy, a new name or new permissions keep both."""
+    """Return size and time of the last change in ns of a regular file; a copy, or a new name, keeps both.
+
+    Every data file is stamped before it is opened: to open a FIFO would wait for its writer.
+
+    Raises:
+        StorageError: it is a FIFO, a device, a socket or a directory.
+    """
     found = os.stat(path)
+    _require_regular(path, found)
     return [found.st_size, found.st_mtime_ns]
 
 
@@ -82,6 +98,27 @@ def nothing_here(where: str, expected: str) -> StorageError:
     )
 
 
+@contextlib.contextmanager
+def explaining(
+    where: str,
+    expected: str,
+    what: str = "the file cannot be read",
+    remedy: str = "the file is truncated, corrupt, unreachable or of another format: check it, or restore it",
+) -> Iterator[None]:
+    """Convert any error of a library that reads a stranger's bytes to a StorageError with its place.
+
+    Decoders and remote file systems raise errors of any class, and so does code that uses metadata that they return.
+    """
+    try:
+        yield
+    except (StreamkernError, MemoryError):
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"{what}: {type(error).__name__}: {error}", where=where, expected=expected, remedy=remedy
+        ) from error
+
+
 def changed(where: str) -> StorageError:
     """Return the error for data that were replaced while in use."""
     return StorageError(
@@ -92,17 +129,33 @@ def changed(where: str) -> StorageError:
     )
 
 
-def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
-    """Raise StorageError unless the path is a regular file of at most ``most`` bytes, a directory, or absent."""
+def not_seen(path: str) -> StorageError:
+    """Return the error for data that were opened elsewhere and are not there for this process."""
+    return StorageError(
+        f"process {os.getpid()} on {socket.gethostname()} does not see the data",
+        where=path,
+        expected=f"a path that every worker sees; the working directory of this one is {os.getcwd()}",
+        remedy="put the data where every machine has them under the same path, or in a store; if they were removed, "
+        "restore them",
+    )
+
+
+def require_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
+    """Return the size of a regular file in bytes; 0 for a directory, or if the path is absent.
+
+    Raises:
+        StorageError: it is neither, or has more than ``most`` bytes.
+    """
     try:
         found = os.stat(path)
     except OSError:
-        return  # reading the file reports the error
+        return 0  # reading the file reports the error
     if stat.S_ISDIR(found.st_mode):
-        return
+        return 0
     _require_regular(path, found)
     if most is not None and found.st_size > most:
         raise _too_large(path, found.st_size, most)
+    return found.st_size
 
 
 def _too_large(path: str | os.PathLike[str], size: int, most: int) -> StorageError:
@@ -154,6 +207,9 @@ def require_modest_json(data: bytes, where: str) -> None:
     opening = (first == ord("[")) | (first == ord("{"))
     deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
     values, names = data.count(b","), data.count(b":")
+    if values > MOST_VALUES or names > MOST_NAMES:  # without those in texts, such as addresses
+        signs = _outside(data, b",:")
+        values, names = (int(np.count_nonzero(signs == ord(sign))) for sign in ",:")
     many = len(brackets) > 2 * MOST_BRACKETS or values > MOST_VALUES or names > MOST_NAMES
     if len(data) > LARGEST_JSON or many or deep > DEEPEST_JSON:
         raise StorageError(
@@ -167,14 +223,19 @@ def require_modest_json(data: bytes, where: str) -> None:
 
 
 def _brackets(data: bytes) -> Array:
-    """Return the brackets of a JSON text outside strings, without creating a Python object for each string."""
+    """Return the brackets of a JSON text outside strings, or of all of it where these are few."""
     text = data.translate(None, _REST)
     if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
-        text = text.replace(b'"', b"")  # even with those in strings there are not too many
-    elif b"\\" in data:
+        return np.frombuffer(text.replace(b'"', b""), dtype=np.uint8)
+    return _outside(data, b"[]{}")
+
+
+def _outside(data: bytes, signs: bytes) -> Array:
+    """Return these signs of a JSON text outside strings, in order, without creating a Python object for each string."""
+    if b"\\" in data:
         # Pairs are removed from the left, so that an odd run leaves the backslash before a quotation mark.
-        text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
-    codes = np.frombuffer(text, dtype=np.uint8)
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(data.translate(None, bytes(set(range(256)) - {*signs, ord('"')})), dtype=np.uint8)
     quote = codes == ord('"')
     outside: Array = codes[~(np.logical_xor.accumulate(quote) | quote)]
     return outside

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -26,10 +26,12 @@ from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.release import VERSION
 from streamkern.storage.base import Source, digest
+from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
+from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.storage.tables import open_tables
@@ -111,6 +113,7 @@ def ingest(
     exclude: Sequence[str] = (),
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> Ingested:
@@ -122,7 +125,7 @@ def ingest(
 
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
-            arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
+            arrays or pairs (X, y); pandas, polars (also lazy) or Dask frames, Arrow tables.
         path: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
             disk below TMPDIR, and then uploaded.
         target: the column of targets, or several for c values a row.
@@ -145,6 +148,7 @@ def ingest(
         exclude: columns to leave out.
         overwrite: replace an existing dataset of this layout.
         storage_options: for fsspec.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
@@ -157,7 +161,7 @@ def ingest(
         BusyError: another process writes to ``path``.
     """
     began = time.perf_counter()
-    url = os.fspath(path)
+    url = given_path(path)
     store = Sending(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
@@ -170,7 +174,7 @@ def ingest(
     with limited(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
-            storage_options=storage_options, memory=budget,
+            storage_options=storage_options, memory=budget, read_options=read_options,
         )  # fmt: skip
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)

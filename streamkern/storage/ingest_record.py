@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamkern.storage.files import read_json_file
+from streamkern.storage.files import given_path, read_json_file
 from streamkern.storage.schema import Column, Schema
 
 RECORD = "_streamkern.json"
@@ -16,7 +16,7 @@ RECORD = "_streamkern.json"
 
 def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return ``ingest``'s record of a local data set: sources, options, version; None for other data."""
-    place = Path(os.fspath(path).removeprefix("file://"))
+    place = Path(given_path(path).removeprefix("file://"))
     try:
         if (place / RECORD).exists():
             record = read_json_file(place / RECORD)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from streamkern.errors import DataError
+
 DAY = 86_400
 """Seconds of a day."""
 
@@ -37,9 +39,27 @@ def is_table(value: Any) -> bool:
         return not hasattr(value, "shape")  # SciPy's sparse matrices are mappings, too, but have a shape
     if hasattr(value, "__arrow_c_stream__") or _is_instance(value, "pyarrow.lib", "RecordBatch"):
         return True
-    if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
+    if (
+        is_dask_frame(value)
+        or is_lazy_frame(value)
+        or is_structured(value)
+        or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"))
+    ):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def is_structured(value: Any) -> bool:
+    """Return True for a NumPy array of records with named fields, shape (n,)."""
+    return _is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1
+
+
+def has_text(rows: Any) -> bool:
+    """Return True if an array or list of rows holds text."""
+    if isinstance(rows, list | tuple):
+        return any(isinstance(row, list | tuple) and any(isinstance(value, str) for value in row) for row in rows)
+    kind = rows.dtype.kind if _is_instance(rows, "numpy", "ndarray") else ""
+    return kind == "U" or (kind == "O" and any(isinstance(value, str) for value in rows.ravel().tolist()))
 
 
 def is_dask_array(value: Any) -> bool:
@@ -50,6 +70,23 @@ def is_dask_array(value: Any) -> bool:
 def is_dask_frame(value: Any) -> bool:
     """Return True for a Dask DataFrame."""
     return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
+
+
+def is_lazy_frame(value: Any) -> bool:
+    """Return True for a polars LazyFrame."""
+    return _is_instance(value, "polars.lazyframe.frame", "LazyFrame")
+
+
+def require_dense(X: Any, where: str = "X") -> None:
+    """Raise DataError for a sparse matrix or array of SciPy: a kernel needs whole rows."""
+    if type(X).__module__.startswith("scipy.sparse"):
+        raise DataError(
+            f"{where} is sparse: a {type(X).__name__} of SciPy, of shape {X.shape}.",
+            where=where,
+            expected="dense rows: sparse input is not supported",
+            remedy="X.toarray(), if that fits in memory; or fewer columns: "
+            "sklearn.decomposition.TruncatedSVD(100).fit_transform(X)",
+        )
 
 
 def is_series(value: Any) -> bool:

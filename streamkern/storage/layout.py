@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -144,7 +145,7 @@ def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) ->
 
 def require_distinct(names: Sequence[str], where: str) -> None:
     """Raise UsageError if the list of names is empty or has a repetition."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice or not names:
         raise UsageError(
             f"column {twice[0]!r} is given twice" if twice else "no columns are given",

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.storage.files import read_file
+from streamkern.storage.files import given_path, read_file
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
-from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
+from streamkern.storage.writer import commit, discard, in_use, locked, part_name, tidy, write_json
 
 LARGEST = 16 << 20
 """Most bytes of a JSON file."""
@@ -88,6 +88,10 @@ class ModelStore(ABC):
     def add(self, number: int, staging: Path) -> None:
         """Commit a filled folder as a complete version."""
 
+    def in_use(self, number: int) -> bool:
+        """Return True if an open model still reads from a version's directory."""
+        return False
+
     @abstractmethod
     def remove(self, number: int) -> None:
         """Remove a version; readers find all of it or nothing."""
@@ -119,7 +123,7 @@ class ModelStore(ABC):
 
 def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
     """Return the store for a local path or an fsspec URL."""
-    url = os.fspath(where)
+    url = given_path(where)
     return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
 
 
@@ -165,6 +169,9 @@ class DirectoryStore(ModelStore):
 
     def add(self, number: int, staging: Path) -> None:
         commit(staging, self._version(number))
+
+    def in_use(self, number: int) -> bool:
+        return in_use(self._version(number) / "model.zarr")
 
     def remove(self, number: int) -> None:
         discard(self._version(number))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streamkern.errors import DataError
 from streamkern.storage.arrow import Place, TableSource
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
 from streamkern.storage.convert import kind_of_array, table_of_arrays
-from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
+from streamkern.storage.layout import as_rows, as_target, check_chunk, few, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
@@ -32,6 +33,13 @@ class Declared(Protocol):
     @property
     def dtype(self) -> Any:
         """Stored dtype; ``object`` for strings of variable width."""
+
+
+class Unpacked(NamedTuple):
+    """The metadata of an array as it is read, after its numbers are unpacked."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class StoredRows(Declared, Protocol):
@@ -61,6 +69,13 @@ class StoredRows(Declared, Protocol):
         """
 
 
+def may_be_read(name: str, arrays: Container[str], request: Request) -> bool:
+    """Return False for an array that the user's choice of arrays leaves out, so that its attributes do not matter."""
+    wanted = request.named
+    by_array = wanted is not None and all(each in arrays for each in wanted)
+    return name not in request.exclude and (wanted is None or not by_array or name in wanted)
+
+
 def roles_of(
     arrays: Mapping[str, Declared],
     request: Request,
@@ -68,6 +83,8 @@ def roles_of(
     where: Callable[[str], str],
     names: list[str] | None = None,
     nameable: bool = False,
+    index: Collection[str] = (),
+    missing: Collection[str] = (),
 ) -> Roles:
     """Return the roles of arrays.
 
@@ -81,11 +98,14 @@ def roles_of(
         where: function from an array's name to its description.
         names: names of the features, if the data record them.
         nameable: whether the user's columns may name the features of an array without names.
+        index: arrays that count the rows.
+        missing: arrays that have a number for missing values.
 
     Raises:
         DataError: see ``choose``.
         UsageError: see ``choose``.
     """
+    require_unstructured(arrays, where)
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
     known = [name for name in FEATURE_NAMES if name in several][:1] or several
     fields = {
@@ -93,6 +113,8 @@ def roles_of(
             _field(where(name), arrays[name]),
             rows=arrays[name].shape[0],
             by_name_only=bool(several) and name not in known,
+            index=name in index,
+            missing=True if name in missing else None,
         )
         for name in sorted(arrays)
         if arrays[name].shape
@@ -104,6 +126,19 @@ def roles_of(
     return choose_columns(fields, request, path, names=names)
 
 
+def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], str]) -> None:
+    """Raise DataError for an array of records with named fields."""
+    for name, array in arrays.items():
+        if np.dtype(array.dtype).names is not None:
+            raise DataError(
+                f"This array is structured: its fields are {few(np.dtype(array.dtype).names or ())}.",
+                where=where(name),
+                expected="an array for each column, or one array of shape (n, d)",
+                remedy="write each field as an array of its own; or, if they fit in memory, pass them as a table: "
+                "sk.from_arrays(structured[[...]], structured[...])",
+            )
+
+
 def _field(where: str, array: Declared) -> Field:
     """Return an array's description for ``choose_columns``; an array with one axis is a column of a table."""
     dtype = np.dtype(array.dtype)
@@ -111,7 +146,7 @@ def _field(where: str, array: Declared) -> Field:
     kind = None if field.wide else kind_of_array(dtype)
     if kind is None:
         return field
-    made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind == "M" else object)
+    made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind in "mM" else object)
     return replace(field, dtype=made, inferred=kind, encoded=dtype.kind not in "biuf")
 
 
@@ -175,9 +210,9 @@ class NamedArrays(TableSource):
         found = self._arrays[name].read(0, min(self._most_rows(), _SAMPLE)).reshape(-1)
         return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 
-    def read(self, chunk: int) -> Rows:
+    def _read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)
-        roles, y, w = self._roles, None, None
+        roles, y = self._roles, None
         if roles.wide:
             X = as_rows(self._first.read(a, b))
             X = X if roles.pick is None else np.ascontiguousarray(X[:, list(roles.pick)])
@@ -186,9 +221,12 @@ class NamedArrays(TableSource):
         if self.target is not None:
             values = [self._arrays[name].read_kept(a, b) for name in roles.targets]
             y = as_target(values[0] if len(values) == 1 else np.stack(values, axis=1), self.target)
-        if roles.weight is not None:
-            w = self._weights(self._arrays[roles.weight].read_kept(a, b), chunk)
-        return Rows(X, y, w)
+        return Rows(X, y, None if roles.weight is None else self.weights(chunk))
+
+    def weights(self, chunk: int) -> Array:
+        a, b = check_chunk(chunk, self.bounds)
+        assert self.weight is not None
+        return self._weights(self._arrays[self.weight].read_kept(a, b), chunk)
 
     def _table(self, chunk: int, names: Sequence[str]) -> Any:
         a, b = check_chunk(chunk, self.bounds)

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.errors import StorageError
 from streamkern.storage.choose import Request
-from streamkern.storage.named_arrays import NamedArrays, roles_of
+from streamkern.storage.named_arrays import NamedArrays, require_unstructured, roles_of
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array
 
@@ -98,6 +98,7 @@ class NumpyArray:
 def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
     """Open one array of features; target and weight are other ``.npy`` files."""
     arrays, files, taken = {"X": NumpyArray(file)}, [file], {"X"}
+    require_unstructured(arrays, lambda name: file.path)
 
     def other(path: str, name: str) -> str:
         added = TableFile(path, storage_options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,11 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError
+from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.base import TEXT_BYTES, digest, text_bytes
+from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text, require_distinct_names
+from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
+from streamkern.storage.files import explaining, given_path
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -75,7 +79,7 @@ def open_parquet(
         DataError: columns cannot be features, target or weight, or differ between files.
         UsageError: ``columns`` cannot be chosen.
     """
-    return parquet_source(os.fspath(url), Request(target, columns, weight), storage_options, retry)
+    return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
 
 
 def parquet_source(
@@ -83,6 +87,11 @@ def parquet_source(
 ) -> ParquetSource:
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
+    with explaining(redacted(url), "parquet files", "the metadata of the files cannot be used"):
+        return _source(files, url, request)
+
+
+def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     first = files.files[0]
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
@@ -90,17 +99,20 @@ def parquet_source(
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
-    types = {**{field.name: field.type for field in first.schema}, **partitions}
-    fields = fields_of(types, first.path, notes, files.missing())
+    types, missing = {**_common_types(files.files), **partitions}, files.missing()
+    missing |= {name: True for file in files.files for name in file.schema.names if _is_empty(file, name)}
+    for key in partitions:
+        missing[key] = any(file.partitions.get(key) == _HIVE_NULL for file in files.files)
+    fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
     layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
-    _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions)
+    _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
     record = ingest_record(url) or {}
     return ParquetSource(
-        files, roles, request, partitions, shuffled=record.get("shuffle") == "global",
+        files, roles, request, partitions, types, shuffled=record.get("shuffle") == "global",
         schema=recorded_schema(record, roles.columns), words=record.get("words"),
     )  # fmt: skip
 
@@ -114,9 +126,10 @@ class ParquetSource(TableSource):
         roles: Roles,
         request: Request,
         partitions: dict[str, pa.DataType],
+        types: dict[str, pa.DataType],
         **facets: Any,
     ) -> None:
-        self._files, self._partitions, self._places = files, partitions, (files,)
+        self._files, self._partitions, self._types, self._places = files, partitions, types, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
             # Row groups are joined up to a size that counts features, long texts and wide targets.
@@ -166,7 +179,21 @@ class ParquetSource(TableSource):
             if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
+        if self.target is not None and self.target.dtype == object:
+            # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
+            text = max(text, text_bytes(self._sample))
+            pages += rows * text if self._names_rows else 0
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
+    @cached_property
+    def _sample(self) -> list[str]:
+        """Return the first texts of the target; none if the files are remote."""
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
+        found: list[Any] = []
+        if files and name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
+                found = self._files.first(files[0], name, _SAMPLE)
+        return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
     def _per_letter(self) -> float:
@@ -174,12 +201,7 @@ class ParquetSource(TableSource):
 
         Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
         """
-        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
-        found: list[Any] = []
-        if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, _SAMPLE)
-        texts = [text for text in found if isinstance(text, str) and text]
+        texts = self._sample
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
         return max(wide, default=1.0 if texts else _WIDE)
 
@@ -197,6 +219,10 @@ class ParquetSource(TableSource):
         if self._names_rows:
             words = [name for name in words if name not in self._roles.targets]
         table = self._files.read(file, groups, stored, words)
+        for name in self._roles.targets:  # features are converted anyway
+            if name in stored and is_number(table.schema.field(name).type) and is_number(self._types[name]):
+                values = table.column(name).cast(self._types[name], safe=False)
+                table = table.set_column(table.schema.get_field_index(name), name, values)
         for name in self._partitions.keys() & set(names):
             here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
             value = pa.scalar(here, pa.string()).cast(self._partitions[name])
@@ -231,7 +257,7 @@ def write_parquet(
         DataError: rows cannot be stored.
         UsageError: parameters that contradict each other.
     """
-    path = Path(path)
+    path = Path(given_path(path))
     blocks = blocks_of(X, y, row_group_rows)
     first = first_block(blocks, target, str(path))
     require_rows(first.X.shape, "X")
@@ -285,7 +311,58 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
-    return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
+    """Return the type of a partition key: numbers if all of its values are, besides those of missing ones."""
+    given = [value for value in values if value != _HIVE_NULL]
+    if given and all(value.removeprefix("-").isdecimal() for value in given):
+        return whole_numbers([int(value) for value in given]).type
+    if given and all(re.fullmatch(r"-?\d+(\.\d+)?", value) for value in given):
+        return pa.float64()
+    return pa.string()
+
+
+def _index(file: DataFile) -> frozenset[str]:
+    """Return the columns of a file that are an index of its rows."""
+    return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
+
+
+def _is_empty(file: DataFile, name: str) -> bool:
+    """Return True if a column has Arrow's type of nulls, as a file without any value has it."""
+    return bool(pa.types.is_null(file.schema.field(name).type))
+
+
+def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
+    """Return the type of each column of the first file, wide enough for all files of kindred types."""
+    first = files[0].schema
+    types = {field.name: field.type for field in first}
+    for schema in (file.schema for file in files[1:] if not file.schema.equals(first)):
+        for field in schema:
+            if field.name in types:
+                types[field.name] = _wider(types[field.name], field.type) or types[field.name]
+    return types
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type for the values of both types, which are read alike; None if they differ in kind."""
+    is_type = pa.types
+    if one == other or is_type.is_null(other):
+        return one
+    if is_type.is_null(one):
+        return other
+    if is_text(one) and is_text(other):
+        return pa.string()
+    coded = is_type.is_dictionary(one), is_type.is_dictionary(other)
+    if any(coded):
+        values = _wider(one.value_type, other.value_type) if all(coded) else None
+        return None if values is None else pa.dictionary(pa.int32(), values)
+    numbers = [is_type.is_integer(kind) or is_type.is_floating(kind) for kind in (one, other)]
+    if all(numbers):
+        return pa.from_numpy_dtype(np.result_type(one.to_pandas_dtype(), other.to_pandas_dtype()))
+    if all(number or is_type.is_decimal(kind) for number, kind in zip(numbers, (one, other), strict=True)):
+        return pa.float64()
+    for alike in ((is_type.is_timestamp, is_type.is_date), (is_type.is_duration,), (is_type.is_time,)):
+        if all(any(check(kind) for check in alike) for kind in (one, other)):
+            return one
+    return None
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:
@@ -297,20 +374,28 @@ def _list_width(files: DatasetFiles, name: str) -> int:
     return 1
 
 
-def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partitions: dict[str, pa.DataType]) -> None:
-    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column)."""
+def _require_alike(
+    files: Sequence[DataFile],
+    used: Sequence[str] | None,
+    partitions: dict[str, pa.DataType],
+    types: dict[str, pa.DataType],
+) -> None:
+    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column).
+
+    Columns of kindred types, which ``types`` joins, do not differ.
+    """
     first = files[0]
     names = first.schema.names if used is None else [name for name in used if name not in partitions]
     like = {name: first.schema.field(name).type for name in names}
     layout = {key: _marks(first.schema).get(key) for key in ("dtype", "shape")}
     for file in files[1:]:
         there = {field.name: field.type for field in file.schema}
-        compared = names if used is not None else sorted({*names, *there})
+        compared = names if used is not None else sorted({*names, *there} - _index(first) - _index(file))
         what = next(
             (
                 f"column {name!r} is {there.get(name, 'missing')} and {like.get(name, 'missing')}"
                 for name in compared
-                if there.get(name) != like.get(name)
+                if name not in there or name not in like or _wider(types[name], there[name]) is None
             ),
             None,
         )

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.files import changed, natural, stamp
+from streamkern.storage.files import changed, explaining, natural, not_seen, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -140,11 +140,12 @@ class DatasetFiles:
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)
+            paths = _paths(footer)
             for group in map(footer.row_group, range(footer.num_row_groups)):
-                for column in map(group.column, range(group.num_columns)):
+                for name, column in zip(paths, map(group.column, range(group.num_columns)), strict=True):
                     known = column.is_stats_set and column.statistics.has_null_count
                     gaps = column.statistics.null_count > 0 if known else None
-                    name, before = column.path_in_schema, found.get(column.path_in_schema, False)
+                    before = found.get(name, False)
                     found[name] = True if before or gaps else None if before is None or gaps is None else False
         return found
 
@@ -154,7 +155,7 @@ class DatasetFiles:
         groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
         if not groups:
             return []
-        names = [groups[0].column(j).path_in_schema for j in range(groups[0].num_columns)]
+        names = _paths(footer)
         leaf = next(j for j, name in enumerate(names) if name.split(".")[0] == column or name.startswith(f"{column}."))
         return [(group.num_rows, group.column(leaf).num_values) for group in groups]
 
@@ -179,6 +180,8 @@ class DatasetFiles:
         except (MemoryError, StorageError):
             raise
         except (FileNotFoundError, PermissionError) as error:
+            if not isinstance(self._fs, Remote) and not os.path.exists(file.address):
+                raise not_seen(file.path) from error
             raise StorageError(
                 f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {groups[0]}",
@@ -257,11 +260,12 @@ class DatasetFiles:
             )
         size = int(found)
         footer, digest = self._read_footer(address, path, size)
-        rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        schema = footer.schema.to_arrow_schema()
-        widest = _widest(footer, schema)
+        with explaining(path, "a whole parquet file", "the footer of the file cannot be used"):
+            rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
+            schema = footer.schema.to_arrow_schema()
+            widest = _widest(footer, schema)
         return DataFile(path, address, name, size, tag, rows, schema, widest, digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
@@ -292,6 +296,8 @@ class DatasetFiles:
         except StorageError:
             raise
         except Exception as error:  # decoders may raise anything
+            if not isinstance(self._fs, Remote) and not os.path.exists(address):
+                raise not_seen(path) from error
             raise StorageError(
                 f"the file has no readable footer: {error}",
                 where=path,
@@ -305,16 +311,23 @@ class DatasetFiles:
         return footer, digest
 
 
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """Return the path of every stored column in the schema.
+
+    A row group repeats the paths; Arrow aborts the process for one of its columns that is not as in the schema.
+    """
+    schema = footer.schema
+    return [schema.column(j).path for j in range(len(schema))]
+
+
 def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
     """Return the largest bytes of every column in a row group."""
-    most = dict.fromkeys(schema.names, 0)
+    most, paths = dict.fromkeys(schema.names, 0), _paths(footer)
     for g in range(footer.num_row_groups):
         group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
-        for j in range(group.num_columns):
-            leaf = group.column(j)
-            name = leaf.path_in_schema
+        for j, name in zip(range(group.num_columns), paths, strict=True):
             name = name if name in sizes else name.split(".")[0]
-            sizes[name] = sizes.get(name, 0) + leaf.total_uncompressed_size
+            sizes[name] = sizes.get(name, 0) + group.column(j).total_uncompressed_size
         most = {name: max(size, sizes[name]) for name, size in most.items()}
     return tuple(most.values())
 
@@ -322,6 +335,7 @@ def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Return (address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
     found: dict[str, dict[str, Any]] = {}
+    named_hidden = False
     lists = not isinstance(fs, Remote) or fs.lists
     try:
         at_root = fs.info(root)
@@ -332,15 +346,19 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         base = "/".join(parts[: next(i for i, part in enumerate(parts) if any(sign in part for sign in "*?["))])
         matches = fs.glob(root) if isinstance(fs, Remote) else fs.glob(root, detail=True)
         found = {path: info for path, info in matches.items() if info["type"] != "directory"}
+        named_hidden = parts[-1][:1] in ("_", ".")
     elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
         base = root
         inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
         found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
     else:
-        base = posixpath.dirname(bare(root))
-        found = {root: at_root} if at_root else {}
+        return [(root, posixpath.basename(bare(root)), at_root)] if at_root else []
     base = base.rstrip("/") + "/" if base else ""
     named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
-    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data.
-    seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
-    return sorted(seen, key=lambda each: natural(each[1]))
+    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data; a pattern may ask for such names.
+    kept = [each for each in named if not _is_hidden(posixpath.dirname(each[1]) if named_hidden else each[1])]
+    return sorted(kept, key=lambda each: natural(each[1]))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part[:1] in "._" for part in name.split("/") if part)

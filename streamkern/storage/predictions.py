@@ -53,12 +53,14 @@ class OutputColumn:
         dtype: dtype of the values; ``object`` for text.
         fields: names of the parquet columns if a row has several values.
         text_bytes: bytes of a text in memory.
+        is_id: whether the values are copied from the data; an id may have any name, such as ``scores``.
     """
 
     name: str
     dtype: np.dtype[Any]
     fields: tuple[str, ...] = ()
     text_bytes: int = TEXT_BYTES
+    is_id: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -80,7 +82,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
                 found = {"fingerprint": ""}
         elif place.is_dir():
             found = read_json_file(place / "zarr.json")["attributes"][_MARK]
-        else:
+        elif place.is_file():
             found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
     return found if isinstance(found, dict) and "fingerprint" in found else None
 

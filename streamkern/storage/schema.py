@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from streamkern.defaults import COLUMN_KINDS
@@ -21,6 +22,7 @@ class Column:
         text: whether the values of a category are text, represented by codes; else values are numbers.
         missing: whether values are missing; None if unknown without reading every row.
         dated: whether dates are read as numbers, because the user declared the column a ``number``.
+        empty: whether no row has a value, so that nothing but a declaration tells the kind; not saved.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Column:
     text: bool = False
     missing: bool | None = None
     dated: bool = False
+    empty: bool = False
 
     @property
     def plain(self) -> bool:
@@ -51,22 +54,22 @@ class Schema:
                 f"columns is {self.columns!r}.", where="Schema(columns=...)", expected="a tuple of columns with kinds"
             )
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """True if all columns are numbers and booleans."""
         return all(column.plain for column in self.columns)
 
-    @property
+    @cached_property
     def missing(self) -> bool:
         """True if values are known to be missing."""
         return any(column.missing for column in self.columns)
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[tuple[str, str, bool], ...]:
         """Name, kind and ``text`` of each column, which determine how values are read."""
         return tuple((column.name, column.kind, column.text) for column in self.columns)
@@ -128,6 +131,15 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
             missing = True if True in both else None if None in both else False
             columns[j] = replace(columns[j], missing=missing)
     return Schema(tuple(columns))
+
+
+def joint_kinds(schemas: Sequence[Schema]) -> Schema:
+    """Return the kinds by which several tables of the same columns are read: of each column, the first that is known.
+
+    A table without a value in a column tells nothing about it.
+    """
+    each = zip(*(schema.columns for schema in schemas), strict=True)
+    return Schema(tuple(next((column for column in same if not column.empty), same[0]) for same in each))
 
 
 def declared(schema: Any) -> dict[str, Column]:

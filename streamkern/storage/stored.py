@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def _require_finished(url: str) -> None:
 
 def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> str:
     name = bare(url).rstrip("/")
-    if name.endswith(SUFFIXES) or any(sign in name for sign in "*?["):
+    here = None if is_remote(url) else Path(url.removeprefix("file://"))
+    is_glob = any(sign in name for sign in "*?[") and not (here is not None and here.exists())
+    if name.endswith(SUFFIXES) or is_glob:
         return "parquet"
     if name.endswith(".zarr"):
         return "zarr"
@@ -71,6 +74,13 @@ def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | 
             return "zarr"
         if path.is_dir() and any(found.suffix in SUFFIXES for found in path.rglob("*")):
             return "parquet"
+        if path.is_file() and zipfile.is_zipfile(path):
+            raise StorageError(
+                "this is a zip archive",
+                where=url,
+                expected="a directory or store that is not packed",
+                remedy=f"unpack it: python -m zipfile -e {path.name} {path.stem.removesuffix('.zarr')}.zarr",
+            )
         if not path.exists():
             files = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
             raise nothing_here(url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
+import bz2
 import gzip
 import io
+import lzma
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
-from streamkern.errors import StorageError, StreamkernError
+import pyarrow as pa
+
+from streamkern.errors import StorageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import changed, stamp
+from streamkern.storage.files import changed, explaining, not_seen, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
 """Smallest number of bytes of a request for a remote file."""
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Endings of compressed files, which are read decompressed."""
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 class _Readable(RemoteFile):
@@ -29,11 +39,39 @@ class _Readable(RemoteFile):
         return len(data)
 
 
+class _Forwards:
+    """A stream of Arrow's that cannot seek, opened again to go back."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._opened, self._stream, self._at = opened, opened(), 0
+
+    def __enter__(self) -> _Forwards:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(None if size < 0 else size)
+        self._at += len(data)
+        return data
+
+    def seek(self, at: int) -> None:
+        if at < self._at:
+            self.close()
+            self._stream, self._at = self._opened(), 0
+        while self._at < at and self.read(min(_READ_AHEAD, at - self._at)):
+            pass
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 class TableFile:
     """A file in the state of its first opening.
 
     Args:
-        url: a local path or an fsspec URL; a file that ends in ``.gz`` is decompressed.
+        url: a local path or an fsspec URL; a file with an ending of ``COMPRESSED`` is decompressed.
         storage_options: for fsspec.
 
     Attributes:
@@ -64,6 +102,7 @@ class TableFile:
                 remedy="copy the file here first",
             ) from error
         self.size = int(self._stamp[0])
+        self._encoding, self._carriage_returns = "", False
         self._last: tuple[BinaryIO, int] | None = None
         self._lock = Lock()
 
@@ -80,8 +119,12 @@ class TableFile:
 
     @property
     def name(self) -> str:
-        """Last part of the path, without ``.gz``."""
-        return posixpath.basename(self._place).removesuffix(".gz")
+        """Last part of the path, without an ending of ``COMPRESSED``."""
+        return posixpath.basename(self._place).removesuffix(self._packed)
+
+    @property
+    def _packed(self) -> str:
+        return next((ending for ending in COMPRESSED if self._place.lower().endswith(ending)), "")
 
     @property
     def _place(self) -> str:
@@ -94,8 +137,8 @@ class TableFile:
 
     @property
     def local(self) -> bool:
-        """True if the file is in the local file system and not compressed."""
-        return self._remote is None and not self._place.endswith(".gz")
+        """True if the file is in the local file system, and its bytes are those of the table."""
+        return self._remote is None and not (self._packed or self._encoding or self._carriage_returns)
 
     @property
     def identity(self) -> list[Any]:
@@ -117,18 +160,46 @@ class TableFile:
         info = self._remote.info(self._remote.root)
         return [int(info["size"]), version(info)]
 
+    def read_as_text(self, encoding: str = "", carriage_returns: bool = False) -> None:
+        """Convert what ``open`` and ``read`` return from now on to UTF-8, with lines that end in a line feed.
+
+        Args:
+            encoding: encoding of the file; "" for UTF-8.
+            carriage_returns: whether lines end in a carriage return alone.
+        """
+        self._encoding, self._carriage_returns = encoding, carriage_returns
+
     def open(self) -> BinaryIO:
         """Open the file's decompressed bytes.
 
         Raises:
             StorageError: the file's size has changed.
         """
-        zipped = self._place.endswith(".gz")
-        if self._remote is not None:
-            remote: Any = io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
-            return cast(BinaryIO, gzip.GzipFile(fileobj=remote)) if zipped else cast(BinaryIO, remote)
-        path = self.unchanged()
-        return cast(BinaryIO, gzip.open(path) if zipped else open(path, "rb"))
+        if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
+            return cast(BinaryIO, self._decompressed())
+
+        def converted() -> Any:
+            stream = self._decompressed()
+            stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
+            if self._encoding:
+                stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
+            return pa.TransformInputStream(stream, _line_feeds) if self._carriage_returns else stream
+
+        return cast(BinaryIO, _Forwards(converted))
+
+    def _decompressed(self) -> Any:
+        """Open the file's decompressed bytes as a file of Python's or, without seek, of Arrow's."""
+
+        def stored() -> Any:
+            if self._remote is None:
+                return self.unchanged()
+            return io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
+
+        if self._packed == ".zst":
+            return pa.input_stream(stored(), compression="zstd")
+        if self._packed:
+            return _OPENERS[self._packed](stored())
+        return open(stored(), "rb") if self._remote is None else stored()
 
     def unchanged(self) -> str:
         """Return the path of a local file after checking its size.
@@ -136,6 +207,8 @@ class TableFile:
         Raises:
             StorageError: the file's size has changed.
         """
+        if not os.path.exists(self.path):
+            raise not_seen(self.path)
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(
@@ -162,17 +235,10 @@ class TableFile:
             self._last = (stream, start + len(data))
             return data
 
-    @contextlib.contextmanager
-    def explaining(self, expected: str) -> Iterator[None]:
+    def explaining(self, expected: str) -> AbstractContextManager[None]:
         """Convert errors of decoders to a StorageError that names the file."""
-        try:
-            yield
-        except (StreamkernError, MemoryError):
-            raise
-        except Exception as error:  # decoders and remote file systems may raise anything
-            raise StorageError(
-                f"the file cannot be read: {type(error).__name__}: {error}",
-                where=self.path,
-                expected=expected,
-                remedy="the file is truncated, corrupt, unreachable or of another format: check it, or restore it",
-            ) from error
+        return explaining(self.path, expected)
+
+
+def _line_feeds(text: Any) -> bytes:
+    return bytes(text).replace(b"\r", b"\n")

@@ -17,16 +17,18 @@ from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
-from streamkern.storage.files import natural
+from streamkern.storage.files import given_path, natural
 from streamkern.storage.hdf5 import open_hdf5
-from streamkern.storage.kinds import is_table
+from streamkern.storage.kinds import is_lazy_frame, is_table
 from streamkern.storage.layout import check_chunk
+from streamkern.storage.lazy import lazy_source
 from streamkern.storage.numpy_files import open_npy, open_npz
+from streamkern.storage.read_options import ReadOptions, given_options
 from streamkern.storage.remote import Retry, bare
-from streamkern.storage.schema import Schema, join_schemas
+from streamkern.storage.schema import Schema, join_schemas, joint_kinds
 from streamkern.storage.stored import stored_source
-from streamkern.storage.table_file import TableFile
-from streamkern.types import IntArray, Rows, Target
+from streamkern.storage.table_file import COMPRESSED, TableFile
+from streamkern.types import Array, IntArray, Rows, Target
 
 SUFFIXES = {
     "csv": (".csv", ".tsv", ".txt"),
@@ -35,7 +37,7 @@ SUFFIXES = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5", ".hdf"),
 }
-"""File endings of each kind; ``.gz`` may follow. Other endings mean parquet or zarr."""
+"""File endings of each kind; one of ``COMPRESSED`` may follow. Other endings mean parquet or zarr."""
 
 
 def open_tables(
@@ -53,12 +55,13 @@ def open_tables(
     retry: Retry | None = None,
     memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    read_options: Any = None,
 ) -> Source:
     """Open tables and join their rows in the given order.
 
     Args:
-        sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) or triples (X, y, weights) of them,
-            pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
+        sources: paths, globs and fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or triples
+            (X, y, weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights, or, for a ``.npy`` file, another ``.npy`` file.
@@ -72,6 +75,7 @@ def open_tables(
         retry: timeouts and repetitions of requests to a remote store.
         memory: memory limit of the process in bytes, which bounds the part of a text table read at once.
         storage_options: for fsspec.
+        read_options: for text tables; see ``read_options``.
 
     Raises:
         StorageError: a path does not exist, or its format is unknown.
@@ -83,25 +87,36 @@ def open_tables(
     request = Request(target, columns, weight, lenient=lenient, schema=schema, exclude=tuple(exclude))
     if id is not None:
         request = replace(request, target=id, role="id column")
+    options = given_options(read_options)
     opened: list[Source] = []
     empty: NoRowsError | None = None
     for place in _expanded(sources, storage_options):
         try:
-            source = _open(place, request, header, storage_options, memory, format, retry)
+            source = _open(place, request, header, storage_options, memory, format, retry, options)
         except NoRowsError as error:  # next to other tables it is skipped, as tables without rows of other formats are
             empty = error
             continue
-        if opened:
-            source = source.conformed(opened[0].schema) if source.columns == opened[0].columns else source
-            _require_alike(opened[0], source)
-        elif columns is None and source.columns is not None:
+        if not opened and columns is None and source.columns is not None:
             # The next table may have the columns in another order.
             request = replace(request, columns=(*source.columns, *dict(source.non_features)))
         opened.append(source)
     if not opened and empty is not None:
         raise empty
+    schemas = [source.schema for source in opened if source.schema is not None]
+    if len(schemas) == len(opened) and len({schema.names for schema in schemas}) == 1:
+        kinds = joint_kinds(schemas)
+        opened = [source.conformed(kinds) for source in opened]
+    for source in opened[1:]:
+        _require_alike(opened[0], source)
     if not opened:
-        raise UsageError("no sources are given", where="ingest", expected="at least one path, array or frame")
+        raise UsageError("no sources are given", where="the data", expected="at least one path, array or frame")
+    if options is not None and not any(isinstance(source, CsvSource) for source in opened):
+        raise UsageError(
+            "read_options are given, and no source is a text table",
+            where="read_options",
+            expected=f"a file that ends in {', '.join(SUFFIXES['csv'])}, also compressed ({', '.join(COMPRESSED)})",
+            remedy="leave read_options out, or give the file such an ending",
+        )
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
 
 
@@ -162,6 +177,10 @@ class JoinedSource(DerivedSource):
             y = y.astype(self.target.dtype, copy=False)
         return Rows(X, y, w)
 
+    def weights(self, chunk: int) -> Array:
+        part, inside = self._find(chunk)
+        return part.weights(inside)
+
     def words(self, column: int) -> Mapping[float, str]:
         return {number: text for part in self._parts for number, text in part.words(column).items()}
 
@@ -191,7 +210,9 @@ class JoinedSource(DerivedSource):
 
 def kind_of(path: str) -> str | None:
     """Return the kind of table from a file's ending; None for parquet and zarr, which ``open_source`` recognises."""
-    name = bare(path).rstrip("/").lower().removesuffix(".gz")
+    name = bare(path).rstrip("/").lower()
+    packed = next((ending for ending in COMPRESSED if name.endswith(ending)), "")
+    name = name.removesuffix(packed)
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
@@ -203,6 +224,7 @@ def _open(
     memory: int | None,
     format: str | None,
     retry: Retry | None,
+    options: ReadOptions | None,
 ) -> Source:
     if not isinstance(place, str):
         return _open_object(place, request)
@@ -210,13 +232,14 @@ def _open(
     if kind is None:
         return stored_source(place, request, format, storage_options, retry)
     file = TableFile(place, storage_options)
-    if kind == "csv":
-        return CsvSource(file, request, header, memory)
-    if kind == "arrow":
-        return ArrowSource(file, request)
-    if kind == "npy":
-        return open_npy(file, request, storage_options)
-    return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
+    with file.explaining(f"a file of the kind that its name says, {kind}"):
+        if kind == "csv":
+            return CsvSource(file, request, header, memory, options)
+        if kind == "arrow":
+            return ArrowSource(file, request)
+        if kind == "npy":
+            return open_npy(file, request, storage_options)
+        return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
 
 
 def _open_object(value: Any, request: Request) -> Source:
@@ -230,6 +253,8 @@ def _open_object(value: Any, request: Request) -> Source:
         from streamkern.storage.dask import dask_frame
 
         return dask_frame(value, request)
+    if is_lazy_frame(value):
+        return lazy_source(value, request)
     if is_table(value) or getattr(getattr(value, "dtype", None), "kind", "") in ("O", "U"):
         return frame_source(value, request)
     for role, names in ((request.role, request.targets), ("weight", [request.weight] if request.weight else [])):
@@ -246,9 +271,9 @@ def _open_object(value: Any, request: Request) -> Source:
 def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) -> list[Any]:
     """Return the sources, with globs (except of parquet) replaced by their files in natural order."""
     places: list[Any] = []
-    for source in sources:
-        if isinstance(source, os.PathLike):
-            source = os.fspath(source)
+    for source in _flat(sources):
+        if isinstance(source, str | os.PathLike):
+            source = given_path(source)
         if isinstance(source, str) and kind_of(source) is not None and any(sign in source for sign in "*?["):
             fs, pattern = url_to_fs(source, **(storage_options or {}))
             if not fs.exists(pattern):
@@ -264,6 +289,15 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                 continue
         places.append(source)
     return places
+
+
+def _flat(sources: Sequence[Any]) -> list[Any]:
+    """Return the sources, with the paths of a list or tuple of paths in its place."""
+    flat: list[Any] = []
+    for source in sources:
+        paths = isinstance(source, list | tuple) and all(isinstance(each, str | os.PathLike) for each in source)
+        flat += source if paths else [source]
+    return flat
 
 
 def _require_alike(first: Source, other: Source) -> None:

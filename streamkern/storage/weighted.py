@@ -57,7 +57,10 @@ class WeightedSource(DerivedSource):
 
     def read(self, chunk: int) -> Rows:
         X, y, _ = self.source.read(chunk)
-        return Rows(X, y, self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk))
+        return Rows(X, y, self.weights(chunk))
+
+    def weights(self, chunk: int) -> Array:
+        return self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk)
 
 
 class TargetedSource(DerivedSource):

@@ -19,13 +19,14 @@ import re
 import secrets
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import read_json_file
+from streamkern.storage.files import given_path, read_json_file
 
 _GLANCE = 0.2  # seconds, because a status request briefly shares a run's lock
 _POLL = 0.02
@@ -74,6 +75,31 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
         yield
     finally:
         os.close(handle)
+
+
+def keep_in_use(folder: Path, owner: object) -> None:
+    """Mark a directory as in use while an object lives, see ``in_use``; nothing where the file system has no locks."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(owner, os.close, handle).atexit = False
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def in_use(folder: Path) -> bool:
+    """Return True if an object of some process, this one too, still reads from a directory."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def lock_owner(path: Path) -> int | None:
@@ -167,7 +193,7 @@ def staged(
     Raises:
         StorageError: the disk is full or cannot be written; the previous content is unchanged.
     """
-    target = Path(target)
+    target = Path(given_path(target))
     target = target if target.name else target.absolute()
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -22,7 +22,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
-from streamkern.storage.files import nothing_here
+from streamkern.storage.files import explaining, given_path, nothing_here
 from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
@@ -36,15 +36,22 @@ from streamkern.storage.layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, read_of, roles_of
+from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.storage.remote import Remote, Retry, is_remote, reread
-from streamkern.storage.zarr_array import StoredArray
+from streamkern.storage.zarr_array import StoredArray, is_coordinate, packing_of_array
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore
 from streamkern.types import IntArray
 
 T = TypeVar("T")
 
 _MOST_READS = 1 << 24
+
+_explaining = partial(
+    explaining,
+    expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
+    what="no zarr array or group can be opened",
+    remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
+)
 
 
 def open_zarr(
@@ -81,7 +88,7 @@ def open_zarr(
         DataError: arrays cannot be features, target or weight.
         UsageError: ``columns`` cannot be chosen.
     """
-    return zarr_source(os.fspath(url), Request(target, columns, weight), storage_options, retry, sparse)
+    return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
 
 
 def zarr_source(
@@ -92,11 +99,17 @@ def zarr_source(
     sparse: bool = False,
 ) -> ZarrSource:
     """Open a zarr array or group for a request; see `open_zarr`."""
+    if not is_remote(url):
+        url = os.path.abspath(url.removeprefix("file://"))  # workers may have another working directory
     node = _open_node(url, storage_options, retry)
-    url = redacted(url)
+    with _explaining(redacted(url)):
+        return _source(node, redacted(url), request, sparse)
+
+
+def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, sparse: bool) -> ZarrSource:
     marks = _marks(node)
     if isinstance(node, zarr.Array):
-        if request.targets:
+        if request.targets and np.dtype(node.dtype).names is None:
             raise DataError(
                 f"there is no {request.role} {request.targets[0]!r}: this is one array",
                 where=url,
@@ -112,12 +125,22 @@ def zarr_source(
     def stored(name: str) -> StoredArray:
         array = arrays[name]
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
-        return StoredArray(array, url, declared)
+        return StoredArray(array, url, declared, packings[name])
 
     def where(name: str) -> str:
         return f"{url}, array {arrays[name].path}" if arrays[name].path else url
 
-    roles = roles_of(arrays, request, url, where, marks.get("columns"))
+    packings = {
+        name: packing_of_array(array, where(name)) if may_be_read(name, arrays, request) else None
+        for name, array in arrays.items()
+    }
+    declared_as = {
+        name: Unpacked(array.shape, np.dtype(array.dtype) if (packing := packings[name]) is None else packing.dtype)
+        for name, array in arrays.items()
+    }
+    index = [name for name, array in arrays.items() if is_coordinate(array) and declared_as[name].dtype.kind != "M"]
+    missing = [name for name, packing in packings.items() if packing is not None and packing.missing]
+    roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index, missing=missing)
     record = marks.get("ingest") or {}
     return ZarrSource(
         {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
@@ -207,7 +230,7 @@ def write_zarr(
         DataError: rows cannot be stored, or their number is not ``n_rows``.
         UsageError: parameters that contradict each other.
     """
-    url = os.fspath(url)
+    url = given_path(url)
     require_compression(compression, "write_zarr")
     if not hasattr(X, "shape") and (n_rows is None or y is not None):
         raise UsageError(
@@ -302,17 +325,8 @@ def _open_node(
 
 
 def _metadata(url: str, read: Callable[[], T]) -> T:
-    try:
+    with _explaining(url):
         return reread(read)
-    except StorageError:
-        raise
-    except Exception as error:  # damaged metadata may raise anything
-        raise StorageError(
-            f"no zarr array or group can be opened: {type(error).__name__}: {error}",
-            where=url,
-            expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
-            remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
-        ) from error
 
 
 def _marks(node: zarr.Array[Any] | zarr.Group) -> dict[str, Any]:

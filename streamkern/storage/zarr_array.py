@@ -22,7 +22,8 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
 from streamkern.storage.base import digest
-from streamkern.storage.files import changed, require_regular, stamp, tail
+from streamkern.storage.cf import Packing, packing_of
+from streamkern.storage.files import changed, not_seen, require_regular, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
@@ -31,13 +32,16 @@ from streamkern.types import Array
 KEPT_BYTES = 32 << 20
 """Decoded bytes that are cached if stored chunks are longer than a read (such as labels in one large chunk)."""
 
+_SLACK, _LONGER = 1 << 20, 8
+"""Bytes of a file beyond its chunk, such as the index of a shard; and how much longer than decoded it may be stored."""
+
 _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
 
 class StoredArray:
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
-    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
+    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
         store = array.store
         self._store = store.inner if isinstance(store, CheckedStore) else store
         if array.shards is None and _ends_in_blosc(array):
@@ -46,7 +50,15 @@ class StoredArray:
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
-        self.dtype = np.dtype(array.dtype)
+        if not all((*array.chunks, *self.outer)):
+            raise StorageError(
+                f"the array has chunks of shape {array.chunks}",
+                where=self.where,
+                expected="at least one row and one value in a chunk",
+                remedy="its metadata are damaged: restore them from a copy",
+            )
+        self.dtype = np.dtype(array.dtype) if packing is None else packing.dtype
+        self._packing = packing
         self._fill = array.metadata.fill_value
         self._whole = WholeChunks.of(array)
         self._kept: OrderedDict[int, Array] = OrderedDict()
@@ -121,7 +133,7 @@ class StoredArray:
                     if name not in ("zarr.json", ".zarray", ".zattrs"):
                         path = os.path.join(folder, name)
                         files.append((os.path.relpath(path, root), *stamp(path)))
-        return [self.array.path, metadata, files]
+        return [self.array.path, metadata, files, *([] if self._packing is None else [self._packing.to_json()])]
 
     def files(self, a: int, b: int) -> list[Any] | None:
         """Return name, size, time and last bytes of the stored chunks of rows a to b; None if the store is remote.
@@ -199,10 +211,27 @@ class StoredArray:
             raise self._explained(a, b, error) from error
         if not self.sparse:
             self._require_stored(a, b, block)
-        return block
+        return block if self._packing is None else self._packing.values(block)
+
+    def _require_sizes(self, a: int, b: int) -> None:
+        """Check sizes of the local files of rows a to b before they are read, because zarr reads files as a whole.
+
+        Raises:
+            StorageError: a file is far larger than the chunk that the array declares.
+            MemoryLimitError: the budget does not hold the file.
+        """
+        if not isinstance(self._store, LocalStore):
+            return
+        decoded = math.prod(self.outer) * self.dtype.itemsize
+        most = None if self.dtype.kind in "OT" else _SLACK + _LONGER * decoded
+        for key in dict.fromkeys(self._key(self._outer_of(coords)) for coords, _ in self._stored_chunks(a, b)):
+            size = require_regular(self._store.root / key, most)
+            if size > _SLACK:
+                check(size, f"{self.where}, chunk {key}")
 
     def _decoded(self, a: int, b: int) -> Array:
         """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
+        self._require_sizes(a, b)
         index, begin = divmod(a, self.array.chunks[0])
         if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
             key = self._key((index, *(0 for _ in self.array.shape[1:])))
@@ -219,7 +248,6 @@ class StoredArray:
         if type(self._store) is LocalStore:
             path = self._store.root / key
             try:
-                require_regular(path)
                 return path.read_bytes()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 return None
@@ -240,6 +268,8 @@ class StoredArray:
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
         """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
+        if type(self._store) is LocalStore and not self._store.root.exists():
+            raise not_seen(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
             part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
             if not _is_all(part, self._fill):
@@ -310,6 +340,25 @@ class StoredArray:
             remedy="the chunk is truncated or corrupt: restore it from a copy, or write it again; or leave its rows "
             'out with open_dataset(..., on_corrupt="quarantine")',
         )
+
+
+def packing_of_array(array: zarr.Array[Any], where: str) -> Packing | None:
+    """Return how the numbers of an array are unpacked, by its attributes; None if they are values as stored.
+
+    Raises:
+        DataError: an attribute has a meaning that is not supported.
+    """
+    attributes = array.attrs.asdict()
+    # xarray stores the number of missing values as the fill value of version 2, and names the axes beside it.
+    by_xarray = array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes
+    fill = array.metadata.fill_value if by_xarray else None
+    return packing_of(attributes, np.dtype(array.dtype), array.shape, where, fill)
+
+
+def is_coordinate(array: zarr.Array[Any]) -> bool:
+    """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
+    axes: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS")
+    return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
 
 
 def _ends_in_blosc(array: zarr.Array[Any]) -> bool:

@@ -16,9 +16,9 @@ from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
 from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.estimator_inputs import given_target, require_no_target
+from streamkern.solvers.estimator_inputs import given_rows, given_target, require_no_target
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array
+from streamkern.storage.kinds import is_dask_array, is_table
 from streamkern.types import Array
 from streamkern.updates.rows import rows_for, updated
 
@@ -89,13 +89,15 @@ class _Updates:
         """Update the model with rows to add or forget."""
         check_is_fitted(self)
         model = self.model_
+        X, y, sample_weight = given_rows(X, y, sample_weight)
         if isinstance(X, Dataset):
             require_no_target(y, sample_weight)
             rows: Any = X
         else:
             y = given_target(y)
             if not is_dask_array(X):
-                mixed = is_mixed(X) or (model.schema is not None and not model.schema.plain)
+                by_name = model.columns is not None and is_table(X)
+                mixed = by_name or is_mixed(X) or (model.schema is not None and not model.schema.plain)
                 X, y, sample_weight = self._checked(X, y, sample_weight, mixed, reset=False)
             rows = (X, y, sample_weight)
         data, budget = rows_for(model, rows), self._budget()

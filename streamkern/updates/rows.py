@@ -8,18 +8,18 @@ those of a fit on the present rows.
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from streamkern.centers import CenterSet
+from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
-from streamkern.data.split import Listed
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.errors import UsageError
+from streamkern.data.targets import Continuous
+from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -38,7 +38,7 @@ from streamkern.solvers.sums import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import IntArray
+from streamkern.types import Array, IntArray
 
 LANES = 4  # passed to the memory plan, whose sweep has no steps
 
@@ -101,9 +101,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
         X, y, w = (*rows, None, None)[:3]
         data = model.dataset(X, y)
         if w is not None:
-            data = replace(data, source=WeightedSource(data.source, w))
-            if not (taken := np.asarray(w) != 0).all():
-                data = replace(data, rules=(Listed(np.flatnonzero(taken)),))
+            data = of_positive_weight(replace(data, source=WeightedSource(data.source, w)))
     data.require_rows()
     if data.target is None:
         raise UsageError(
@@ -156,6 +154,31 @@ def require_forgetting(sums: Sums) -> None:
         )
 
 
+def require_digits(before: Array, after: Array, values: bool) -> None:
+    """Refuse sums that have lost half of their digits, because far larger ones were subtracted.
+
+    Args:
+        before: ``Sums.sizes`` before the subtraction.
+        after: those of the rows that stay, about the mean of their targets.
+        values: whether each output has sums of its own size; of classes the largest counts.
+
+    Raises:
+        UnlikeChampionError: digits are lost.
+    """
+    if not values:
+        before, after = (np.array([each[0], each[1:].max()]) for each in (before, after))
+    eps = float(np.finfo(np.float64).eps)
+    lost = eps * before > np.sqrt(eps) * after
+    if np.any(lost & (before > 0)):
+        what = "weights" if lost[0] else "targets"
+        raise UnlikeChampionError(
+            f"The forgotten rows had {what} so large that the sums of the other rows have lost half of their digits.",
+            where="forget",
+            expected="rows whose sums are less than 70 million times those of the rows that stay",
+            remedy="fit again without these rows",
+        )
+
+
 def updated(
     model: KernelMachine,
     added: Dataset | None,
@@ -183,6 +206,7 @@ def updated(
     )
     rows = [data for data in (added, forgotten) if data is not None]
     problem, before = _problem(model, sums, rows[0], executor, projected), model.answers
+    sizes = sums.sizes
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights, rows have weight 1.
@@ -195,6 +219,8 @@ def updated(
         centers = np.array(sorted(gone), dtype=np.int64)
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
+    if forgotten is not None:
+        require_digits(sizes, sums.sizes, type(encoding) is Continuous)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
         wanted = ""  # their weights are not in the unit of the sums' weights
     left_out = ROWS if wanted == "leave-one-out" else 0
@@ -203,7 +229,7 @@ def updated(
     answers, source, said = _answers(problem, solved, before) if wanted else (before, "", [])
     encoding = decided_by(encoding, answers)
     for message in (*report.get("warnings", ()), *said):
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     facts = model.metadata.get("updates", {})
     facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
@@ -299,11 +325,9 @@ def _without_centers(
     if not len(centers):
         return problem, sums, answers
     if not drop:
-        warnings.warn(
+        warn(
             f"{len(centers)} of {len(Z)} centers are forgotten rows: weights do not depend on their targets, but "
-            "their features stay in the model; drop_centers=True removes them",
-            UserWarning,
-            stacklevel=4,
+            "their features stay in the model; drop_centers=True removes them"
         )
         return problem, sums, answers
     if sums.change is not None or len(centers) == len(Z):

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamkern as sk
 from streamkern.errors import StorageError
 from streamkern.execute import lanes as lanes_module
 from streamkern.execute.base import ranges_of_lanes
 from streamkern.execute.dask import DaskExecutor
+from streamkern.report import read_run, status, status_text
+from streamkern.report.page import write_report
 from streamkern.testing.executor import (
     PROJECTIONS,
     Dawdling,
@@ -53,6 +56,32 @@ def test_a_worker_killed_in_training_changes_no_bit(cluster, two, projection):
     np.testing.assert_array_equal(weights, expected_weights(projection))
     assert two.losses == 1
     assert len(two.workers) == 1
+
+
+def test_a_killed_worker_is_named_by_result_status_and_report(cluster, tmp_path):
+    cluster.keep(2)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 4))
+    killed = []
+
+    def kill(kind, fields):
+        if kind == "step" and not killed:
+            killed.append(cluster.workers[0].kill())
+
+    pipeline = sk.Pipeline(
+        sk.from_arrays(X, X[:, 0]), sk.Laplace(2.0), sk.Uniform(50), sk.EigenPro(epochs=3, batch=50), task="regression"
+    )
+    result = sk.run(pipeline, tmp_path / "run", scheduler=cluster.address, threads=1, listeners=(kill,))
+    lost = [each for each in result["workers"] if each["lost"] is not None]
+    assert (len(result["workers"]), len(lost)) == (2, 1)
+    assert lost[0]["came"] < lost[0]["lost"] < time.time()
+    record = read_run(tmp_path / "run")
+    found = status(record)
+    assert [each["share"] for each in found["workers"]] == [0.5, 0.5]
+    for text in (status_text(found), write_report([record]).read_text()):
+        assert lost[0]["worker"] in text
+        assert "50% of all, lost" in text
+        assert "was lost at" in text
 
 
 def test_a_worker_stopped_in_training_is_given_up_and_changes_no_bit(cluster, two):

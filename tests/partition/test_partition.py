@@ -517,7 +517,8 @@ def test_parts_by_a_column(scaling: str | None):
     rows = [each["rows"] for each in model.report_["partition"]["by_leaf"]]
     assert sorted(rows) == sorted([*(int((shop == each).sum()) for each in "abc"), int((shop > "d").sum())])
     assert model.score(frame, y) > 0.97
-    unseen = model.predict(pd.DataFrame({"x": [0.5], "shop": ["new"]}))
+    with pytest.warns(UserWarning, match="have a category of 'shop' that training did not see"):
+        unseen = model.predict(pd.DataFrame({"x": [0.5], "shop": ["new"]}))
     assert np.isfinite(unseen).all()
     with pytest.raises(sk.UsageError, match="no column 'shops' among the encoded features"):
         sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)
@@ -795,3 +796,17 @@ def test_warnings_of_leaves_that_differ_in_numbers_are_one():
     warned = [["the residual is 0.05", "a second"], ["the residual is 1.2e-07"], [], ["a second", "a second"]]
     said = _counted([{"warnings": each} for each in warned])
     assert said == [("a second", 2), ("the residual is 0.05", 2)]
+
+
+def test_values_of_a_column_that_are_near_are_parts_of_their_own():
+    """Values nearer than a thousandth of a standard deviation were one part."""
+    rng = np.random.default_rng(0)
+    rows = 2400
+    site = np.where(rng.random(rows) < 0.5, 1000.0, -1000.0) + rng.integers(0, 2, rows) * 0.25
+    frame = pd.DataFrame({"x": rng.normal(size=rows), "site": site})
+    y = np.sin(frame["x"]) * np.where(site % 1 > 0, 3.0, -3.0)
+    model = sk.KernelRegressor(
+        "laplace", centers=60, partition=sk.Partition(by="site"), scaling="standard", preprocess=None
+    ).fit(frame, y)
+    assert model.report_["partition"]["leaves"] == 4
+    assert model.score(frame, y) > 0.9

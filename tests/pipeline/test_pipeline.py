@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,3 +218,23 @@ def test_a_definition_out_of_range_is_refused(make: Callable[..., sk.Pipeline], 
     (name,) = change
     with pytest.raises(sk.UsageError, match=name):
         make(**change)
+
+
+def test_settings_of_a_file_are_typed_values_texts_or_keywords(tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text(
+        "import numpy as np, streamkern as sk\n"
+        "def pipeline(copies: int = 1, step: float | None = 1.0, flag: bool = False, label: str = ''):\n"
+        "    assert type(flag) is bool and (step is None or type(step) is float) and type(label) is str\n"
+        "    data = sk.from_arrays(np.eye(4), np.arange(4) % 2)\n"
+        "    return sk.Pipeline(data, seed=copies, name=f'{step} {flag} {label}')\n"
+    )
+    typed = sk.load_pipeline(file, {"copies": 8, "step": None, "flag": True})
+    texts = sk.load_pipeline(file, {"copies": "8", "step": "none", "flag": "true"})
+    words = sk.load_pipeline(file, copies=np.int64(8), step=None, flag=True)
+    assert (typed.seed, typed.name) == (texts.seed, texts.name) == (words.seed, words.name) == (8, "None True ")
+    assert sk.load_pipeline(file, typed.settings).name == typed.name  # as a run records and resumes them
+    assert sk.load_pipeline(file, step=0.1, label=5).name == "0.1 False 5"
+    for wrong in ({"copies": [8]}, {"copies": 8.5}, {"flag": 3}, {"copys": 8}):
+        with pytest.raises(sk.UsageError):
+            sk.load_pipeline(file, wrong)

@@ -94,6 +94,9 @@ def test_what_is_not_a_number_never_passes(expression: str, bad: float):
         ("accuracy >= 1e999", 13, "finite"),
         ("accuracy >= ١", 13, "means nothing"),
         ("accuracy = 1", 10, "means nothing"),
+        ("True", 1, "not a number"),
+        ("accuracy >= None", 13, "not a number"),
+        ("not False", 5, "not a number"),
     ],
 )
 def test_an_error_shows_where(expression: str, position: int, words: str):
@@ -113,6 +116,15 @@ def test_an_unknown_metric_is_told_with_those_there_are(expression: str):
     assert "accuracy" in (caught.value.expected or "")
 
 
+@pytest.mark.parametrize(
+    "expression", ["acuracy > 0", "accuracy > champion.acuracy", "recal.yes > 0", "champion.p_value > 0"]
+)
+def test_an_unknown_metric_is_found_before_there_are_values(expression: str):
+    with pytest.raises(sk.UsageError, match="no metric"):
+        Gate(expression).require(["accuracy", "recall.LABEL", "p_value"], ["accuracy", "recall.LABEL"])
+    Gate("recall.yes > champion.recall.no or p_value > 0").require(["recall.LABEL", "p_value"], ["recall.LABEL"])
+
+
 def test_size_and_depth_are_bounded():
     with pytest.raises(sk.UsageError, match="characters"):
         Gate("accuracy > 1" + " " * LONGEST)
@@ -125,11 +137,13 @@ def test_size_and_depth_are_bounded():
 
 
 def test_defaults_can_be_read_and_keep_what_is_better():
+    sure, noise = {"p_value": 0.01}, {"p_value": 0.18}
     for gate in (default_gate("classification"), default_gate("regression")):
         assert gate.expression in (CLASSIFICATION, REGRESSION)
-        assert gate.judge(OTHER, OTHER).passed
-    assert not default_gate("classification").judge(ONE | {"accuracy": 0.9}, OTHER).passed
-    assert not default_gate("regression").judge(ONE | {"mse": 0.21}, OTHER).passed
+        assert gate.judge(OTHER | sure, OTHER).passed
+    for task, worse in (("classification", {"accuracy": 0.9}), ("regression", {"mse": 0.21})):
+        assert not default_gate(task).judge(ONE | worse | sure, OTHER).passed
+        assert default_gate(task).judge(ONE | worse | noise, OTHER).passed
 
 
 @given(st.text(alphabet="accuracymse champion.notandor<>=!+-*/()019e_'\"[]{}:;,\\\n", max_size=60))

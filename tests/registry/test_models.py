@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -113,6 +114,29 @@ def test_pruning_keeps_the_last_ones_the_champion_and_the_one_before_it(five: Re
     assert five.rollback() == 2
     with pytest.raises(sk.UsageError):
         five.prune(0)
+
+
+def test_a_version_that_an_open_model_in_leaves_reads_from_is_pruned_later(models: Registry):
+    """Leaves are read when rows first come to them: a champion that was open for some nights stopped predicting."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 2))
+    fit = sk.KernelRegressor(sk.Laplace(2.0), 30, sk.Direct(), partition=sk.Partition(leaves=4)).fit(X, X[:, 0])
+    models.add(lambda place: fit.model_.save(place / "model.zarr"), {})
+    models.promote(1)
+    served = sk.Predictor(models)
+    for number in (2, 3, 4):
+        add(models)
+        models.promote(number)
+    assert models.prune(1) == [2]
+    np.testing.assert_allclose(served(X).predictions, fit.predict(X), rtol=1e-4, atol=1e-4)
+    kept = models.load(1)
+    del served
+    gc.collect()
+    assert models.prune(1) == []
+    shutil.rmtree(models.path(1))  # by hand
+    with pytest.raises(sk.StorageError, match="leaf of the model is no longer there"):
+        kept.predict(X)
+    del kept
 
 
 def test_numbers_are_never_given_twice(five: Registry):

@@ -20,12 +20,13 @@ from scipy.stats import binomtest, ttest_rel
 
 import streamkern as sk
 from streamkern.cli import main
+from streamkern.registry import drift
 from streamkern.registry.models import Registry
 from streamkern.registry.paired import compare_models
 from streamkern.registry.warm import warm
 from streamkern.report import read_run
 from streamkern.report.page import write_report
-from streamkern.solvers.metrics import flat
+from streamkern.solvers.metrics import NAMES, flat
 
 PIPELINE = """
 import streamkern as sk
@@ -49,6 +50,7 @@ def rows(n: int, shift: float = 0.0, seed: int = 0, task: str = "classification"
 def pipeline(n: int = 600, shift: float = 0.0, task: str = "classification", **changes: Any) -> sk.Pipeline:
     train, test = sk.from_arrays(*rows(n, shift, task=task)).split(test=0.3)
     given: dict[str, Any] = {"train": train, "test": test, "kernel": sk.Laplace(2.0), "centers": sk.Uniform(30)}
+    given["solver"] = sk.EigenPro(epochs=1)
     return sk.Pipeline(**(given | {"name": "nightly", "task": task} | changes))
 
 
@@ -109,6 +111,28 @@ def test_the_version_keeps_the_report_of_its_training(tmp_path: Path):
 
     second = sk.retrain(pipeline(seed=1), place, report=fails)
     assert (second["report"], second["warnings"]) == (None, ["the report could not be written: no ink"])
+
+
+@pytest.mark.parametrize(
+    ("task", "gate"),
+    [
+        ("classification", "acuracy > 0"),
+        ("regression", "accuracy > 0"),
+        ("regression", "mse < champion.r3"),
+        ("classification", "True"),
+    ],
+)
+def test_a_gate_that_cannot_be_judged_is_refused_before_training(tmp_path: Path, task: str, gate: str):
+    with pytest.raises(sk.UsageError):
+        sk.retrain(pipeline(task=task), tmp_path / "models", gate=gate)
+    assert not (tmp_path / "models").exists()
+
+
+def test_the_names_that_are_known_before_training_are_those_that_there_are_after_it(tmp_path: Path):
+    for task, kind in (("classification", "classes"), ("regression", "values")):
+        made = sk.retrain(pipeline(task=task), tmp_path / task)["challenger"]
+        known = {*NAMES[kind], "n_test", "n_train", "p_value", *drift.NAMES}
+        assert {name for name in made if name not in known and f"{name.partition('.')[0]}.LABEL" not in known} == set()
 
 
 def test_another_gate_judges_the_same_model_again(place: Path):

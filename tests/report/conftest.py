@@ -39,7 +39,12 @@ def fashion() -> sk.Pipeline:
     train, test = sk.from_arrays(X, y).scale(1 / 255).split(0.2)
     crops = sk.RandomCrop((28, 28), padding=2)
     return sk.Pipeline(
-        train.augment(crops, sk.GaussianNoise(0.1)), sk.Laplace(20.0), sk.Uniform(300), test=test, name="fashion"
+        train.augment(crops, sk.GaussianNoise(0.1)),
+        sk.Laplace(20.0),
+        sk.Uniform(300),
+        sk.EigenPro(epochs=1),
+        test=test,
+        name="fashion",
     )
 
 

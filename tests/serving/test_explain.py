@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 from sklearn.inspection import permutation_importance
@@ -65,6 +66,24 @@ def test_gradients_are_differences_of_predictions_in_the_units_of_the_columns() 
         step = 1e-4 * np.std(rows[name])
         ahead, behind = (model.predict(few | {name: few[name] + h}) for h in (step, -step))
         np.testing.assert_allclose(gradients[:, j], (ahead - behind) / (2 * step), rtol=2e-3, atol=1e-3)
+
+
+def test_steps_of_differences_suit_a_column_whatever_its_offset() -> None:
+    """A step in proportion to the values was two days for a date, and a hundred spreads for a column about 1e6."""
+    rng = np.random.default_rng(0)
+    n = 1500
+    moments = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.uniform(0, 30, n), unit="D")
+    rows = pd.DataFrame({"t": moments, "far": 1e6 + rng.normal(size=n), "tiny": 1e-9 * rng.normal(size=n)})
+    hours = rows["t"].dt.hour + rows["t"].dt.minute / 60
+    y = np.sin(2 * np.pi * hours / 24) + np.sin(2 * (rows["far"] - 1e6)) + 1e9 * rows["tiny"]
+    model = sk.KernelRegressor(sk.Gaussian(3.0), 400, sk.Direct(1e-6), dtype="float64", memory="4GiB").fit(rows, y)
+    few = rows.iloc[:20]
+    _, found = row_gradients(model.model_, few)
+    for j, (name, step) in enumerate({"t": pd.Timedelta(minutes=5), "far": 1e-3, "tiny": 1e-12}.items()):
+        h = step.total_seconds() if isinstance(step, pd.Timedelta) else step
+        ahead, behind = (model.predict(few.assign(**{name: few[name] + s * step})) for s in (1, -1))
+        right = (ahead - behind) / (2 * h)
+        assert np.median(np.abs(found[:, j] - right)) < 0.02 * np.abs(right).max()  # quantiles have corners
 
 
 def test_the_gradient_of_a_class_is_that_of_its_score() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
@@ -23,6 +24,7 @@ from streamkern.serving import predict as module
 from streamkern.serving.predict import predict
 from streamkern.storage.predictions import FORMATS as FORMATS_OF_PREDICTIONS
 from streamkern.storage.predictions import OutputColumn, record_at
+from streamkern.storage.tables import open_tables
 
 FORMATS = ("parquet", "zarr")
 NAMES = list("abcdef")
@@ -299,7 +301,7 @@ def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(
         ({"target": "out.xlsx"}, "format"),
         ({"target": "s3://bucket/out.parquet"}, "local files only"),
         ({"model": "values.zarr", "scores": True}, "no scores"),
-        ({"id": "prediction"}, "cannot be called"),
+        ({"id": "prediction"}, "both called 'prediction'"),
         ({"threads": 0}, "threads is 0"),
         ({"memory": "10MiB"}, r"needs .* and may use"),
     ],
@@ -420,3 +422,19 @@ def test_the_footer_of_many_parts_of_many_columns_is_projected(tmp_path: Path):
     # As objects that grow, and as bytes.
     assert 2 * footer.serialized_size <= made.noted_bytes <= 30 * footer.serialized_size
     assert FORMATS_OF_PREDICTIONS["zarr"](tmp_path / "p.zarr", columns, 160, 4, {"fingerprint": "f"}).noted_bytes == 0
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_long_ids_that_are_stored_once_count_in_every_row(coded: bool, tmp_path: Path) -> None:
+    """A dictionary of a few long texts is small in the file, and each row has a text of its own when it is an id."""
+    n, texts = 4000, [f"{i}" * 1000 for i in range(10, 20)]
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    ids = pa.array([texts[i % 10] for i in range(n)])
+    ids = ids.dictionary_encode() if coded else ids
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "id": ids}), tmp_path / "t.parquet")
+    source = open_tables([tmp_path / "t.parquet"], columns=["a", "b"], id="id")
+    assert source.reading().row > 2000
+    model = sk.KernelRegressor("laplace", 10, sk.Direct()).fit(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}), X[:, 0])
+    model.save(tmp_path / "m")
+    sk.predict(tmp_path / "m", tmp_path / "t.parquet", tmp_path / "out.parquet", id="id")
+    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import streamkern as sk
@@ -95,6 +97,35 @@ def test_what_cannot_be_answered_is_one_error(predictor: sk.Predictor, rows: Any
         predictor(rows)
 
 
+UNLIKE: list[tuple[Any, str]] = [
+    ([{"a": 0.5, "b": 0.1}], "columns of training had no names"),
+    ([{"b": 0.1, "a": 0.5}], "columns of training had no names"),
+    ([{"a": "0.5", "b": 0.1}], "columns of training had no names"),
+    ({"a": "0.5", "b": "0.1"}, "columns of training had no names"),
+    ([{}], "columns of training had no names"),
+    (pd.DataFrame({"a": ["0.5"], "b": [0.1]}), "'a' is text"),
+    (pd.DataFrame({"a": pd.Categorical(["0.5"]), "b": [0.1]}), "'a' is text"),
+    (pd.DataFrame({"a": pd.to_datetime(["2020-01-01"]), "b": [0.1]}), "'a' is a date"),
+    (pa.table({"a": [0.5], "b": [0.1], "c": [3.0]}), "3 features"),
+    (pa.table({"a": ["0.5"], "b": [0.1]}), "'a' is text"),
+]
+
+
+@pytest.fixture(scope="module")
+def unnamed() -> sk.KernelRegressor:
+    return sk.KernelRegressor(sk.Laplace(2.0), 50, sk.Direct()).fit(X[:, :2], 3 * X[:, 0])
+
+
+@pytest.mark.parametrize(("rows", "message"), UNLIKE, ids=lambda value: str(value)[:40])
+def test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order(
+    unnamed: sk.KernelRegressor, rows: Any, message: str
+):
+    """The service took "0.5" as a category, keys in any order as columns, and raised an IndexError for a third key."""
+    for door in (sk.Predictor(unnamed.model_), unnamed.model_.predict, unnamed.predict):
+        with pytest.raises(sk.DataError, match=message):
+            door(rows)
+
+
 def test_columns_and_limits_are_checked(predictor: sk.Predictor, saved: Path):
     assert len(predictor(X[:2], columns=list("abcd")).predictions) == 2
     with pytest.raises(sk.DataError, match="columns differ"):
@@ -156,6 +187,34 @@ def test_the_application_answers(example: Any, predictor: sk.Predictor):
     np.testing.assert_allclose(answer["scores"], predictor(X[:3]).outputs)
     body = question(X[:3].tolist())
     assert asked(app, "/predict", [body[:10], body[10:]]) == (200, {"predictions": answer["predictions"]})
+
+
+@pytest.mark.filterwarnings("ignore:.*did not see:UserWarning")
+def test_the_application_answers_with_probabilities_and_names_unseen_categories(example: Any):
+    towns = np.array(["Oslo", "Rome", "Lima"])[np.arange(300) % 3]
+    table = pd.DataFrame({"town": towns, "area": X[:, 0], "year": X[:, 1]})
+    y = np.where(X[:, 0] + (towns == "Rome") > 0.5, "yes", "no")
+    model = sk.KernelClassifier("laplace", 50, solver=sk.Direct()).fit(table, y)
+    app = example.Application(sk.Predictor(model.model_))
+    rows = [{"town": "Oslo", "area": 1.0, "year": 0.0}, {"town": "Oz", "area": 0.0, "year": 0.0}]
+    status, answer = asked(app, "/predict", question(rows, probabilities=True))
+    assert (status, answer["labels"]) == (200, ["no", "yes"])
+    np.testing.assert_allclose(answer["probabilities"], model.predict_proba(pd.DataFrame(rows)))
+    assert answer["unseen_categories"] == {"town": 1}
+    assert "unseen_categories" not in asked(app, "/predict", question(rows[:1]))[1]
+    status, answer = asked(app, "/predict", question([{"town": "Oslo", "year": 1.0}]))
+    assert status == 422
+    assert "'area'" in answer["error"]
+    assert "year" not in answer["error"]
+    assert "town" not in answer["error"]
+
+
+def test_the_application_without_probabilities_says_so(example: Any, saved: Path):
+    model = sk.KernelRegressor(sk.Gaussian(3.0), 50, sk.Direct()).fit(X, X[:, 0])
+    app = example.Application(sk.Predictor(model.model_))
+    status, answer = asked(app, "/predict", question(X[:2].tolist(), probabilities=True))
+    assert status == 422
+    assert "probabilities" in answer["error"]
 
 
 N = 8 << 20
@@ -245,6 +304,7 @@ def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predicto
         assert server.wait(30) in (0, -15)
 
 
+@pytest.mark.filterwarnings("ignore:.*have a category of 'town'")
 def test_rows_as_json_objects_are_found_by_the_names_of_their_columns(example: Any) -> None:
     town, size = ["Oslo", "Rome", None] * 20, np.arange(60.0)
     model = sk.KernelRegressor(memory="4GiB", threads=1, centers=20).fit({"town": town, "size": size}, size)

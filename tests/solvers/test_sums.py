@@ -72,6 +72,24 @@ def test_added_and_forgotten_rows_give_the_weights_of_all_rows_that_are_left():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["target", "weight"])
+def test_rows_that_took_the_digits_of_all_others_are_not_forgotten_in_silence(kind: str):
+    """After a target of 1e15 the weights were off by 20%, after a weight of 1e12 by .4%."""
+    y, w = Y[:700].copy(), np.ones(700)
+    if kind == "target":
+        y[0] = 1e15
+    else:
+        w[0] = 1e12
+    model = regressor().fit(X[:700], y, w)
+    with pytest.raises(UnlikeChampionError, match=f"{kind}s so large .* lost half of their digits") as caught:
+        model.forget(X[:1], y[:1], w[:1])
+    assert "fit again" in str(caught.value.remedy)
+    y[0], w[0] = 1e4, 1e4  # large, and no digits are lost that anyone would miss
+    model = regressor().fit(X[:700], y, w).forget(X[:1], y[:1], w[:1])
+    weights, _ = by_hand(X[1:700], Y[1:700])
+    assert far(model, weights) < 1e-6
+
+
 def test_weights_of_rows_count_whatever_the_calls_they_come_in():
     w = np.random.default_rng(1).uniform(0, 3, 900)
     w[::50] = 0.0

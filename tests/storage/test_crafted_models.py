@@ -203,6 +203,14 @@ def test_what_a_model_says_of_its_sums_is_bounded(about: Metadata, copy: Callabl
 # --------------------------------------------------------------------------------- what a few letters of JSON ask for
 
 
+def test_signs_in_texts_are_no_names_and_values():
+    """A model of 185 columns of IPv6 addresses could be trained, and not saved."""
+    texts = ["fe80::1,2", 'a "quoted": text, and a backslash \\', "c:\\"] * (MOST_NAMES // 2)
+    data = json.dumps({"categories": texts}).encode()
+    assert data.count(b":") > MOST_NAMES
+    assert parse_json(data, "here") == {"categories": texts}
+
+
 def test_json_of_many_values_is_not_parsed() -> None:
     def parse(text: bytes) -> None:
         with pytest.raises(sk.StorageError, match="commas"):

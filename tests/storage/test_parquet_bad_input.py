@@ -113,7 +113,7 @@ def test_lists_beside_other_columns_ask_which(tmp_path):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"x": np.arange(3), "label": np.arange(3)}, "column 'x' is int64 and double"),
+        ({"x": np.arange(3) > 1, "label": np.arange(3)}, "column 'x' is bool and double"),
         ({"label": np.arange(3)}, "column 'x' is missing and double"),
         ({"x": np.arange(3.0), "label": np.arange(3), "z": np.arange(3.0)}, "column 'z' is double and missing"),
         ({"x": np.arange(3.0), "label": ["a", "b", "c"]}, "column 'label' is string and int64"),

@@ -18,7 +18,7 @@ from pyarrow import feather
 
 import streamkern as sk
 from streamkern.data.filtered import FilteredSource
-from streamkern.data.split import Listed, Rule
+from streamkern.data.split import Listed, Rule, Without
 from streamkern.storage import csv, layout, open_source
 from streamkern.storage.schema import number_of
 from streamkern.storage.tables import open_tables
@@ -273,7 +273,7 @@ class TestQuarantine(SourceSuite):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 data = sk.open_dataset(tmp_path / "rows.zarr", "y", weight="w", on_corrupt="quarantine")
-            return FilteredSource(data.source, data.rules)
+            return FilteredSource(data.source, [rule for rule in data.rules if isinstance(rule, Without)])
 
         return opened
 

@@ -1,0 +1,62 @@
+"""Rows with categories that training did not see are told by their share, wherever a model answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import streamkern as sk
+from streamkern.serving.predict import evaluate, predict
+
+N = 200
+
+
+def table(strange: int) -> pd.DataFrame:
+    """Return rows of which some have a town that training does not have."""
+    random = np.random.default_rng(0)
+    made = pd.DataFrame({"town": random.choice(["Oslo", "Rome"], N), "size": random.normal(size=N)})
+    made.loc[: strange - 1, "town"] = "Lima"
+    return made.assign(y=made["size"] + (made["town"] == "Oslo"))
+
+
+@pytest.fixture(scope="module")
+def model() -> sk.KernelRegressor:
+    rows = table(0)
+    return sk.KernelRegressor(solver=sk.Direct(), centers=20, threads=1, memory="4GiB").fit(
+        rows[["town", "size"]], rows["y"]
+    )
+
+
+WAYS: dict[str, Callable[[sk.KernelRegressor, pd.DataFrame, Path], Any]] = {
+    "predict": lambda model, rows, path: model.predict(rows),
+    "score": lambda model, rows, path: model.score(rows, rows["y"]),
+    "score of a data set": lambda model, rows, path: model.score(sk.open_dataset(path, "y")),
+    "interval": lambda model, rows, path: model.predict_interval(rows),
+    "model": lambda model, rows, path: model.model_.predict(path),
+    "Predictor": lambda model, rows, path: sk.Predictor(model.model_)(rows),
+    "files": lambda model, rows, path: predict(model.model_, path, path.with_suffix(".out.parquet")),
+    "evaluate": lambda model, rows, path: evaluate(model.model_, path, "y"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_share_is_told(model: sk.KernelRegressor, tmp_path: Path, way: str) -> None:
+    rows = table(50)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.warns(UserWarning, match=r"25.0% of the rows have a category of 'town' that training did not see"):
+        WAYS[way](model, rows, tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_few_are_not(model: sk.KernelRegressor, tmp_path: Path, way: str) -> None:
+    rows = table(2)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        WAYS[way](model, rows, tmp_path / "rows.csv")

@@ -1,0 +1,262 @@
+"""Data files that a stranger made: only regular files are read, nothing outside them, and every fault is one error."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import streamkern as sk
+from streamkern.memory import limited, parse_bytes, peak_resident
+from streamkern.report.run_directory import read_run
+from streamkern.storage import write_parquet, write_zarr
+from streamkern.storage.predictions import record_at
+from streamkern.storage.tables import open_tables
+
+X = np.random.default_rng(0).normal(size=(60, 3))
+Y, TEXT = X[:, 0].copy(), np.array(["u", "v", "w"] * 20, dtype=object)
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    """End a test that waits for the writer of a FIFO, as such a test would wait for ever."""
+
+    def end(*_: Any) -> None:
+        pytest.exit("a read waits for ever", returncode=1)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("end", ["csv", "csv.gz", "txt", "arrow", "npy", "npz", "h5", "parquet"])
+def test_a_fifo_in_place_of_a_file_is_refused(end: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"data.{end}")
+    for open_it in (
+        lambda: open_tables([tmp_path / f"data.{end}"], "y"),
+        lambda: sk.open_dataset(tmp_path / f"data.{end}", target="y"),
+        lambda: sk.ingest(tmp_path / f"data.{end}", tmp_path / "new.zarr", target="y"),
+        lambda: sk.inspect(tmp_path / f"data.{end}"),
+    ):
+        with pytest.raises(sk.StorageError, match="FIFO"):
+            open_it()
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+def test_a_fifo_among_parquet_files_is_refused(pattern: str, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "1.parquet", X, Y)
+    os.mkfifo(tmp_path / "2.parquet")
+    with pytest.raises(sk.StorageError, match="FIFO"):
+        open_tables([str(tmp_path / pattern)])
+
+
+@pytest.mark.parametrize("key", ["X/c/0/0", "X/zarr.json", "target/c/0", "zarr.json"])
+def test_a_fifo_in_a_zarr_group_is_refused(key: str, tmp_path: Path) -> None:
+    write_zarr(tmp_path / "z.zarr", X, Y)
+    (tmp_path / "z.zarr" / key).unlink()
+    os.mkfifo(tmp_path / "z.zarr" / key)
+    for use in (lambda source: source.read(0), lambda source: source.pieces(), lambda source: source.fingerprint):
+        with pytest.raises(sk.StorageError, match=r"FIFO|no zarr"):
+            use(open_tables([tmp_path / "z.zarr"]))
+
+
+@pytest.mark.parametrize("make", ["ours", "shards", "version 2", "text"])
+def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: str, tmp_path: Path) -> None:
+    """zarr reads a file as a whole: a sparse file of gigabytes costs its author nothing."""
+    place = tmp_path / "z.zarr"
+    if make in ("ours", "text"):
+        write_zarr(place, X, TEXT if make == "text" else Y)
+    else:
+        group = zarr.create_group(str(place), zarr_format=2 if make == "version 2" else 3)
+        shards = {"shards": (60, 3)} if make == "shards" else {}
+        group.create_array("X", data=X + 9, chunks=(20, 3), **shards)
+        group.create_array("target", data=Y + 9)
+    chunk = max((place / ("target" if make == "text" else "X")).rglob("*0*"), key=lambda path: len(path.parts))
+    with open(chunk, "r+b") as file:
+        file.truncate(64 << 30)
+    source, before = open_tables([place], "target"), peak_resident()
+    with limited(parse_bytes("8GiB")), pytest.raises((sk.StorageError, sk.MemoryLimitError)) as error:
+        source.read(0)
+    assert chunk.name in str(error.value.where)
+    assert peak_resident() < before + (1 << 30)
+
+
+def test_chunks_without_rows_are_refused(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "z.zarr", X, Y)
+    place = tmp_path / "z.zarr" / "target" / "zarr.json"
+    document = json.loads(place.read_text())
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [0]
+    place.write_text(json.dumps(document))
+    with pytest.raises(sk.StorageError, match=r"chunks of shape \(0,\)|no zarr array"):
+        open_tables([tmp_path / "z.zarr"])
+
+
+def test_a_fifo_in_place_of_predictions_or_of_a_log_is_not_opened(tmp_path: Path) -> None:
+    for name in ("out.csv", "out.parquet"):
+        os.mkfifo(tmp_path / name)
+        assert record_at(tmp_path / name) is None
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    os.mkfifo(tmp_path / "run" / "events.jsonl")
+    with pytest.raises(sk.StorageError, match="FIFO"):
+        read_run(tmp_path / "run")
+
+
+def external(file: h5py.File, path: Path) -> None:
+    path.write_bytes(Y.tobytes())
+    file.create_dataset("X", shape=(30, 2), dtype="f8", external=[(str(path), 0, 480)])
+
+
+def virtual(file: h5py.File, path: Path) -> None:
+    with h5py.File(path, "w") as other:
+        other["d"] = X[:, :2]
+    layout = h5py.VirtualLayout((60, 2), "f8")
+    layout[:] = h5py.VirtualSource(str(path), "d", (60, 2))
+    file.create_virtual_dataset("X", layout)
+
+
+@pytest.mark.parametrize("make", [external, virtual])
+def test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused(
+    make: Callable[[h5py.File, Path], None], tmp_path: Path
+) -> None:
+    """The values of a file of the machine would become rows."""
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        make(file, tmp_path / "secret")
+        file["other"] = X
+    with pytest.raises(sk.StorageError, match="stored in other files") as error:
+        open_tables([tmp_path / "data.h5"], columns=["X"])
+    assert "dataset X" in str(error.value.where)
+    assert open_tables([tmp_path / "data.h5"], columns=["other"]).n_features == 3  # what is not read does not matter
+
+
+def test_an_hdf5_dataset_that_becomes_external_after_opening_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "data.h5"
+    with h5py.File(place, "w") as file:
+        file["X"] = X[:30, :2]
+    source = open_tables([place])
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        external(file, tmp_path / "secret")
+    with open(tmp_path / "other.h5", "ab") as file:
+        file.truncate(place.stat().st_size)
+    os.replace(tmp_path / "other.h5", place)
+    with pytest.raises(sk.StorageError):
+        source.read(0)
+
+
+NASTY: list[Any] = [
+    *(None, True, -1, 0, 7, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", "x", "<U1000000", "|O", 1.5),
+    *([], {}, [[]], [1, "a", None], {"name": "x"}, "float32", "<f4", "int8", "string", [60], [0, 0], [-1, 3], "1"),
+    *([2**62, 3], [2**40, 3], "../../../etc/passwd", "a" * 1000, [0] * 1000),
+]
+DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "_streamkern.json")
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Whole data sets in every layout."""
+    folder = tmp_path_factory.mktemp("originals")
+    write_zarr(folder / "ours.zarr", X, Y, chunk_rows=20, columns=list("abc"))
+    write_zarr(folder / "text.zarr", X, TEXT, chunk_rows=20)
+    for version in (2, 3):
+        group = zarr.create_group(str(folder / f"v{version}.zarr"), zarr_format=version)  # type: ignore[arg-type]
+        group.create_array("X", data=X + 9, chunks=(20, 3))
+        group.create_array("target", data=Y + 9, chunks=(20,))
+    zarr.consolidate_metadata(str(folder / "v2.zarr"))
+    group = zarr.create_group(str(folder / "shards.zarr"))
+    group.create_array("X", data=X + 9, chunks=(10, 3), shards=(20, 3))
+    group.create_array("target", data=Y + 9)
+    frame = pd.DataFrame({"a": X[:, 0], "b": TEXT, "c": pd.date_range("2020", periods=60), "target": Y})
+    frame.to_parquet(folder / "frame.parquet", row_group_size=20)
+    frame.to_feather(folder / "frame.feather")
+    write_parquet(folder / "ours.parquet", X, Y, row_group_rows=20, columns=list("abc"))
+    pq.write_table(pa.table({"X": pa.array(X.tolist()), "target": Y}), folder / "lists.parquet")
+    sk.ingest(folder / "frame.parquet", folder / "made.zarr", target="target", shuffle=True)
+    sk.ingest(folder / "frame.parquet", folder / "made", target="target", format="parquet")
+    np.savez(folder / "t.npz", X=X, target=Y)
+    np.savez_compressed(folder / "c.npz", X=X, target=Y)
+    with h5py.File(folder / "t.h5", "w") as file:
+        file["X"], file["target"] = X, Y
+    return sorted(folder.iterdir())
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the keys that lead to every value of a document."""
+    yield at
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in inside:
+        yield from places(member, (*at, key))
+
+
+def forged(document: Any, chance: random.Random) -> Any:
+    """Return a document with one value replaced or left out."""
+    document = copy.deepcopy(document)
+    at = chance.choice(list(places(document)))
+    if not at:
+        return chance.choice(NASTY)
+    inside = document
+    for key in at[:-1]:
+        inside = inside[key]
+    if isinstance(inside, dict) and chance.random() < 0.2:
+        del inside[at[-1]]
+    else:
+        inside[at[-1]] = copy.deepcopy(chance.choice(NASTY))
+    return document
+
+
+def forge(place: Path, chance: random.Random) -> None:
+    """Change a document of a data set, a parquet file's footer or marks, or any bytes of another file."""
+    files = sorted(file for file in (place.rglob("*") if place.is_dir() else [place]) if file.is_file())
+    documents = [file for file in files if file.name in DOCUMENTS]
+    if documents:
+        file = chance.choice(documents)
+        file.write_text(json.dumps(forged(json.loads(file.read_text()), chance)))
+        return
+    file, start = files[0], 0
+    data = bytearray(file.read_bytes())
+    if file.suffix == ".parquet":
+        start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        if chance.random() < 0.3:
+            table = pq.read_table(file)
+            marks = json.loads((table.schema.metadata or {}).get(b"streamkern", b'{"format": 1, "columns": ["a"]}'))
+            table = table.replace_schema_metadata({"streamkern": json.dumps(forged(marks, chance))})
+            return pq.write_table(table, file, row_group_size=20)
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        data[chance.randrange(start, len(data))] = chance.randrange(256)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_forged_metadata_are_one_error_or_rows(seed: int, originals: list[Path], tmp_path: Path) -> None:
+    """Errors of NumPy, Arrow, zarr, h5py and zipfile never reach the user."""
+    for number in range(100):
+        chance = random.Random(1000 * seed + number)
+        place = tmp_path / chance.choice(originals).name
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+        original = originals[0].parent / place.name
+        shutil.copytree(original, place) if original.is_dir() else shutil.copy(original, place)
+        forge(place, chance)
+        try:
+            source = open_tables([place], "target", memory=1 << 30)
+            source.fingerprint, source.pieces(), source.reading()
+            for chunk in range(min(len(source.bounds) - 1, 4)):
+                source.read(chunk), source.where(chunk)
+        except sk.StreamkernError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{place.name}, forgery {number} of seed {seed}") from error

@@ -1,0 +1,166 @@
+"""Text tables as people have them, and the options for those that do not say how they are written."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.serving.predict import evaluate
+
+PLAIN = b"a,b,c\n1,2.5,x\n3,4.5,y\n5,6.5,x\n"
+
+
+def zstandard(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def opened(folder: Path, text: bytes, ending: str = ".csv", **options: Any) -> sk.Dataset:
+    path = folder / f"t{ending}"
+    path.write_bytes(text)
+    return sk.open_dataset(path, read_options=sk.read_options(**options) if options else None)
+
+
+def rows(data: sk.Dataset) -> list[list[float]]:
+    return np.concatenate([data.source.read(chunk).X for chunk in range(len(data.source.bounds) - 1)]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (b'"a,1",b;c\n1,2\n', ("a,1", "b;c")),
+        (b'"a;1;2;3",b\n1,2\n', ("a;1;2;3", "b")),
+        (b'"a,b,c";d\n1;2\n', ("a,b,c", "d")),
+        (b'"a\nb",c\n1,2\n', ("a\nb", "c")),
+        (b'"a ""q"" b"\tc\n1\t2\n', ('a "q" b', "c")),
+        (b"\xef\xbb\xbf\n\na,c\n1,2\n", ("a", "c")),
+        (b"#a,c\n1,2\n", ("#a", "c")),
+        (b"# made by x, on a day\n#\n\n  \na,c\n1,2\n", ("a", "c")),
+        (b"#;;;;;\na,c\n1,2\n", ("a", "c")),
+    ],
+)
+def test_names_are_found_whatever_is_in_them_and_before_them(tmp_path, text, names):
+    data = opened(tmp_path, text)
+    assert data.columns == names
+    assert rows(data) == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "ending"),
+    [
+        (PLAIN.replace(b"\n", b"\r"), ".csv"),
+        (PLAIN.replace(b"\n", b"\r\n"), ".csv"),
+        (PLAIN.decode().encode("utf-16"), ".csv"),
+        (PLAIN.replace(b"\n", b"\r\n").decode().encode("utf-16"), ".txt"),
+        (b"\xfe\xff" + PLAIN.decode().encode("utf-16-be"), ".tsv"),
+        (b"\xef\xbb\xbf" + PLAIN, ".csv"),
+        (gzip.compress(PLAIN), ".csv.gz"),
+        (bz2.compress(PLAIN), ".csv.bz2"),
+        (lzma.compress(PLAIN), ".csv.xz"),
+        (zstandard(PLAIN), ".csv.zst"),
+        (zstandard(PLAIN.replace(b"\n", b"\r").decode().encode("utf-16")), ".CSV.ZST"),
+    ],
+    ids=["cr", "crlf", "utf-16", "utf-16 crlf", "utf-16-be", "utf-8 mark", "gz", "bz2", "xz", "zst", "zst utf-16"],
+)
+def test_ends_of_lines_encodings_and_compression_change_nothing(tmp_path, text, ending):
+    (tmp_path / "plain.csv").write_bytes(PLAIN)
+    assert rows(opened(tmp_path, text, ending)) == rows(sk.open_dataset(tmp_path / "plain.csv"))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.xz", ".csv.zst"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_tables_of_many_chunks_are_read_in_any_order(tmp_path, monkeypatch, ending, encoding):
+    monkeypatch.setattr("streamkern.storage.csv.BLOCK_BYTES", 1 << 10)
+    text = "a,ü\n" + "".join(f"{i},{i / 4}\n" for i in range(1000))
+    packed = {"": bytes, ".xz": lzma.compress, ".zst": zstandard}[ending.removeprefix(".csv")](text.encode(encoding))
+    data = opened(tmp_path, packed, ending, encoding=encoding)
+    assert data.columns == ("a", "ü")
+    chunks = range(len(data.source.bounds) - 1)
+    assert len(chunks) > 4
+    backwards = [data.source.read(chunk).X for chunk in reversed(chunks)]
+    np.testing.assert_array_equal(np.concatenate(backwards[::-1])[:, 0], np.arange(1000))
+
+
+def test_options_are_taken_by_every_door(tmp_path):
+    text = "Export of a day\nby a person;with; many ; fields\ngröße;b;c\n1;2,5;Zürich\n-999;4,25;k. A.\n5;6,0;Genf\n"
+    (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    given = {"delimiter": ";", "decimal": ",", "encoding": "latin-1", "missing": ["-999", "k. A."], "skip": 2}
+    options = sk.read_options(**given)
+    data = sk.open_dataset(tmp_path / "t.csv", read_options=options)
+    assert data.columns == ("größe", "b", "c")
+    assert [column.kind for column in data.source.schema.columns] == ["number", "number", "category"]
+    X = rows(data)
+    np.testing.assert_array_equal([row[:2] for row in X], [[1, 2.5], [np.nan, 4.25], [5, 6]])
+    assert np.isnan(X[1][2])
+    assert set(data.source.words(2).values()) == {"Zürich", "Genf"}
+    sk.ingest(tmp_path / "t.csv", tmp_path / "t.zarr", read_options=given)
+    np.testing.assert_array_equal(rows(sk.open_dataset(tmp_path / "t.zarr")), X)
+    frame = pd.read_csv(
+        tmp_path / "t.csv", sep=";", decimal=",", encoding="latin-1", na_values=given["missing"], skiprows=2
+    )
+    model = sk.KernelRegressor(kernel=sk.Laplace(1.0), centers=3, solver=sk.Direct(1e-3)).fit(
+        frame[["größe", "c"]], frame.b
+    )
+    sk.predict(model.model_, tmp_path / "t.csv", tmp_path / "out.parquet", read_options=options)
+    np.testing.assert_allclose(
+        pd.read_parquet(tmp_path / "out.parquet").prediction, model.predict(frame[["größe", "c"]]), rtol=1e-12
+    )
+    assert evaluate(model.model_, tmp_path / "t.csv", "b", read_options=options)["n"] == 3
+    assert list(sk.inspect(tmp_path / "t.csv", read_options=options).names) == ["größe", "b"]
+    words = ["delimiter=;", "decimal=,", "encoding=latin-1", "missing=-999,k. A.", "skip=2"]
+    assert main(["inspect", str(tmp_path / "t.csv"), "--read-options", *words]) == 0
+    out = tmp_path / "cli.zarr"
+    assert (
+        main(["ingest", str(tmp_path / "t.csv"), str(out), "--read-options", *words[:2], "--read-options", *words[2:]])
+        == 0
+    )
+    np.testing.assert_array_equal(rows(sk.open_dataset(out)), X)
+    assert main(["inspect", str(tmp_path / "t.csv"), "--read-options", "skip=x"]) == 2
+    assert opened(tmp_path, b"a b\n1 2\n", delimiter=" ").columns == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,Zürich\n".encode("latin-1"), r"not UTF-8(.|\n)*line 2(.|\n)*encoding="),
+        ("größe,b\n1,2\n".encode("latin-1"), r"not UTF-8(.|\n)*line 1(.|\n)*encoding="),
+        ("# ü\na,b\n1,2\n".encode().decode("utf-8").encode("utf-16-le"), r"NUL byte(.|\n)*encoding="),
+        (b"a report, of a day\nwith many words\na,b\n1,2\n", r"line 2(.|\n)*skip="),
+    ],
+)
+def test_errors_name_the_cause_and_the_option(tmp_path, text, message):
+    with pytest.raises(sk.DataError, match=message):
+        opened(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"delimiter": ";;"}, {"delimiter": "\n"}, {"decimal": ""}, {"encoding": "latin-99"}, {"missing": [1]},
+        {"skip": -1}, {"skip": True}, {"decimal": ",", "delimiter": ","},
+    ],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(given):
+    (name, *_) = given
+    with pytest.raises(sk.UsageError, match=rf"read_options\(({name}|delimiter)=\.\.\.\)"):
+        sk.read_options(**given)
+
+
+def test_options_that_nothing_takes_are_refused(tmp_path):
+    pd.DataFrame({"a": [1.0]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(sk.UsageError, match="no source is a text table"):
+        sk.open_dataset(tmp_path / "t.parquet", read_options=sk.read_options(skip=1))
+    with pytest.raises(sk.UsageError, match="read_options is"):
+        sk.open_dataset(tmp_path / "t.parquet", read_options={"sep": ";"})
