@@ -46,7 +46,6 @@ from streamkern.solvers.estimator_inputs import (
     has_text_names,
     is_count,
     require_no_target,
-    require_small_labels,
     with_parameter,
 )
 from streamkern.solvers.fit import Fitted, Stages
@@ -643,6 +642,5 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
 def classification_targets(y: Any) -> Any:
     """Return labels, shape (n,), or zeros and ones for several labels a row, shape (n, L)."""
-    require_small_labels(y)
     check_classification_targets(y)
     return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

@@ -896,7 +896,7 @@ storage/artifact.py: The arrays of this
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
 storage/files.py: process
-    storage/test_paths.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
+    storage/test_paths_of_workers.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
 storage/files.py: the data have changed since they were opened
     storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
 storage/files.py: the file has

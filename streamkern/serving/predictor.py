@@ -144,7 +144,7 @@ class Predictor:
         return self.model.answering(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
-        require_dense(X, "the rows")
+        require_dense(X)
         expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"
         if columns is not None and self.columns is not None and tuple(columns) != self.columns:
             raise DataError(
@@ -153,7 +153,6 @@ class Predictor:
                 expected=few(self.columns),
                 remedy="send the columns of training, in their order",
             )
-        require_dense(X)
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
             raise DataError(

@@ -89,9 +89,10 @@ def given_target(y: Any) -> Any:
         return np.array(values, dtype=np.float64)
     whole = bool(values) and all(isinstance(value, int | np.integer) for value in values)
     if whole and np.asarray(values).dtype.kind not in "biu":
+        row = next((i for i, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63), 0)
         raise DataError(
-            "Whole numbers of the target have too many digits.",
-            where=f"y, row {int(np.argmax([abs(value) > 1 << 53 for value in values]))}",
+            f"The whole number {values[row]} of the target has too many digits.",
+            where=f"y, row {row}",
             expected="whole numbers that 64 bits hold, all with a sign or all without",
             remedy="give labels as texts: [str(value) for value in y]; or values as floats",
         )
@@ -108,23 +109,6 @@ def given_target(y: Any) -> Any:
         not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
     )
     return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
-
-
-def require_small_labels(y: Any) -> None:
-    """Raise DataError for whole numbers of more than 64 bits, which NumPy keeps as objects."""
-    labels = np.asarray(y)
-    if labels.dtype != object or labels.ndim != 1:
-        return
-    found = enumerate(labels.tolist())
-    large = next((at for at in found if isinstance(at[1], int) and not -(1 << 63) <= at[1] < 1 << 64), None)
-    if large is not None:
-        row, label = large
-        raise DataError(
-            f"The label {label} has more than 64 bits.",
-            where=f"y, row {row}",
-            expected="whole numbers from -2⁶³ to 2⁶⁴ - 1, or texts",
-            remedy="make the labels texts: [str(label) for label in y]",
-        )
 
 
 def require_no_target(y: Any, sample_weight: Any = None) -> None:

@@ -172,13 +172,17 @@ def _floats(values: pa.ChunkedArray) -> Array:
 
 
 def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
-    """Return the codes of categories of any type; NaN for a null, NaN and an empty text."""
-    if not is_text(values.type):
+    """Return the codes of categories of any type; NaN for a null, NaN, an empty text, and NA where numbers are meant."""
+    written = is_text(values.type)
+    if not written:
         values = without_dictionary(values)
         if not coded and are_codes(values):
             return _floats(values)
     known, places = _coded(values)
-    numbers = codes_of(texts_of(known), coded, words, MOST_WORDS)
+    texts = texts_of(known)
+    if written and not coded:
+        texts = [None if text in _MARKERS else text for text in texts]
+    numbers = codes_of(texts, coded, words, MOST_WORDS)
     return np.asarray(np.append(numbers, np.nan)[places])
 
 
@@ -396,6 +400,8 @@ def _large_numbers(values: Any) -> pa.Array | None:
     given = [None if _is_missing(value) else value for value in values]
     kinds = {type(value) for value in given if value is not None}
     if not kinds or bool in kinds or not all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds):
+        return None
+    if any(issubclass(kind, np.timedelta64) for kind in kinds):  # which NumPy counts among the integers
         return None
     with suppress(OverflowError, pa.ArrowInvalid):
         if not all(issubclass(kind, (int, np.integer)) for kind in kinds):

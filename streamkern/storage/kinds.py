@@ -77,12 +77,12 @@ def is_lazy_frame(value: Any) -> bool:
     return _is_instance(value, "polars.lazyframe.frame", "LazyFrame")
 
 
-def require_dense(X: Any, where: str = "X") -> None:
+def require_dense(X: Any) -> None:
     """Raise DataError for a sparse matrix or array of SciPy: a kernel needs whole rows."""
     if type(X).__module__.startswith("scipy.sparse"):
         raise DataError(
-            f"{where} is sparse: a {type(X).__name__} of SciPy, of shape {X.shape}.",
-            where=where,
+            f"X is sparse: a {type(X).__name__} of SciPy, of shape {X.shape}.",
+            where="X",
             expected="dense rows: sparse input is not supported",
             remedy="X.toarray(), if that fits in memory; or fewer columns: "
             "sklearn.decomposition.TruncatedSVD(100).fit_transform(X)",
