@@ -793,11 +793,9 @@ serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
-solvers/estimator_inputs.py: The label
-    storage/test_doors.py::test_keys_of_twenty_digits_are_read_as_they_are_or_refused_by_name
 storage/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-storage/kinds.py: ... is sparse: a
+storage/kinds.py: X is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
 storage/lazy.py: computing the LazyFrame failed:
     storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
@@ -845,7 +843,7 @@ storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
 data/absent.py: Every sample weight is 0.
     data/test_rows_of_weight_zero.py::test_nothing_is_left
-solvers/estimator_inputs.py: Whole numbers of the target have too many
+solvers/estimator_inputs.py: The whole number
     storage/test_kinds_of_whole_columns.py::test_labels_in_a_list_stay_apart_or_are_refused
 storage/cf.py: The attribute
     storage/test_packed_arrays.py::test_what_is_not_decoded_is_refused_by_name

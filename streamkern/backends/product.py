@@ -35,7 +35,7 @@ _INDEX = ir.IntType(64)
 
 
 def _vectors() -> tuple[int, bool]:
-    """Return 2 with vectors of 512 bits, 1 with narrower ones, 0 without fused multiply-add; and whether 256 are there."""
+    """Return 2 with vectors of 512 bits, 1 with narrower ones, 0 without fused multiply-add; and whether 256 are."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         given = (numba.config.CPU_FEATURES or "").split(",")
         has = {feature[1:] for feature in given if feature.startswith("+")}

@@ -172,7 +172,7 @@ def _floats(values: pa.ChunkedArray) -> Array:
 
 
 def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
-    """Return the codes of categories of any type; NaN for a null, NaN, an empty text, and NA where numbers are meant."""
+    """Return the codes of categories of any type; NaN for a null, NaN, an empty text, and NA among numbers."""
     written = is_text(values.type)
     if not written:
         values = without_dictionary(values)
