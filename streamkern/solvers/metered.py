@@ -25,6 +25,7 @@ from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
 from streamkern.solvers.metered_shared import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.solvers.score import SquaredError
+from streamkern.solvers.unlearned import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
 
@@ -128,6 +129,7 @@ class Memory:
     Attributes:
         setup: at the peak of the set-up.
         training: at the peak of training, in the process that updates, with ``slots`` blocks at a time.
+        residual: after training, while what is left to learn is measured; 0 of a method that measures itself.
         block: of a block that is computed, with the next one begun: what each thread holds.
         sums: of what a block contributes, to a step or to a sweep over all rows.
         state: of what is broadcast to the lanes of a step.
@@ -140,6 +142,7 @@ class Memory:
 
     setup: int
     training: int
+    residual: int
     block: int
     sums: int
     state: int
@@ -261,10 +264,15 @@ class _Run:
         del basis
         meter.peak = 0
         self._train()
+        training, residual = meter.peak, 0
+        if not measured_by_itself(iteration.report):
+            meter.peak = 0
+            self._unlearned()
+            residual = meter.peak
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return Memory(
-            setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
-            waiting,
+            setup, training, residual, self.block, self.sums, self.state, centers, evaluation, batch,
+            iteration.sweeps, waiting,
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
@@ -277,6 +285,12 @@ class _Run:
     def _evaluate(self, basis: Basis, model_rows: int) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
         SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
+
+    def _unlearned(self) -> None:
+        basis = self.problem.predictor()
+        W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
+        del basis
+        unlearned(self.problem, W)
 
     def effort(self) -> Effort:
         """Operations and rows of the run."""

@@ -229,7 +229,7 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
 
 
 ON_DEVICE = {
-    name: replace(solver, epochs=min(solver.epochs, 2)) if name != "Direct" else solver
+    name: replace(solver, epochs=min(solver.epochs or 2, 2)) if name != "Direct" else solver
     for name, (solver, given) in MEMORY.items()
     if given is None and name != "EigenPro2"
 } | {"EigenPro, exact": sk.EigenPro(projection="exact", epochs=1)}
