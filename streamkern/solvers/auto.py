@@ -198,6 +198,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
             memory,
             features=given.features,
             every_row=every_row(given, data),
+            weighted=data.weighted,
         ),
         features=given.features is not None,
         patience=patience,

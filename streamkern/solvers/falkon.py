@@ -2,8 +2,9 @@
 
 Rudi, Carratino & Rosasco 2017. With upper Cholesky factors K_ZZ = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A, α = T⁻¹ A⁻¹ β solves
  (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned. With sample weights W, of mean 1, K_Zn W
-stands for K_Zn, and Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, for T Tᵀ/p: over the centers where they are all rows, else over them
-and some rows that are drawn by weight, since centers that are drawn evenly miss the few rows that have most of it.
+stands for K_Zn, and where weights differ Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, for T Tᵀ/p: over the centers where they are all
+rows, else over them and some rows that are drawn by weight, since centers that are drawn evenly miss the few rows that
+have most of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.residual import FAR, report_residual
-from streamkern.solvers.weighting import center_weights, rows_by_weight
+from streamkern.solvers.weighting import center_weights, unequal
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -119,8 +120,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    if problem.train.weighted and not problem.every_row:
-        del K
+    if unequal(problem) and not problem.every_row:
         A = _weighted_gram(problem, expansion, T)
     else:
         weights = center_weights(problem)
@@ -139,11 +139,12 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
     """Estimate Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, from the centers and rows drawn by weight: shape (p, p), float64."""
     engine, p = expansion.engine, expansion.p
-    X, w = rows_by_weight(problem, _TIMES * p)
+    ids, w = problem.drawn_by_weight(_TIMES * p)
     A = engine.zeros((p, p))
-    for start in range(0, len(X), _GRAM_ROWS):
+    for start in range(0, len(ids), _GRAM_ROWS):
         rows = slice(start, start + _GRAM_ROWS)
-        values = engine.values(expansion, X[rows]).astype(np.float64)
+        X, _ = problem.rows(ids[rows])
+        values = engine.values(expansion, X).astype(np.float64)
         B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)
         A += engine.product(B * w[rows], B.T)
     A /= len(problem.train.plain())

@@ -316,7 +316,9 @@ def _project(
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
     left_out = 0 if answers is None or answers.source != "leave-one-out" else answers.rows
-    size = replace(size, every_row=every_row and p == len(dataset), leave_out=left_out)  # p may be fewer than asked for
+    size = replace(
+        size, every_row=every_row and p == len(dataset), leave_out=left_out, weighted=dataset.weighted
+    )  # p may be fewer than asked for
     bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
     extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)

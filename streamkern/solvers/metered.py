@@ -83,6 +83,7 @@ class Size:
         leave_out: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
         every_row: see ``Problem.every_row``.
+        weighted: whether rows have sample weights, which may differ.
     """
 
     n: int
@@ -100,6 +101,7 @@ class Size:
     leave_out: int = 0
     better: bool = False
     every_row: bool = False
+    weighted: bool = False
 
     @property
     def scanned(self) -> int:
@@ -405,11 +407,10 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
 class _Rows:
     """Training rows of which only the number is known."""
 
-    weighted = False
     last_round = ()
 
-    def __init__(self, n: int) -> None:
-        self.n = self.base_rows = n
+    def __init__(self, n: int, weighted: bool) -> None:
+        self.n, self.base_rows, self.weighted = n, n, weighted
         self.source = self
         self.bounds = (0, n)
 
@@ -504,7 +505,7 @@ class MeteredProblem(Problem):
     @classmethod
     def of(cls, size: Size, engine: MeterEngine, run: Any) -> MeteredProblem:
         """The problem of a size."""
-        given: Any = _Rows(size.n)
+        given: Any = _Rows(size.n, size.weighted)
         outputs: Any = _Encoding(size.outputs)
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
@@ -514,7 +515,7 @@ class MeteredProblem(Problem):
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
             better_budget=0 if size.better else 1, leave_out=size.leave_out, features=size.features, engine=engine,
-            every_row=size.every_row, size=size, run=run,
+            every_row=size.every_row, largest_weight=2.0 if size.weighted else 1.0, size=size, run=run,
         )  # fmt: skip
 
     @property
@@ -578,6 +579,11 @@ class MeteredProblem(Problem):
     def full_rows(self, ids: Any, data: Any = None) -> Any:
         X, _ = self.rows(ids)
         return X, self.meter.array((len(X), self.size.outputs), np.float64), None
+
+    def drawn_by_weight(self, count: int) -> Any:
+        k = min(self.size.n, count + self.size.p)
+        self.meter.count("rows", self.size.n)
+        return np.arange(k), self.meter.array((k,), np.float64)
 
     def by_features(self, X: Array, values: Array, w: Array | None) -> Any:
         return values, self.meter.array((len(X),), np.float64), np.arange(len(X))

@@ -21,7 +21,7 @@ from streamkern.kernels.streamed import StreamedExpansion
 from streamkern.solvers.base import HELD_OUT, Problem
 from streamkern.solvers.residual import FAR, report_residual
 from streamkern.solvers.row_errors import Errors
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 LEAST_ROWS = 32
 """Rows below which nothing is measured: a quarter of them says nothing."""

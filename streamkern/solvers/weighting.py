@@ -7,25 +7,22 @@ squared mean E[w k_x ⊗ k_x], so that in place of the mean diagonal β stands i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from streamkern.data.class_weights import WeightTotals
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import HASH_SPAN
 from streamkern.data.statistics import Extremes, RawScan
-from streamkern.data.stream import Assembly, Block, Raw, Scan
-from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.execute.base import Executor
 from streamkern.precondition.nystrom import StepSize
-from streamkern.rng import row_hash
 from streamkern.solvers.base import Problem
 from streamkern.solvers.footprint import scan_rows
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
-_DRAW = 0x776569  # name of the draw of rows by weight
+_ROUNDING = 1e-6  # beyond the rounding of a mean in float64 of as many rows as there are, and nothing to a step
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
@@ -76,43 +73,9 @@ def center_weights(problem: Problem) -> Array | None:
     return problem.rows(problem.centers.ids)[1]
 
 
-def rows_by_weight(problem: Problem, most: int) -> tuple[Array, Array]:
-    """Draw about as many training rows, each with a chance in proportion to its weight, and all centers; one sweep.
-
-    A row of weight w of mean 1 is drawn with the chance π = min(1, w most/n), by a hash of its id, and stands for w/π:
-    sums over the drawn rows are unbiased, and no row of large weight is missed. Rows that are centers have π = 1.
-
-    Args:
-        problem: whose rows have weights.
-        most: rows besides the centers, on average at most.
-
-    Returns:
-        X of shape (k, d), as the basis wants them, and the weights w/π, shape (k,), whose sum is about n.
-    """
-    data = problem.train.plain()
-    (pieces,) = problem.sweep(_ByWeight(most / data.base_rows, problem.centers.ids), None, data)
-    return tuple(np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class _ByWeight:
-    """Contributes the rows of a block that are drawn by weight, with the weights that they stand for.
-
-    Args:
-        share: of the rows, that is drawn of weights of 1.
-        centers: ids of the rows that are centers, or None.
-    """
-
-    share: float
-    centers: IntArray | None
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        assert block.w is not None
-        chance = np.minimum(1.0, block.w * self.share)
-        if self.centers is not None:
-            chance[np.isin(block.ids, self.centers)] = 1.0
-        taken = row_hash(block.ids, _DRAW) <= chance * float(HASH_SPAN)
-        return (Stack(((block.X[taken], block.w[taken] / chance[taken]),)),)
+def unequal(problem: Problem) -> bool:
+    """Return True if the training rows' sample weights, of mean 1, differ by more than rounding."""
+    return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
 
 
 def weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
