@@ -106,3 +106,11 @@ def test_a_fit_that_is_no_better_than_the_mean_says_so():
     ):
         with pytest.warns(UserWarning, match=r"no better on held-out rows than .* squared error .* ridge"):
             model.fit(X, y)
+
+
+def test_the_error_on_counts_with_noise_falls_with_the_rows():
+    """``tests/benchmarks/noisy_counts.py`` goes to a million of them, with as many centers as the default has."""
+    test = noise(50_000, 2)
+    scores = [sk.KernelRegressor(centers=300).fit(*noise(n, 0)).score(*test) for n in (2000, 8000, 32_000)]
+    assert scores == sorted(scores)
+    assert scores[0] > 0.005
