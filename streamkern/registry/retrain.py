@@ -179,7 +179,7 @@ def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     several = target is not None and target.width > 1
     kind = "values" if pipeline.task == "regression" else "labels" if several else "classes"
     both = [*NAMES[kind], "n_test", "n_train"]
-    return [*both, "p_value", *drift.NAMES], both
+    return [*both, "p_value", "residual", *drift.NAMES], both
 
 
 def _require_loadable(pipeline: Pipeline) -> None:
