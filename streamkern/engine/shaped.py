@@ -312,6 +312,11 @@ def _reduction(meter: Meter, array: Any, axis: Any = None, dtype: Any = None, **
     return array._reduced(axis, dtype)
 
 
+@_rule(np.average)
+def _average(meter: Meter, array: Any, axis: Any = None, weights: Any = None) -> Any:
+    return array._reduced(axis, np.float64)
+
+
 @_rule(np.diag)
 def _diag(meter: Meter, array: Any) -> Any:
     return array._view((min(array.shape),), "")

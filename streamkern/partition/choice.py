@@ -41,7 +41,7 @@ from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
-from streamkern.solvers.auto import AUTO, resolved, with_every_row
+from streamkern.solvers.auto import AUTO, PATIENCE, resolved, with_every_row
 from streamkern.solvers.choice import WIDEST_L1, KernelChoice
 from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
@@ -136,6 +136,8 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     if recipe.solver != AUTO:
         return made, why
     made, held = with_held_out(made)
+    if held:
+        made = replace(made, solver=replace(made.solver, patience=PATIENCE))
     return made, f"{why}; {held}" if held else why
 
 

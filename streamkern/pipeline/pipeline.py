@@ -27,7 +27,7 @@ from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.partition.tree import Partition
 from streamkern.redaction import keep_setting_secrets
-from streamkern.solvers import EigenPro, Solver
+from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
 from streamkern.solvers.metric import AGOP
@@ -50,7 +50,7 @@ class Pipeline:
         centers: source of the centers; None for the default number of them (each of up to 10,000 rows where ``Direct``
             or ``"auto"`` factors their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an
             eighth, up to 8,000; fewer for many wide rows), and for features without centers.
-        solver: the solver; ``"auto"`` chooses by the size of the problem, and the plan gives the reason.
+        solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
@@ -88,7 +88,7 @@ class Pipeline:
     train: Dataset
     kernel: Kernel | Any = None
     centers: Centers | None = None
-    solver: Solver | Any = field(default_factory=EigenPro)
+    solver: Solver | Any = AUTO
     features: FeatureMap | None = None
     test: Dataset | None = None
     validation: Dataset | None = None

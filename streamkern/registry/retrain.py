@@ -179,7 +179,7 @@ def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     several = target is not None and target.width > 1
     kind = "values" if pipeline.task == "regression" else "labels" if several else "classes"
     both = [*NAMES[kind], "n_test", "n_train"]
-    return [*both, "p_value", *drift.NAMES], both
+    return [*both, "p_value", "residual", *drift.NAMES], both
 
 
 def _require_loadable(pipeline: Pipeline) -> None:
@@ -247,9 +247,11 @@ def _decide(
             made = profile(pipeline, executor, paired.challenger_scores, challenger)
             moved = _drift(models, standing.champion, champion, made, pipeline, executor, paired)
     metrics: dict[str, float | None] = dict(paired.challenger)
+    solved = result.get("solver_report") or {}
     metrics |= {
         "n_train": float(len(pipeline.train)),
         "p_value": None if paired.test is None else paired.test["p_value"],
+        "residual": solved.get("residual"),
     }
     metrics |= {name: None for name in drift.NAMES} if moved is None else moved.metrics()
     before = paired.champion
@@ -258,7 +260,7 @@ def _decide(
     verdict = gate.judge(metrics, before)
     if obstacle is not None:
         verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
-    warnings = [] if moved is None else moved.warnings()
+    warnings = [*solved.get("warnings", ()), *([] if moved is None else moved.warnings())]
     page: Path | None = None
     if report is not None and night is None:  # only a run has a report
         try:

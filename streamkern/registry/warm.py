@@ -19,6 +19,7 @@ from streamkern.partition.tree import Partition
 from streamkern.partition.warm import from_champion, request_of
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro
+from streamkern.solvers.batches import passes_of
 from streamkern.solvers.fit import steps
 from streamkern.solvers.warm import SHARE, WarmEigenPro
 
@@ -32,10 +33,11 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
         return pipeline, reason
     solver, train = cast(EigenPro, pipeline.solver), pipeline.train
     given = {name: value for name, value in vars(solver).items()}
-    if solver.epochs >= SHARE:
-        given["epochs"] = solver.epochs // SHARE
+    passes = passes_of(len(train), solver.epochs)
+    if passes >= SHARE:
+        given["epochs"] = passes // SHARE
     else:
-        train, given["epochs"] = train.augment(rows=max(1, solver.epochs * len(train) // SHARE)), 1
+        train, given["epochs"] = train.augment(rows=max(1, passes * len(train) // SHARE)), 1
     return replace(
         pipeline,
         train=train,

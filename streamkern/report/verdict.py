@@ -77,6 +77,7 @@ def next_steps(record: RunDirectory) -> list[str]:
             f"Training rows score {gap:.1f} points above test rows: more rows, augmentation, a larger bandwidth, or "
             "validation rows with a patience may close some of it."
         )
+    steps += (result.get("solver_report") or {}).get("warnings", [])
     losses = [entry["loss"] for entry in history]  # the first pass's is mostly the loss of the start
     if len(losses) > 2 and losses[-1] < _FALLS * losses[-2]:
         steps.append(

@@ -11,12 +11,12 @@ import numpy as np
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Classes, Encoding, Indicators
+from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
-from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
+from streamkern.solvers.left_out import FEW, ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.probabilities import (
     LabelCalibration,
@@ -137,10 +137,33 @@ def make_answers(
     left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
     if left_out is None:
         return None
+    if found := no_better(left_out, encoding):
+        warn(found)
     if not isinstance(encoding, Classes | Indicators):
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
     return class_answers(left_out, problem, warn, threshold)
+
+
+def no_better(left_out: LeftOut, encoding: Encoding) -> str:
+    """Say in a sentence if a model is no better than the mean of the targets on rows that it was not fitted to.
+
+    Empty if it is better, or if the rows are fewer than ``FEW``, which tell too little.
+    """
+    F, classes = left_out.outputs, isinstance(encoding, Classes)
+    if isinstance(encoding, Classes):
+        F = encoding.comparable(F)
+    y = as_values(left_out.y, F.shape[1])
+    mean = np.average(y, axis=0, weights=left_out.w)
+    error, base = (float(np.average(np.square(E).mean(axis=1), weights=left_out.w)) for E in (F - y, mean - y))
+    if len(y) < FEW or not 0 < base <= error:
+        return ""
+    than = "the shares of the classes" if classes else "the mean of the targets"
+    return (
+        f"The model is no better on held-out rows than {than}: squared error {error:.4g}, and {base:.4g} without any "
+        "feature. Remedies: check the target and the scale of the features, or a larger ridge or bandwidth, or more "
+        "rows."
+    )
 
 
 def class_answers(

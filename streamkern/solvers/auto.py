@@ -4,8 +4,8 @@ The choice depends on operations, passes and memory at the fixed prices below, n
 its threads or the memory in use, so that a pipeline has the same solver, and weights, everywhere. Among solvers that
 fit the memory, the one with the least work is chosen: one pass of normal equations gives the solution that the others
 converge to, and an iterative method takes the given passes. If the kernel of a table is not given, a search also finds
-a ridge, and normal equations may take ``RIDGE_WORTH`` times as much. Features that the user did not ask for are never
-chosen: they change the model.
+a ridge, and a solver that takes it, ``Direct`` or else ``Falkon``, may take ``RIDGE_WORTH`` times as much. Features
+that the user did not ask for are never chosen: they change the model.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
+from streamkern.solvers.batches import MAX_EPOCHS, passes_of
 from streamkern.solvers.choice import WIDEST_L1, default_centers, leaves_open, most_factored
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
+from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.fit import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
 
 AUTO = "auto"
-
-MAX_EPOCHS = 20
-PASSED_ROWS = 500_000
-"""Passes by default: enough to see this many rows, from 1 to MAX_EPOCHS."""
 
 FEW_PASSES = 8
 """Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``, or than ``SETUP_WORTH`` times
@@ -48,9 +46,11 @@ PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
 
 RIDGE_WORTH = 4.0
-"""Work of normal equations for that of passes, up to which the former are taken where held-out rows choose a ridge.
+"""Work of a solver that takes a ridge, up to which it is chosen where held-out rows find one: as a multiple of that of
+EigenPro's passes.
 
-Passes have none: on targets with noise many of them over few rows are worse at more centers, and a ridge is not.
+EigenPro takes none: on targets with noise its passes over few rows are worse at more centers, and may be worse than the
+mean; a ridge prevents that.
 """
 
 R = TypeVar("R")
@@ -72,7 +72,7 @@ def default_passes(n: int, work: float = LONG_WORK, setup: float = 0.0) -> int:
         setup: work before the first of them.
     """
     most = max(LONG_WORK, SETUP_WORTH * setup)
-    return int(np.clip(max(PASSED_ROWS // n, min(most // work, FEW_PASSES)), 1, MAX_EPOCHS))
+    return int(max(passes_of(n), min(most // work, FEW_PASSES)))
 
 
 def choose_solver(
@@ -104,7 +104,7 @@ def choose_solver(
     held = takes.training if size.every_row else sums_held(threads, size.scanned) * takes.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
-        return Choice(
+        return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
             iterative,
             f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {threads} "
             f"thread(s), and {format_bytes(size.memory)} are there for matrices",
@@ -125,8 +125,26 @@ def choose_solver(
             f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
             f"of {passes} pass(es) of {name}, which have no ridge",
         )
-    return Choice(
+    return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
         iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
+    )
+
+
+def _conjugate(size: Size, iterative: Any, patience: int | None) -> Choice | None:
+    """``Falkon``, which takes the ridge, with the passes that ``RIDGE_WORTH`` or ``LONG_WORK`` allow, or None."""
+    takes = Bill(Falkon(), size).memory
+    if size.memory is not None and max(takes.setup, takes.training) > size.memory:
+        return None
+    few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (FEW_PASSES, MAX_EPOCHS))
+    allowed = max(LONG_WORK, RIDGE_WORTH * nominal_work(iterative, size))
+    if few > allowed:
+        return None
+    a_pass = (many - few) / (MAX_EPOCHS - FEW_PASSES)
+    passes = int(min(MAX_EPOCHS, FEW_PASSES + (allowed - few) // a_pass))
+    return Choice(
+        Falkon(epochs=passes, patience=patience),
+        f"Falkon: it takes the ridge that held-out rows choose, and at most {passes} pass(es); "
+        f"{type(iterative).__name__} has no ridge",
     )
 
 
@@ -180,6 +198,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
             memory,
             features=given.features,
             every_row=every_row(given, data),
+            weighted=data.weighted,
         ),
         features=given.features is not None,
         patience=patience,

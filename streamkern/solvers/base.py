@@ -13,13 +13,15 @@ from streamkern.data.companions import AllTiles, RecentBlocks
 from streamkern.data.dataset import Dataset
 from streamkern.data.device import placed
 from streamkern.data.draws import Draws
-from streamkern.data.stream import Assembly, Key, Scan, Stream
+from streamkern.data.split import HASH_SPAN
+from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.gpu.protocol import BLOCK_ROWS
 from streamkern.errors import UsageError
-from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Tile
+from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
+from streamkern.rng import row_hash
 from streamkern.solvers.batches import LARGEST_BLOCK
 from streamkern.solvers.left_out import LeftOut, alike
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
@@ -36,6 +38,8 @@ MIX_BYTES = 64 << 20
 
 MIX_CHUNKS = 256
 """Chunks shuffled among each other at most: a window gathers its rows from that many places."""
+
+_DRAW = 0x776569  # name of the draw of rows by weight
 
 
 def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
@@ -221,6 +225,20 @@ class Problem:
         assert y is not None
         return X, y, w
 
+    def drawn_by_weight(self, count: int) -> tuple[IntArray, Array]:
+        """Draw about ``count`` stored rows, each with a chance in proportion to its sample weight, and all centers.
+
+        A row of weight w of mean 1 is drawn with the chance π = min(1, w count/n), by a hash of its id, and stands for
+        w/π: sums over the drawn rows are unbiased, and no row of large weight is missed. Centers have π = 1. One sweep.
+
+        Returns:
+            Ids in stored order, and w/π, each of shape (k,).
+        """
+        data = self.train.plain()
+        (pieces,) = self.sweep(_ByWeight(count / data.base_rows, self.centers.ids), None, data)
+        ids, w = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
+        return ids, w
+
     def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
         """Mean of values (n, c) and weight (n,) of the rows with each row's features; and numbers of those groups."""
         codes, first = alike(X)
@@ -271,6 +289,27 @@ class Problem:
         if int(sizes.sum()) * row <= self.cache_bytes:
             return int(np.clip(len(sizes), 1, MIX_CHUNKS))
         return max(1, MIX_BYTES // ((self.lanes + 1) * int(sizes.max()) * row))
+
+
+@dataclass(frozen=True)
+class _ByWeight:
+    """Contributes ids of the rows of a block that are drawn by weight, and the weights that they stand for.
+
+    Args:
+        share: of the rows, that is drawn of weights of 1.
+        centers: ids of the rows that are centers, or None.
+    """
+
+    share: float
+    centers: IntArray | None
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        assert block.w is not None
+        chance = np.minimum(1.0, block.w * self.share)
+        if self.centers is not None:
+            chance[np.isin(block.ids, self.centers)] = 1.0
+        taken = row_hash(block.ids, _DRAW) <= chance * float(HASH_SPAN)
+        return (Stack(((block.ids[taken], block.w[taken] / chance[taken]),)),)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from streamkern.kernels import Expansion
 from streamkern.precondition.nystrom import slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
+from streamkern.solvers.batches import passes_of
 from streamkern.solvers.projection import InexactProjection
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
@@ -118,7 +119,8 @@ class DelayedIteration(OneByOne):
     def __post_init__(self) -> None:
         self.contribution = DelayedGradient(self.expansion)
         self.nystrom = self.projection.nystrom
-        self.epochs, self.rate = self.solver.epochs, self.solver.rate(self.prepared.size)
+        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
+        self.rate = self.solver.rate(self.prepared.size)
 
     def slower(self) -> Any:
         return slower(self.prepared, self.solver.step)

@@ -31,7 +31,7 @@ from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import share_of
 from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.batches import default_batch
+from streamkern.solvers.batches import default_batch, passes_of
 from streamkern.solvers.delayed import DelayedIteration, temporary_keys
 from streamkern.solvers.gradient import Gradient, TiledGradient
 from streamkern.solvers.packed import PackedKernel, PackedProjection, packed_lead, project_packed
@@ -76,7 +76,7 @@ class EigenPro(Parameters):
     """EigenPro 3, and 4 with ``projection="delayed"``.
 
     Args:
-        epochs: passes over the training rows.
+        epochs: passes over the training rows; by default as many as see 500,000 rows, from 1 to 20.
         projection: ``exact``, ``packed``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else
             packed while a lead of a quarter of the centers does, else delayed with two products (inexact if a
             momentum is given, which delayed projection does not support).
@@ -99,7 +99,7 @@ class EigenPro(Parameters):
         UsageError: a value is out of range.
     """
 
-    epochs: int = 1
+    epochs: int | None = None
     projection: str = "auto"
     s: int | None = None
     q: int | None = None
@@ -164,7 +164,7 @@ class EigenPro(Parameters):
         """
         if kind == "delayed" or self.momentum == 0:
             return 0.0
-        total = self.epochs * rows
+        total = passes_of(rows, self.epochs) * rows
         return min(total / _STEPS_A_RUN, max(p, total / _STEPS_BEYOND_P))
 
     def products(self, kind: str) -> int:
@@ -270,7 +270,7 @@ class EigenPro(Parameters):
             # The preconditioned directions shrink by η σ_{q+1}/s a step. Where outlying rows hold the step down, a deep
             # preconditioner leaves them too little of it to settle within the run.
             shrink = (self.step or size.step(batch)) * nystrom.eigensystem.tail / len(nystrom.eigensystem.vectors)
-            if engine.decide(shrink * self.epochs * -(-len(problem.train) // batch) >= _SETTLED, bound=True):
+            if engine.decide(shrink * passes_of(n, self.epochs) * -(-n // batch) >= _SETTLED, bound=True):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
@@ -376,7 +376,8 @@ class ProjectedIteration(OneByOne):
         self.contribution = Gradient(self.expansion)
         if isinstance(self.projection, PackedProjection) and self.projection.engine.device is None:
             self.contribution = TiledGradient(self.expansion, self.expansion.row_tile, self.projection.rows)
-        self.epochs, self.rate = self.solver.epochs, self.solver.rate(self.prepared.size)
+        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
+        self.rate = self.solver.rate(self.prepared.size)
         ratio = self.prepared.size.critical_batch / self.stream.batch_rows
         gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
         self.momentum = Momentum(gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio)))

@@ -27,7 +27,7 @@ from streamkern.precondition.nystrom import StepSize, measure, slower
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
-from streamkern.solvers.batches import default_batch
+from streamkern.solvers.batches import default_batch, passes_of
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
@@ -42,7 +42,7 @@ class EigenPro1(ChoosesNothing):
     """EigenPro on the features of the problem.
 
     Args:
-        epochs: passes over the training rows.
+        epochs: passes over the training rows; by default as many as see 500,000 rows, from 1 to 20.
         q: eigenpairs of the preconditioner, the paper's k; at most one less than there are features.
         subsample: rows M of the randomised SVD, at most all.
         batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
@@ -59,7 +59,7 @@ class EigenPro1(ChoosesNothing):
         UsageError: a value is out of range.
     """
 
-    epochs: int = 1
+    epochs: int | None = None
     q: int = 160
     subsample: int = 4800
     batch: int | None = None
@@ -172,7 +172,7 @@ class EigenPro1Iteration(OneByOne):
 
     def __post_init__(self) -> None:
         self.preconditioner, self.size = self.prepared.preconditioner, self.prepared.size
-        self.epochs = self.solver.epochs
+        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
         self.contribution = Gradient(self.basis)
         eigensystem, batch = self.preconditioner.eigensystem, self.stream.batch_rows
         self.report: dict[str, Any] = {

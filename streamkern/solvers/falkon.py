@@ -2,7 +2,9 @@
 
 Rudi, Carratino & Rosasco 2017. With upper Cholesky factors K_ZZ = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A, α = T⁻¹ A⁻¹ β solves
  (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned. With sample weights W, of mean 1, K_Zn W
-stands for K_Zn, and T W_Z Tᵀ for T Tᵀ, where centers are rows whose weights are known.
+stands for K_Zn, and where weights differ Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, for T Tᵀ/p: over the centers where they are all
+rows, else over them and some rows that are drawn by weight, since centers that are drawn evenly miss the few rows that
+have most of it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.residual import FAR, report_residual
-from streamkern.solvers.weighting import center_weights
+from streamkern.solvers.weighting import center_weights, unequal
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 _LOST = 0.03  # share of a direction's outputs that may be rounding
 _PROBES = 8
+_TIMES = 4  # rows for each function, whose products are then within (1 ± 1/2)² of the mean (Marchenko-Pastur)
+_GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
@@ -116,9 +120,12 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    weights = center_weights(problem)
-    A = T @ T.T if weights is None else (T * weights) @ T.T
-    A /= p
+    if unequal(problem) and not problem.every_row:
+        A = _weighted_gram(problem, expansion, T)
+    else:
+        weights = center_weights(problem)
+        A = T @ T.T if weights is None else (T * weights) @ T.T
+        A /= p
     A[np.diag_indices(p)] += ridge
     R = engine.cholesky(A).T
     # Sums in float32 add about ε √p ‖T⁻¹ A⁻¹ d‖ to the outputs of a direction d, which are about ‖d‖.
@@ -127,6 +134,21 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
     wide = engine.decide(lost, bound=True, likely=False)
     return Factors(T, R, "float64" if wide else str(expansion.dtype))
+
+
+def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
+    """Estimate Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, from the centers and rows drawn by weight: shape (p, p), float64."""
+    engine, p = expansion.engine, expansion.p
+    ids, w = problem.drawn_by_weight(_TIMES * p)
+    A = engine.zeros((p, p))
+    for start in range(0, len(ids), _GRAM_ROWS):
+        rows = slice(start, start + _GRAM_ROWS)
+        X, _ = problem.rows(ids[rows])
+        values = engine.values(expansion, X).astype(np.float64)
+        B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)
+        A += engine.product(B * w[rows], B.T)
+    A /= len(problem.train.plain())
+    return A
 
 
 @serializable

@@ -316,7 +316,9 @@ def _project(
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
     left_out = 0 if answers is None or answers.source != "leave-one-out" else answers.rows
-    size = replace(size, every_row=every_row and p == len(dataset), leave_out=left_out)  # p may be fewer than asked for
+    size = replace(
+        size, every_row=every_row and p == len(dataset), leave_out=left_out, weighted=dataset.weighted
+    )  # p may be fewer than asked for
     bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
     extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)
@@ -358,6 +360,8 @@ def _project(
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
+    # What is left to learn is measured on rows that are gathered, beside the weights of the best pass.
+    measuring = gather + ids + takes.residual + validate * weights if takes.residual else 0
     baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
@@ -369,10 +373,12 @@ def _project(
     else:
         # Elsewhere it does not decide the weights, and what the budget does not hold is read again.
         least = min(needed, (walked + 1) * chunk_rows * as_read.row)
-        cache = int(np.clip(budget - baseline - stages["train"] - (extra if spare else 0), least, needed))
+        training = max(stages["train"] + (extra if spare else 0), measuring)
+        cache = int(np.clip(budget - baseline - training, least, needed))
         cache = max(cache, whole) if small else min(cache, whole - 1)
         # A chunk that is kept and read is one.
         stages["train"] += cache if takes.sweeps else min(cache, stored_rows * as_read.row - ahead)
+    stages["train"] = max(stages["train"], measuring + cache)
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
         THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
@@ -395,6 +401,7 @@ def _project(
     stages = stages | {"train": takes.waiting + 4 * (shared.exchanged + shared.given) + log + 3 * weights}
     if validate:
         stages["train"] += evaluation + takes.centers + weights
+    stages["train"] = max(stages["train"], measuring)
     sharing = replace(found, share=True, worker=worker, stages=stages)
     if _FRESH + sharing.worker_bytes() > budget and not stored_centers:
         less = {name: size for name, size in worker.items() if name not in ("centers", "weights")}

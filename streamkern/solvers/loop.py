@@ -22,6 +22,7 @@ from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
 from streamkern.solvers.sums import Sums
+from streamkern.solvers.unlearned import report_unlearned
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
@@ -222,6 +223,8 @@ def train_stably(
     while True:
         outcome = train(problem, iteration, patience=solver.patience, **how)
         failure = outcome.failure
+        if failure is None:
+            _report(problem, solver, iteration, outcome)
         if failure is None or failure.kind not in ("diverged", "non-finite"):
             return outcome, iteration
         prepared = iteration.slower()
@@ -231,6 +234,16 @@ def train_stably(
             return outcome, iteration
         iteration, how["start"] = solver.setup(problem, prepared), None
         anew(iteration, f"{failure.message} Training begins anew with half the step, {iteration.report['step']:.4g}.")
+
+
+def _report(problem: Problem, solver: Solver, iteration: Iteration, outcome: Outcome) -> None:
+    """Report the pass whose weights are the model, and how far these are from the solution."""
+    errors = [_error(each["validation"], problem.encoding) for each in outcome.history if "validation" in each]
+    best = int(np.argmin(errors)) + 1 if errors else outcome.passes
+    if errors:
+        iteration.report["best_pass"] = best
+    passes = f"{best} pass{'es' if best > 1 else ''}"
+    report_unlearned(problem, iteration.report, type(solver).__name__, outcome.weights, passes, best < outcome.passes)
 
 
 class _Loop:
@@ -285,7 +298,7 @@ class _Loop:
     def weights(self) -> Array:
         """The solution: that of the last state, or of the best pass on the validation rows."""
         now = self.now
-        return now.best[0] if now.best is not None and self.patience is not None else self._weights(now.state)
+        return now.best[0] if now.best is not None else self._weights(now.state)
 
     def _weights(self, state: Any) -> Array:
         if self.shared is not None:

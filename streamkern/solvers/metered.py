@@ -25,6 +25,7 @@ from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
 from streamkern.solvers.metered_shared import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.solvers.score import SquaredError
+from streamkern.solvers.unlearned import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
 
@@ -82,6 +83,7 @@ class Size:
         leave_out: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
         every_row: see ``Problem.every_row``.
+        weighted: whether rows have sample weights, which may differ.
     """
 
     n: int
@@ -99,6 +101,7 @@ class Size:
     leave_out: int = 0
     better: bool = False
     every_row: bool = False
+    weighted: bool = False
 
     @property
     def scanned(self) -> int:
@@ -128,6 +131,7 @@ class Memory:
     Attributes:
         setup: at the peak of the set-up.
         training: at the peak of training, in the process that updates, with ``slots`` blocks at a time.
+        residual: after training, while what is left to learn is measured; 0 of a method that measures itself.
         block: of a block that is computed, with the next one begun: what each thread holds.
         sums: of what a block contributes, to a step or to a sweep over all rows.
         state: of what is broadcast to the lanes of a step.
@@ -140,6 +144,7 @@ class Memory:
 
     setup: int
     training: int
+    residual: int
     block: int
     sums: int
     state: int
@@ -261,10 +266,15 @@ class _Run:
         del basis
         meter.peak = 0
         self._train()
+        training, residual = meter.peak, 0
+        if not measured_by_itself(iteration.report):
+            meter.peak = 0
+            self._unlearned()
+            residual = meter.peak
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return Memory(
-            setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
-            waiting,
+            setup, training, residual, self.block, self.sums, self.state, centers, evaluation, batch,
+            iteration.sweeps, waiting,
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
@@ -277,6 +287,12 @@ class _Run:
     def _evaluate(self, basis: Basis, model_rows: int) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
         SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
+
+    def _unlearned(self) -> None:
+        basis = self.problem.predictor()
+        W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
+        del basis
+        unlearned(self.problem, W)
 
     def effort(self) -> Effort:
         """Operations and rows of the run."""
@@ -391,11 +407,10 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
 class _Rows:
     """Training rows of which only the number is known."""
 
-    weighted = False
     last_round = ()
 
-    def __init__(self, n: int) -> None:
-        self.n = self.base_rows = n
+    def __init__(self, n: int, weighted: bool) -> None:
+        self.n, self.base_rows, self.weighted = n, n, weighted
         self.source = self
         self.bounds = (0, n)
 
@@ -490,7 +505,7 @@ class MeteredProblem(Problem):
     @classmethod
     def of(cls, size: Size, engine: MeterEngine, run: Any) -> MeteredProblem:
         """The problem of a size."""
-        given: Any = _Rows(size.n)
+        given: Any = _Rows(size.n, size.weighted)
         outputs: Any = _Encoding(size.outputs)
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
@@ -500,7 +515,7 @@ class MeteredProblem(Problem):
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
             better_budget=0 if size.better else 1, leave_out=size.leave_out, features=size.features, engine=engine,
-            every_row=size.every_row, size=size, run=run,
+            every_row=size.every_row, largest_weight=2.0 if size.weighted else 1.0, size=size, run=run,
         )  # fmt: skip
 
     @property
@@ -564,6 +579,11 @@ class MeteredProblem(Problem):
     def full_rows(self, ids: Any, data: Any = None) -> Any:
         X, _ = self.rows(ids)
         return X, self.meter.array((len(X), self.size.outputs), np.float64), None
+
+    def drawn_by_weight(self, count: int) -> Any:
+        k = min(self.size.n, count + self.size.p)
+        self.meter.count("rows", self.size.n)
+        return np.arange(k), self.meter.array((k,), np.float64)
 
     def by_features(self, X: Array, values: Array, w: Array | None) -> Any:
         return values, self.meter.array((len(X),), np.float64), np.arange(len(X))

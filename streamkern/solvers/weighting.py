@@ -22,6 +22,8 @@ from streamkern.solvers.footprint import scan_rows
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
+_ROUNDING = 1e-6  # beyond the rounding of a mean in float64 of as many rows as there are, and nothing to a step
+
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
     """Rows to measure the kernel of an iteration on, and their weights.
@@ -69,6 +71,11 @@ def center_weights(problem: Problem) -> Array | None:
     if not problem.train.weighted or problem.centers.ids is None:
         return None
     return problem.rows(problem.centers.ids)[1]
+
+
+def unequal(problem: Problem) -> bool:
+    """Return True if the training rows' sample weights, of mean 1, differ by more than rounding."""
+    return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
 
 
 def weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:

@@ -369,7 +369,7 @@ def test_rows_that_were_never_shuffled_are_warned_of(tmp_path: Path, monkeypatch
         data = sk.Dataset(ArraySource(X[order], y[order], chunk_rows=400))
         told.clear()
         run(
-            sk.Pipeline(data, sk.Laplace(5.0), sk.Uniform(30)),
+            sk.Pipeline(data, sk.Laplace(5.0), sk.Uniform(30), sk.EigenPro()),
             tmp_path / name,
             listeners=(lambda k, f: told.append(f["message"]) if k == "warning" else None,),
         )

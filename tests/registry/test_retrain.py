@@ -131,8 +131,16 @@ def test_a_gate_that_cannot_be_judged_is_refused_before_training(tmp_path: Path,
 def test_the_names_that_are_known_before_training_are_those_that_there_are_after_it(tmp_path: Path):
     for task, kind in (("classification", "classes"), ("regression", "values")):
         made = sk.retrain(pipeline(task=task), tmp_path / task)["challenger"]
-        known = {*NAMES[kind], "n_test", "n_train", "p_value", *drift.NAMES}
+        known = {*NAMES[kind], "n_test", "n_train", "p_value", "residual", *drift.NAMES}
         assert {name for name in made if name not in known and f"{name.partition('.')[0]}.LABEL" not in known} == set()
+
+
+def test_a_gate_refuses_a_fit_that_is_far_from_its_solution(tmp_path: Path):
+    solvers = {"rejected": sk.EigenPro1(epochs=1, batch=64, step=1e-4), "promoted": sk.Direct()}
+    for status, solver in solvers.items():
+        made = sk.retrain(pipeline(solver=solver), tmp_path / status, gate="residual < 0.05")
+        assert made["status"] == status
+        assert any("has not reached" in warning for warning in made["warnings"]) == (status == "rejected")
 
 
 def test_another_gate_judges_the_same_model_again(place: Path):

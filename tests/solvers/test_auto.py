@@ -80,7 +80,12 @@ def test_a_ridge_is_worth_four_times_the_work():
     assert name(size) == "EigenPro"
     assert name(size, ridge=True) == "Direct"
     assert "which have no ridge" in choose_solver(size, ridge=True).reason
-    assert name(replace(size, n=300_000), ridge=True) == "EigenPro"
+    many = choose_solver(replace(size, n=300_000), ridge=True, patience=3)
+    assert isinstance(many.solver, sk.Falkon)
+    assert (many.solver.patience, 8 <= many.solver.epochs <= 20) == (3, True)
+    assert "takes the ridge" in many.reason
+    assert name(replace(size, n=300_000)) == "EigenPro"
+    assert name(replace(size, n=10_000_000), ridge=True) == "EigenPro"
     assert name(replace(size, memory=100 << 20), ridge=True) == "EigenPro"
 
 
@@ -142,7 +147,7 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
 
 
 def test_a_recipe_with_a_solver_is_left_alone():
-    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=sk.Uniform(50))
+    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=sk.Uniform(50), solver=sk.EigenPro())
     assert resolved(job, 1 << 30) == (job, "")
 
 

@@ -25,6 +25,7 @@ from streamkern.memory import release
 from streamkern.solvers import Problem, train
 from streamkern.solvers.base import ahead_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Effort, Size
+from streamkern.solvers.unlearned import measured_by_itself, unlearned
 from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import COUNTS, stand_in
@@ -216,8 +217,12 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
             _, setup = tracemalloc.get_traced_memory()
             iteration = solver.setup(posed, prepared)
             tracemalloc.reset_peak()
-            train(posed, iteration)
+            weights = train(posed, iteration).weights
             _, training = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            if measures := not measured_by_itself(iteration.report):
+                unlearned(posed, weights)
+            _, left = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
     # Beside the solver's own: rows as they are read, gathered and mixed; and the weights that a training returns.
@@ -226,10 +231,38 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
     assert training <= said.training + rows
     assert said.setup <= 1.35 * setup + (3 << 20)
     assert said.training <= 1.35 * training + (3 << 20)
+    assert measures == (said.residual > 0)
+    if measures:
+        assert left <= said.residual + rows
+        assert said.residual <= 1.35 * left + (3 << 20)
+
+
+@pytest.mark.usefixtures("imported")
+def test_memory_under_weights_that_differ_is_what_the_meter_says():
+    n, p, d, c, lanes = shape = (6000, 900, 12, 4, 4)
+    solver, w = sk.Falkon(epochs=2), np.random.default_rng(0).exponential(size=n) ** 3
+    w /= w.mean()
+    release()
+    with ThreadsExecutor(2) as executor:
+        posed = problem(shape, solver, None, executor)
+        X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
+        rows = sk.from_arrays(X, np.zeros((n, c)), sample_weight=w)
+        posed = replace(posed, train=rows, largest_weight=float(w.max()))
+        said, even = (
+            Bill(solver, Size(n, p, d, c, lanes=lanes, slots=2, weighted=is_)).memory for is_ in (True, False)
+        )
+        tracemalloc.start()
+        try:
+            solver.prepare(posed)
+            _, setup = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert even.setup < setup <= said.setup + (2 << 20)
+    assert said.setup <= 1.35 * setup + (3 << 20)
 
 
 ON_DEVICE = {
-    name: replace(solver, epochs=min(solver.epochs, 2)) if name != "Direct" else solver
+    name: replace(solver, epochs=min(solver.epochs or 2, 2)) if name != "Direct" else solver
     for name, (solver, given) in MEMORY.items()
     if given is None and name != "EigenPro2"
 } | {"EigenPro, exact": sk.EigenPro(projection="exact", epochs=1)}

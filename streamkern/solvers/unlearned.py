@@ -1,0 +1,129 @@
+"""Measure how far an iterative fit is from its solution, where its method knows no residual.
+
+At the least squares solution the errors of the training rows are orthogonal to the functions of the basis. Before it,
+some of these functions still predict the errors. They are fitted to the errors of some training rows, and the part that
+they predict of the errors of others is what the fit has left to learn: the square root of the squared error that it
+would take away, relative to that of predicting 0. Functions that fit noise predict nothing of other rows' errors, so a
+fit that was stopped early because of noise counts as done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamkern.engine.base import Engine
+from streamkern.engine.squared import residual
+from streamkern.errors import NumericalError
+from streamkern.kernels import Basis, Expansion
+from streamkern.kernels.streamed import StreamedExpansion
+from streamkern.solvers.base import HELD_OUT, Problem
+from streamkern.solvers.residual import FAR, report_residual
+from streamkern.solvers.row_errors import Errors
+from streamkern.types import Array, IntArray
+
+LEAST_ROWS = 32
+"""Rows below which nothing is measured: a quarter of them says nothing."""
+
+_DRAW = 0x756E6C  # name of the draw of the rows
+_DOUBTS = 2.0
+_FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
+_RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
+
+
+def report_unlearned(
+    problem: Problem, report: dict[str, Any], solver: str, weights: Array, passes: str, worse: bool
+) -> None:
+    """Add what is left to learn to the report of a fit as ``residual``, with a warning if it is much.
+
+    Args:
+        problem: as it was solved.
+        report: of the iteration; that of a method that measures itself is left as it is.
+        solver: name of the method.
+        weights: the solution, shape (M, c).
+        passes: the number of passes, in words.
+        worse: whether later passes were worse on validation rows: more are no remedy, and there is no warning.
+    """
+    if measured_by_itself(report):
+        return
+    left = unlearned(problem, weights)
+    if left is not None:
+        remedies = ["more epochs", "Direct() or Falkon(), which solve the equations"]
+        report_residual(report, solver, left, [f"after {passes}"], remedies, left > FAR and not worse)
+
+
+def measured_by_itself(report: dict[str, Any]) -> bool:
+    """Return True if a method's report says how far the fit is: a residual, or what the next pass may gain."""
+    return "residual" in report or "decrement" in report
+
+
+def unlearned(problem: Problem, weights: Array) -> float | None:
+    """Return the part of the outputs that the basis still predicts of the errors of training rows, in [0, 1].
+
+    A plan runs this on shapes too, so that its memory is projected.
+
+    Args:
+        problem: as it was solved.
+        weights: the solution, shape (M, c).
+
+    Returns:
+        The root of the squared error that a fit to the errors would take away, relative to that of predicting 0; 0
+        where this is within two standard errors of 0. None where the rows are too few.
+    """
+    X, y, w = problem.full_rows(problem.draw(HELD_OUT, _DRAW))
+    w = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+    n, engine, basis = len(X) // 2, problem.engine.here(), problem.predictor()
+    if len(X) < LEAST_ROWS or not (w[:n].sum() and w[n:].sum()):
+        return None
+    R = basis.predict(X, weights).astype(np.float64)
+    zero = np.zeros_like(R)
+    residual(R, y)
+    residual(zero, y)
+    phi = _some_functions(basis, X, engine)
+    del basis, X
+    A = phi[:n] * np.sqrt(w[:n, None])
+    right = engine.product(A.T, R[:n] * np.sqrt(w[:n, None]))
+    gram = engine.product_t(A, A)
+    del A
+    scale = float(np.mean(np.diag(gram)))
+    finite = np.isfinite(gram).all() & np.isfinite(R).all()
+    if not engine.decide(finite, bound=True) or not scale > 0:
+        return None
+    chosen, other = slice(n, None, 2), slice(n + 1, None, 2)
+    best, least = np.zeros_like(R[n:]), Errors(np.square(R[chosen]).mean(axis=1), w[chosen]).mean
+    for ridge in _RIDGES:
+        K = gram.copy()
+        K[np.diag_indices(len(K))] += ridge * scale
+        try:
+            found = engine.product(phi[n:], engine.spd_solve(K, right))
+        except NumericalError:
+            continue
+        error = Errors(np.square(R[chosen] - found[::2]).mean(axis=1), w[chosen]).mean
+        if error < least:
+            best, least = found, error
+    gained = R[other] - best[1::2]
+    before, after, whole = (Errors(np.square(E).mean(axis=1), w[other]) for E in (R[other], gained, zero[other]))
+    gain = before.mean - after.mean
+    if not gain > _DOUBTS * before.doubt(after) or not whole.mean > 0:
+        return 0.0
+    return float(min(1.0, np.sqrt(gain / whole.mean)))
+
+
+def _some_functions(basis: Basis, X: Array, engine: Engine) -> Array:
+    """Return values of at most ``_FUNCTIONS`` functions of the basis at rows: shape (n, k), float64.
+
+    They are evenly spaced among its centers, or features. Centers that stay in their files are all rows: these rows are
+    some of them.
+    """
+    if isinstance(basis, Expansion | StreamedExpansion):
+        Z = basis.Z if isinstance(basis, Expansion) else X
+        few = Expansion(basis.kernel, Z[_spaced(len(Z))], engine)
+        return engine.values(few, X, lambda tile: tile.astype(np.float64))
+    columns = _spaced(basis.width)
+    return engine.values(basis, X, lambda tile: tile[:, columns].astype(np.float64))
+
+
+def _spaced(count: int) -> IntArray:
+    """At most ``_FUNCTIONS`` evenly spaced numbers below ``count``."""
+    return np.linspace(0, count - 1, min(_FUNCTIONS, count)).astype(np.int64)
