@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.memory import check
-from streamkern.storage.base import TEXT_BYTES, Reading, Source, content, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, content, digest, text_bytes
 from streamkern.storage.bookkeeping import recorded_index
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
@@ -42,7 +42,6 @@ from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
 
 _LIBRARIES = 40 << 20  # Arrow's decoders and heap after the first read of a process: 39 MiB measured
-_SAMPLE = 1000  # rows used to estimate the length of texts
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -278,7 +277,7 @@ class TableSource(ChosenSource):
         """Return bytes of a chunk's decoding, in addition to its rows; and bytes of a target's text as an object."""
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
-            first = self._table(0, self._roles.targets).slice(0, _SAMPLE)
+            first = self._table(0, self._roles.targets).slice(0, TEXT_SAMPLE)
             text = text_bytes(without_dictionary(first.column(0)).to_pylist())
         return 2 * self._most_rows() * self._row_bytes(text), text
 

@@ -22,7 +22,7 @@ from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, digest, text_bytes
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
@@ -44,7 +44,6 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that ``describe`` makes
-_SAMPLE = 256  # texts of the first file used to estimate bytes for each letter
 _WIDE = 2.0  # bytes for each letter without a sample
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
@@ -179,10 +178,10 @@ class ParquetSource(TableSource):
             if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
-        if self.target is not None and self.target.dtype == object:
+        if self.target is not None and self.target.dtype == object and self._names_rows:
             # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
             text = max(text, text_bytes(self._sample))
-            pages += rows * text if self._names_rows else 0
+            pages = max(pages, rows * text)
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
 
     @cached_property
@@ -192,7 +191,7 @@ class ParquetSource(TableSource):
         found: list[Any] = []
         if files and name not in self._partitions and not self._files.remote:
             with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, _SAMPLE)
+                found = self._files.first(files[0], name, TEXT_SAMPLE)
         return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
