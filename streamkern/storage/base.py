@@ -203,15 +203,15 @@ class Source(ABC):
         assert w is not None
         return w
 
-    def _weights(self, values: Array, chunk: int) -> Array:
-        """Return sample weights of a chunk as float64, shape (n,), after checking them."""
+    def _weights(self, values: Array, chunk: int, start: int = 0) -> Array:
+        """Return sample weights of a chunk, from its row ``start`` on, as float64, shape (n,), after checking them."""
         w = values.reshape(-1).astype(np.float64)
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(
                 f"the weight is {w[row]}",
-                where=f"{self.where_row(chunk, row)}, weight {self.weight!r}",
+                where=f"{self.where_row(chunk, start + row)}, weight {self.weight!r}",
                 expected="a finite number >= 0",
                 remedy="correct the weights; a row of weight 0 is ignored",
             )
@@ -223,7 +223,7 @@ def text_bytes(texts: Any) -> int:
     found = np.array([sys.getsizeof(text) for text in texts if isinstance(text, str)], dtype=np.float64)
     if not len(found):
         return TEXT_BYTES
-    return max(TEXT_BYTES, math.ceil(8 + found.mean() + 3 * found.std() / math.sqrt(len(found))))
+    return max(TEXT_BYTES, math.ceil(8 + float(found.mean()) + 3 * float(found.std()) / math.sqrt(len(found))))
 
 
 FACETS = tuple(Source.__annotations__)

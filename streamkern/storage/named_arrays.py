@@ -20,8 +20,6 @@ FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
 
 
-
-
 class Declared(Protocol):
     """The metadata of an array."""
 
