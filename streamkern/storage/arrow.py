@@ -430,6 +430,7 @@ class FrameSource(TableSource):
         name: name in messages.
         identity: JSON-serialisable, for the fingerprint; None to compute it from the rows as they are read.
         missing: whether values of a column are missing, if known.
+        piece_bytes: bytes of the largest piece with all of its columns, if a piece is computed; 0 for pieces in memory.
 
     Raises:
         DataError: columns that cannot be features or target.
@@ -444,12 +445,13 @@ class FrameSource(TableSource):
         name: str,
         identity: Any,
         missing: Mapping[str, bool | None] | None = None,
+        piece_bytes: int = 0,
     ) -> None:
         given = as_table(schema).schema
         types = {field.name: field.type for field in given}
         decoded = {name: without_dictionary(pa.chunked_array([], kind)).type for name, kind in types.items()}
         self._schema = pa.schema(list(decoded.items()))
-        self._name, self._identity = name, identity
+        self._name, self._identity, self._piece_bytes = name, identity, piece_bytes
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
         fields = fields_of(types, name, missing=missing, index=recorded_index(given.metadata))
         super().__init__(choose_columns(fields, request, name), request, lengths)
@@ -481,6 +483,11 @@ class FrameSource(TableSource):
                 remedy="correct the frame's declared types (its meta), or its divisions",
             )
         return table
+
+    def _decoded(self) -> tuple[int, int]:
+        """Besides, a computed piece with columns that are not used: as read, as a frame, and as a table."""
+        decoded, text = super()._decoded()
+        return max(decoded, 3 * self._piece_bytes), text
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

@@ -440,9 +440,28 @@ CASES: dict[str, Case] = {
         ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 1 << 30}), "ingest", 1500,
         outcome="any",
     ),
-    "columns of many levels": Case(
+    "columns of long texts, few levels": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 2000}), "run", 1500,
+        {"preprocess": "[sk.TargetEncode(['text0', 'text1', 'text2'])]"},
+    ),
+    "columns of long texts, inspect": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 1 << 30}), "inspect", 700,
+        outcome="any",
+    ),
+    "columns of 9,000 levels": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 20, "most": 9000}), "run", 900,
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(20)])]"},
+    ),
+    "columns of 9,000 levels, little room": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 20, "most": 9000}), "run", 300,
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(20)])]"}, outcome="any",
+    ),
+    "columns of 50,000 levels": Case(
         ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 5, "most": 50_000}), "run", 500,
-        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(5)])]"},
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(5)])]"}, outcome="refused",
+    ),
+    "columns of 50,000 levels, ingest": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 5, "most": 50_000}), "ingest", 500,
     ),
     "Dask frame": Case(
         ("pandas_parquet", {"n": 1_000_000, "d": 28, "parts": 2}), "run", 2000, {"dask": True}
