@@ -57,12 +57,14 @@ from streamkern.solvers.fit import (
     prepare,
     rows_key,
     statistics_kept,
-    steps,
 )
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import Metric
+from streamkern.solvers.planning import (
+    steps,
+)
 from streamkern.solvers.precision import relative
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
@@ -169,6 +171,7 @@ def fit_partition(
     trial: int = 0,
     ready: tuple[Dataset, Statistics] | None = None,
     choice: KernelChoice | None = None,
+    baseline: int | None = None,
 ) -> FittedPartition:
     """Cut the rows and fit every leaf; see ``choice.fit_any``.
 
@@ -182,6 +185,7 @@ def fit_partition(
         trial: bytes of the trial before it.
         ready: prepared training rows and their statistics, where they are known already.
         choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
+        baseline: bytes that projections start from; by default those that the process holds now.
     """
     partition = recipe.partition
     assert partition is not None
@@ -190,7 +194,7 @@ def fit_partition(
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
     project = PartitionMemory(
-        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial
+        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial, baseline
     )
     footprint, _ = project.first()
     executor.allowed = footprint.allowance()

@@ -17,7 +17,10 @@ from streamkern.memory import release
 from streamkern.partition.memory import encoded_bytes
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
 from streamkern.partition.tree import CutTree
-from streamkern.solvers.fit import Stages, rows_key
+from streamkern.solvers.fit import (
+    Stages,
+    rows_key,
+)
 from streamkern.storage.base import digest
 
 

@@ -135,12 +135,19 @@ def levels(folder: Path, n: int, d: int, text: int, columns: int, most: int) -> 
 
     path, writer, rng = folder / "d.parquet", None, np.random.default_rng(0)
     step = max(100, min(50_000, (8 << 20) // (text * columns)))
+
+    def texts(numbers: Any, column: int) -> Any:
+        return pa.array([f"{v:07}".ljust(text, "abcde"[column % 5]) for v in numbers])
+
+    known = [texts(range(most), column) for column in range(columns)] if most < n else []
     for start in range(0, n, step):
         X = rng.random((min(step, n - start), d), dtype=np.float32)
         table = {f"f{j}": X[:, j] for j in range(d)} | {"y": X[:, 0]}
         for j in range(columns):
-            numbers = rng.integers(0, most, len(X)) if most < n else np.arange(start, start + len(X))
-            table[f"text{j}"] = [f"{int(v):07}".ljust(text, "abcde"[j % 5]) for v in numbers]
+            if known:
+                table[f"text{j}"] = known[j].take(pa.array(rng.integers(0, most, len(X))))
+            else:
+                table[f"text{j}"] = texts(range(start, start + len(X)), j)
         writer = writer or pq.ParquetWriter(path, pa.table(table).schema)
         writer.write_table(pa.table(table))
     writer.close()
