@@ -315,7 +315,8 @@ def _leaves(
     if single(partition, n):
         return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, True)
+    on = LeafRecipe.of(recipe).on
+    project = PartitionMemory(recipe, partition, on, budget, executor.slots, True, baseline=baseline)
     search, encoding, choice = project.search(planned(recipe)), facts.encoding, None
     if search is not None:
         choice = chosen_kernel(recipe, search, data, facts, stages, executor)

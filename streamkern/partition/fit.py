@@ -456,13 +456,14 @@ def _fit_open(
     chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
     chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
     try:
-        return fit(chosen, executor, budget, stages, takes=recipe.takes), chosen.solver
+        # All leaves at a time were projected before: see ``PartitionMemory.then``.
+        return fit(chosen, executor, budget, stages, takes=recipe.takes, baseline=0), chosen.solver
     except NumericalError as error:
         if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
             raise
         name = chosen.solver.to_json()["name"]
         chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
-        fitted = fit(chosen, executor, budget, stages)
+        fitted = fit(chosen, executor, budget, stages, baseline=0)
         stages.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver
 
