@@ -49,10 +49,7 @@ from streamkern.solvers.estimator_inputs import (
     require_small_labels,
     with_parameter,
 )
-from streamkern.solvers.fit import (
-    Fitted,
-    Stages,
-)
+from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold

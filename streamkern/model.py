@@ -40,9 +40,7 @@ from streamkern.kernels import (
 )
 from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.answers import decided_by
-from streamkern.solvers.fit import (
-    Fitted,
-)
+from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of

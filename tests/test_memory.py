@@ -30,9 +30,7 @@ from streamkern.memory import (
     resident,
     share_heap,
 )
-from streamkern.solvers.fit import (
-    fit,
-)
+from streamkern.solvers.fit import fit
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.storage.base import Source
 from streamkern.types import Array

@@ -24,9 +24,7 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.diagnostics import rayleigh_quotient
-from streamkern.solvers.fit import (
-    require_success,
-)
+from streamkern.solvers.fit import require_success
 
 KERNEL = sk.Polynomial(degree=2, gamma=1.0, offset=0.01)
 

@@ -17,9 +17,7 @@ from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
 from streamkern.pipeline import load_pipeline
 from streamkern.solvers import Problem, train
-from streamkern.solvers.fit import (
-    statistics,
-)
+from streamkern.solvers.fit import statistics
 
 
 def compare(

@@ -43,21 +43,10 @@ from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved, with_every_row
 from streamkern.solvers.choice import WIDEST_L1, KernelChoice
-from streamkern.solvers.fit import (
-    Fitted,
-    Stages,
-    chosen_kernel,
-    fit,
-    prepare,
-    rows_key,
-)
+from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
 from streamkern.solvers.footprint import Footprint, loaded
 from streamkern.solvers.metered import SECOND, nominal_work
-from streamkern.solvers.planning import (
-    likely_outputs,
-    planned,
-    projection,
-)
+from streamkern.solvers.planning import likely_outputs, planned, projection
 from streamkern.solvers.row_errors import Errors
 from streamkern.sweep import gathered
 from streamkern.types import Array

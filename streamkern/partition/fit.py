@@ -49,22 +49,12 @@ from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.choice import KernelChoice
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.encoded import fit_encoded
-from streamkern.solvers.fit import (
-    Fitted,
-    Stages,
-    check_like,
-    fit,
-    prepare,
-    rows_key,
-    statistics_kept,
-)
+from streamkern.solvers.fit import Fitted, Stages, check_like, fit, prepare, rows_key, statistics_kept
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import Metric
-from streamkern.solvers.planning import (
-    steps,
-)
+from streamkern.solvers.planning import steps
 from streamkern.solvers.precision import relative
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers

@@ -22,15 +22,7 @@ from streamkern.solvers.auto import resolved
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.footprint import Footprint, footprint, loaded
-from streamkern.solvers.planning import (
-    centers_bytes,
-    every_row,
-    likely_outputs,
-    planned,
-    search_of,
-    steps,
-    width,
-)
+from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target

@@ -19,10 +19,7 @@ from streamkern.solvers.bandwidth import needs_median
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.choice import KernelChoice, with_ridge
 from streamkern.solvers.every_row import takes_a_factor
-from streamkern.solvers.fit import (
-    Key,
-    Stages,
-)
+from streamkern.solvers.fit import Key, Stages
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metric import AGOP

@@ -17,10 +17,7 @@ from streamkern.memory import release
 from streamkern.partition.memory import encoded_bytes
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
 from streamkern.partition.tree import CutTree
-from streamkern.solvers.fit import (
-    Stages,
-    rows_key,
-)
+from streamkern.solvers.fit import Stages, rows_key
 from streamkern.storage.base import digest
 
 

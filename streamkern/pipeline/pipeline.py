@@ -29,9 +29,7 @@ from streamkern.partition.tree import Partition
 from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
-from streamkern.solvers.fit import (
-    TASKS,
-)
+from streamkern.solvers.fit import TASKS
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.files import given_path

@@ -43,15 +43,7 @@ from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metrics import ranking
 from streamkern.solvers.placement import device_for, require_room
-from streamkern.solvers.planning import (
-    centers_bytes,
-    every_row,
-    likely_outputs,
-    planned,
-    search_of,
-    steps,
-    width,
-)
+from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""

@@ -38,9 +38,7 @@ from streamkern.release import VERSION
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.metrics import NAMES
-from streamkern.solvers.planning import (
-    steps,
-)
+from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest

@@ -19,9 +19,7 @@ from streamkern.partition.tree import Partition
 from streamkern.partition.warm import from_champion, request_of
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro
-from streamkern.solvers.planning import (
-    steps,
-)
+from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import SHARE, WarmEigenPro
 
 

@@ -23,9 +23,7 @@ from streamkern.memory import check
 from streamkern.solvers.answers import make_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.every_row import solve_every_row
-from streamkern.solvers.fit import (
-    Fitted,
-)
+from streamkern.solvers.fit import Fitted
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.precision import require_resolved, sizes

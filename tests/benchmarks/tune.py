@@ -34,10 +34,7 @@ from streamkern.execute import open_executor
 from streamkern.kernels import RADIAL
 from streamkern.solvers import Problem
 from streamkern.solvers.direct import add_ridge
-from streamkern.solvers.fit import (
-    Stages,
-    prepare,
-)
+from streamkern.solvers.fit import Stages, prepare
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.path import path_scores
 from streamkern.sweep import ScanWork, sweep

@@ -18,11 +18,7 @@ from streamkern.data.preprocess import Units, expected, share_of_features
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers.fit import (
-    Stages,
-    learn,
-    prepare,
-)
+from streamkern.solvers.fit import Stages, learn, prepare
 from tests.processors import own_products
 
 N = 900

@@ -7,10 +7,7 @@ import numpy as np
 import streamkern as sk
 from streamkern.data.origins import features_of
 from streamkern.execute import ThreadsExecutor
-from streamkern.solvers.fit import (
-    Stages,
-    prepare,
-)
+from streamkern.solvers.fit import Stages, prepare
 
 
 def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:

@@ -24,11 +24,7 @@ from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.solvers.fit import (
-    Stages,
-    learn,
-    prepare,
-)
+from streamkern.solvers.fit import Stages, learn, prepare
 from streamkern.storage.artifact import load_artifact, save_artifact
 
 

@@ -17,10 +17,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.recipe import LeafRecipe
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.encoded import fit_encoded
-from streamkern.solvers.fit import (
-    Stages,
-    fit,
-)
+from streamkern.solvers.fit import Stages, fit
 
 N, RIDGE = 300, 1e-4
 rng = np.random.default_rng(0)
