@@ -43,9 +43,10 @@ from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, PATIENCE, resolved, with_every_row
 from streamkern.solvers.choice import WIDEST_L1, KernelChoice
-from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
-from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
+from streamkern.solvers.footprint import Footprint, loaded
 from streamkern.solvers.metered import SECOND, nominal_work
+from streamkern.solvers.planning import likely_outputs, planned, projection
 from streamkern.solvers.row_errors import Errors
 from streamkern.sweep import gathered
 from streamkern.types import Array
@@ -111,8 +112,10 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
         return None
     partition = in_leaves(replace(recipe, partition=partition)).partition
     try:
-        held = trial_footprint(recipe, partition, budget, TRIAL_THREADS)[1]
-        project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
+        held = trial_footprint(recipe, partition, budget, TRIAL_THREADS, budget // 2)[1]
+        project = PartitionMemory(
+            recipe, partition, LeafRecipe.of(recipe).on, budget, TRIAL_THREADS, True, held, budget // 2
+        )
         project.first()
     except PlanRefusedError:
         return None
@@ -179,24 +182,35 @@ def fit_any(
     require_partition(recipe)
     recipe.train.require_rows()
     reason, held, ready = "", 0, None
+    # What fits now is not refused later, for what the stages in between have left behind.
+    before = loaded()
     if open_to_one(partition) and not single(partition, recipe.train.base_rows):
-        held = trial_footprint(recipe, partition, budget, executor.slots)[1]
         here = executor.name == "threads"
-        project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
-        on_plan(project.first()[0])  # refused before a row is read
+        held = trial_footprint(recipe, partition, budget, executor.slots, before)[1]
+        on = LeafRecipe.of(recipe).on
+        project = PartitionMemory(recipe, partition, on, budget, executor.slots, here, held, before)
+        # Refused before a row is read, whichever the trial would choose.
+        projection(settled(without(recipe), budget)[0], executor, budget, before, stages.left_out, stages.search_share)
+        on_plan(project.first()[0])
     choice = None
     if open_to_one(partition):
-        leaves, reason, ready, choice = _leaves(recipe, partition, executor, budget, stages)
+        leaves, reason, ready, choice = _leaves(recipe, partition, executor, budget, stages, before)
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = settled(without(recipe), budget)
             ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
             fitted = fit(
-                whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), ready=ready
+                whole,
+                executor,
+                budget,
+                stages,
+                lambda projected: on_plan(_with(projected, held)),
+                ready=ready,
+                baseline=before,
             )
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice)
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice, before)
     many.report["partition"] |= {"reason": reason} if reason else {}
     return many
 
@@ -239,13 +253,20 @@ def trial_recipe(recipe: LeafRecipe, most: int) -> Callable[[Dataset], LeafRecip
     return on
 
 
-def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, slots: int) -> tuple[Footprint, int]:
-    """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads."""
+def trial_footprint(
+    recipe: PartitionRecipe, partition: Partition, budget: int, slots: int, baseline: int
+) -> tuple[Footprint, int]:
+    """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads.
+
+    Raises:
+        PlanRefusedError: the trial would not fit beside ``baseline`` bytes.
+    """
     rows, leaf = planned(recipe), LeafRecipe.of(recipe)
     looked = min(TRIAL_ROWS, rows.base_rows)
+    sample = sample_bytes(recipe)
 
     def project(on: Callable[[Dataset], LeafRecipe], n: int) -> Footprint:
-        shapes = PartitionMemory(recipe, partition, on, budget, slots, True)
+        shapes = PartitionMemory(recipe, partition, on, budget, slots, True, baseline=baseline + sample)
         return shapes.leaf(rows, n, shapes.baseline)[0]
 
     def takes(fits: Footprint, at_once: int = 1) -> int:
@@ -253,22 +274,40 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
 
     first, second = trial_centers(recipe, budget)
     fits = project(trial_recipe(leaf, first), looked)
-    # As many leaves are fitted at once as the budget allows.
-    of_leaf = min(looked, partition.expected(rows.base_rows)[1])
-    again = (project(trial_recipe(leaf, second), looked), project(leaf.on, of_leaf))
-    sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
-    return fits, sample + max(takes(fits, min(slots, TRIAL_THREADS)), *map(takes, again))
+    again = project(trial_recipe(leaf, second), looked)
+    # Leaves as ``trial`` cuts them, one at a time; as many are fitted at once as the budget allows.
+    shapes = PartitionMemory(recipe, partition, leaf.on, budget, slots, True, baseline=baseline).shapes(rows, looked)
+    many = _in_leaves_of_sample(leaf, shapes, leaves_of_sample(partition, rows.base_rows), partition)
+    assert many.partition is not None
+    on = LeafRecipe.of(many).on
+    cut = PartitionMemory(many, many.partition, on, budget, 1, True, baseline=baseline + sample).first()[0]
+    held = max(takes(fits, min(slots, TRIAL_THREADS)), takes(again), takes(cut))
+    return fits, sample + held
+
+
+def sample_bytes(recipe: PartitionRecipe) -> int:
+    """Bytes of the sample: gathered in blocks, joined, and as the rows of a model."""
+    rows = planned(recipe)
+    row = rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows)
+    return 3 * min(TRIAL_ROWS, rows.base_rows) * row
+
+
+def _in_leaves_of_sample(recipe: LeafRecipe, train: Dataset, leaves: int, partition: Partition) -> _Trial:
+    """The recipe of the trial's leaves on rows of the sample."""
+    made = replace(recipe, train=train, metric=None, solver=AUTO)
+    return _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
 
 
 def _leaves(
-    recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
+    recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages, baseline: int
 ) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
     """Leaves or one model, with the reason; and the prepared rows with their statistics and kernel, if known."""
     n = recipe.train.base_rows
     if single(partition, n):
         return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    project = PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, True)
+    on = LeafRecipe.of(recipe).on
+    project = PartitionMemory(recipe, partition, on, budget, executor.slots, True, baseline=baseline)
     search, encoding, choice = project.search(planned(recipe)), facts.encoding, None
     if search is not None:
         choice = chosen_kernel(recipe, search, data, facts, stages, executor)
@@ -280,7 +319,7 @@ def _leaves(
         )  # fmt: skip
 
     found = stages.keep(
-        "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
+        "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice, baseline)
     )
     own = found["leaves"]
     shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own), OWN_DOUBTS)
@@ -311,7 +350,7 @@ def leaves_of_sample(partition: Partition, n: int) -> int:
 
 def trial(
     recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
-    choice: KernelChoice | None,
+    choice: KernelChoice | None, baseline: int,
 ) -> dict[str, Errors]:  # fmt: skip
     """Return the squared errors of one model and of leaves on held-out rows of a sample.
 
@@ -323,6 +362,7 @@ def trial(
         executor: where blocks run.
         budget: bytes this process may hold.
         choice: the kernel of a sample of all rows, where it was left open.
+        baseline: bytes that the projection of the trial started from.
 
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
@@ -333,19 +373,19 @@ def trial(
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe, (first, second) = LeafRecipe.of(recipe), trial_centers(recipe, budget)
+    held = baseline + sample_bytes(recipe)
 
     def one(centers: int, train: Dataset) -> KernelMachine:
         """One model of the rows."""
         made = trial_recipe(given, centers)(train)
         whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
         whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
-        return KernelMachine.of(fit(whole, executor, budget, LeafStages()))
+        return KernelMachine.of(fit(whole, executor, budget, LeafStages(), baseline=held))
 
     def cut(leaf_recipe: LeafRecipe, leaves: int, train: Dataset) -> PartitionedMachine:
         """A model of the rows in leaves."""
-        made = replace(leaf_recipe, train=train, metric=None, solver=AUTO)
-        many = _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
-        return fit_partition(many, executor, budget, LeafStages(), lambda projected: None, None).model
+        many = _in_leaves_of_sample(leaf_recipe, train, leaves, partition)
+        return fit_partition(many, executor, budget, LeafStages(), lambda projected: None, None, baseline=held).model
 
     def fitted(model_of: Callable[[Dataset], M], X: Array, y: Array, w: Array | None, some: Array) -> tuple[Errors, M]:
         """Train a model on ``some`` of the rows; return its errors on held-out rows, and the model."""

@@ -49,20 +49,12 @@ from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.choice import KernelChoice
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.encoded import fit_encoded
-from streamkern.solvers.fit import (
-    Fitted,
-    Stages,
-    check_like,
-    fit,
-    prepare,
-    rows_key,
-    statistics_kept,
-    steps,
-)
+from streamkern.solvers.fit import Fitted, Stages, check_like, fit, prepare, rows_key, statistics_kept
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import Metric
+from streamkern.solvers.planning import steps
 from streamkern.solvers.precision import relative
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
@@ -169,6 +161,7 @@ def fit_partition(
     trial: int = 0,
     ready: tuple[Dataset, Statistics] | None = None,
     choice: KernelChoice | None = None,
+    baseline: int | None = None,
 ) -> FittedPartition:
     """Cut the rows and fit every leaf; see ``choice.fit_any``.
 
@@ -182,6 +175,7 @@ def fit_partition(
         trial: bytes of the trial before it.
         ready: prepared training rows and their statistics, where they are known already.
         choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
+        baseline: bytes that projections start from; by default those that the process holds now.
     """
     partition = recipe.partition
     assert partition is not None
@@ -190,7 +184,7 @@ def fit_partition(
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
     project = PartitionMemory(
-        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial
+        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial, baseline
     )
     footprint, _ = project.first()
     executor.allowed = footprint.allowance()
@@ -452,13 +446,14 @@ def _fit_open(
     chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
     chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
     try:
-        return fit(chosen, executor, budget, stages, takes=recipe.takes), chosen.solver
+        # All leaves at a time were projected before: see ``PartitionMemory.then``.
+        return fit(chosen, executor, budget, stages, takes=recipe.takes, baseline=0), chosen.solver
     except NumericalError as error:
         if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
             raise
         name = chosen.solver.to_json()["name"]
         chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
-        fitted = fit(chosen, executor, budget, stages)
+        fitted = fit(chosen, executor, budget, stages, baseline=0)
         stages.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver
 

@@ -21,8 +21,8 @@ from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
@@ -114,7 +114,7 @@ class PartitionMemory:
         With a number of ``leaves``, rows are left out for the probabilities or intervals of them all.
         """
         itemsize, outputs = np.dtype(self.recipe.dtype).itemsize, likely_outputs(data)
-        shapes = self._shapes(data, n)
+        shapes = self.shapes(data, n)
         leaf, _ = resolved(self.on(shapes), self.budget, threads=1)
         source = source_of(leaf.solver, shapes, None) if leaves else None
         answers = None
@@ -138,7 +138,7 @@ class PartitionMemory:
         columns, seed = data.source.n_features, self.recipe.seed % (1 << 31)
         return search_for(one.bill, data.base_rows, columns, self.budget, seed, KERNEL_SHARE * leaves)
 
-    def _shapes(self, data: Dataset, n: int) -> Dataset:
+    def shapes(self, data: Dataset, n: int) -> Dataset:
         """N rows of a leaf, of shapes."""
         target, shown = data.target, Target("target", np.dtype(np.int64))
         if self.recipe.task == "regression":
@@ -153,7 +153,7 @@ class PartitionMemory:
             data, 1, outputs, Direct(), budget=self.budget, baseline=self.baseline, slots=self.slots,
             lanes=recipe.lanes, itemsize=itemsize, learning_bytes=learning_bytes(recipe.train, steps(recipe)),
         )  # fmt: skip
-        p = self.on(self._shapes(data, n)).centers.count(data)
+        p = self.on(self.shapes(data, n)).centers.count(data)
         models = leaves * p * (d + outputs) * itemsize
         taken = _READING * n * row
         one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)

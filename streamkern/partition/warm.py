@@ -18,7 +18,8 @@ from streamkern.execute.base import Executor
 from streamkern.partition.model import PartitionedMachine
 from streamkern.partition.tree import Partition
 from streamkern.solvers.answers import decided_by
-from streamkern.solvers.fit import Stages, statistics_kept, steps
+from streamkern.solvers.fit import Stages, statistics_kept
+from streamkern.solvers.planning import steps
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.base import digest

@@ -38,12 +38,12 @@ from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
 from streamkern.solvers.bandwidth import ROWS, at_median, needs_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
-from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metrics import ranking
 from streamkern.solvers.placement import device_for, require_room
+from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
@@ -267,8 +267,10 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     pipeline.train.require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
-    tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
-    project = PartitionMemory(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
+    tried, held, baseline = None, 0, loaded()
+    if open_to_one(partition):
+        tried, held = trial_footprint(pipeline, partition, budget, slots, baseline)
+    project = PartitionMemory(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held, baseline)
     fits, at_once = project.first()
     leaves, rows = partition.expected(pipeline.train.base_rows)
     one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)

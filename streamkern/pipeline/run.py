@@ -39,9 +39,9 @@ from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
+from streamkern.solvers.planning import likely_outputs, planned, steps, width
 from streamkern.storage.files import given_path
 from streamkern.storage.remote import COUNTS
 from streamkern.storage.writer import locked, read_json, tidy, write_json

@@ -28,8 +28,9 @@ from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.solvers.base import Iteration
 from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
+from streamkern.solvers.fit import Key, Stages, centers_key, require_success
 from streamkern.solvers.loop import Progress, train_stably
+from streamkern.solvers.planning import steps
 from streamkern.solvers.saved import described_arrays
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value

@@ -41,9 +41,10 @@ from streamkern.solvers.choice import (
     leaves_open,
     sample_search,
 )
-from streamkern.solvers.fit import Stages, likely_outputs, planned, prepare
+from streamkern.solvers.fit import Stages, prepare
 from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
+from streamkern.solvers.planning import likely_outputs, planned
 from streamkern.solvers.precision import relative
 
 HELD_OUT = 1 / 3

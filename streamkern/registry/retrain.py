@@ -37,8 +37,8 @@ from streamkern.registry.warm import warm
 from streamkern.release import VERSION
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import steps
 from streamkern.solvers.metrics import NAMES
+from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest

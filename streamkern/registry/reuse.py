@@ -19,7 +19,7 @@ from streamkern.data.subsample import rows_of
 from streamkern.data.transforms import dump
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
-from streamkern.solvers.fit import steps
+from streamkern.solvers.planning import steps
 from streamkern.storage.base import Source, content, digest
 from streamkern.user_code import described
 

@@ -20,7 +20,7 @@ from streamkern.partition.warm import from_champion, request_of
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro
 from streamkern.solvers.batches import passes_of
-from streamkern.solvers.fit import steps
+from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import SHARE, WarmEigenPro
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from streamkern.release import VERSION
 from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import TEXT_BYTES, Source, digest
 from streamkern.storage.files import given_path
 from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
@@ -435,7 +436,9 @@ def _columns(
     if isinstance(encoding, Classes | Indicators):
         if isinstance(encoding, Classes):
             names, kind = encoding.values.tolist(), encoding.values.dtype
-            columns.append(OutputColumn("prediction", np.dtype(object) if kind.kind in "UTO" else kind))
+            longest = max((sys.getsizeof(name) for name in names), default=0)
+            made = np.dtype(object) if kind.kind in "UTO" else kind
+            columns.append(OutputColumn("prediction", made, text_bytes=max(TEXT_BYTES, longest)))
         else:
             names = list(encoding.names)
             columns.append(OutputColumn("prediction", np.dtype(np.int64), _fields("prediction", names)))

@@ -26,9 +26,9 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.fit import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
+from streamkern.solvers.planning import OUTPUTS_GUESS, every_row, planned, width
 
 AUTO = "auto"
 

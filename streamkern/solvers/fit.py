@@ -11,14 +11,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from streamkern.backends import get_backend
-from streamkern.centers import CenterSet, Given, Uniform
+from streamkern.centers import CenterSet
 from streamkern.data.alike import require_alike, require_scaled_alike
-from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
-from streamkern.data.categories import TargetEncode, require_encoded
+from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, data_warnings, notes
+from streamkern.data.categories import require_encoded
 from streamkern.data.class_weights import (
     WeightTotals,
     described_weights,
-    planned_weights,
     weighted_by_class,
     weighted_like,
 )
@@ -27,10 +26,7 @@ from streamkern.data.origins import Features, features_of
 from streamkern.data.preprocess import (
     Learning,
     Scaling,
-    Standardise,
     Step,
-    expected,
-    learning_bytes,
     scale,
 )
 from streamkern.data.statistics import (
@@ -49,7 +45,7 @@ from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import AnswersFrom, decided_by, make_answers, require_left_out, require_two, source_of
+from streamkern.solvers.answers import decided_by, make_answers, require_left_out, require_two, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import (
@@ -57,18 +53,15 @@ from streamkern.solvers.choice import (
     Search,
     choose_kernel,
     default_kernel,
-    leaves_open,
     ridge_under_weights,
-    search_for,
 )
-from streamkern.solvers.direct import Direct
-from streamkern.solvers.every_row import takes_a_factor
-from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
+from streamkern.solvers.footprint import Footprint, loaded, scan_rows
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import lanes_on, require_room, room_for_solver
+from streamkern.solvers.planning import every_row, likely_outputs, planned, projection, steps, width
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.solvers.probabilities import softmax_of_logits
 from streamkern.solvers.recipe import Recipe
@@ -85,14 +78,6 @@ Key = Callable[[], tuple[Any, ...]]
 """All that a stage's result depends on: called only where results are kept, since it may read all rows in memory."""
 
 TASKS = ("classification", "regression")
-
-OUTPUTS_GUESS = 16
-"""Outputs assumed before the labels are known; they take little memory compared with the centers."""
-
-
-def likely_outputs(dataset: Dataset) -> int:
-    """Outputs assumed before the labels are known: as many as a row has targets, at least ``OUTPUTS_GUESS``."""
-    return max(OUTPUTS_GUESS, 1 if dataset.target is None else dataset.target.width)
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
@@ -219,24 +204,6 @@ def _median_key(recipe: Recipe, dataset: Dataset, norm: int) -> tuple[Any, ...]:
     return rows_key(dataset), recipe.dtype, *([] if norm == 2 else [norm])
 
 
-def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """The preprocessing of a recipe; of an automatic one as the schema says, and the rows may add to it."""
-    chosen = recipe.preprocess
-    if isinstance(chosen, str):
-        features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
-        adaptive = features and (recipe.kernel is None or bandwidth.needs_median(recipe))
-        never = recipe.standardise is not None
-        kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
-        chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
-    steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
-    return (*steps, *((Standardise(),) if recipe.standardise else ()))
-
-
-def planned(recipe: Recipe) -> Dataset:
-    """The training rows as wide as preprocessing is expected to make them: for projections, not for reading."""
-    return expected(planned_weights(recipe.train, recipe.class_weight), steps(recipe))
-
-
 def require_success(outcome: Outcome) -> None:
     """Turn a failure into an error.
 
@@ -349,6 +316,7 @@ def fit(
     device: Device | None = None,
     ready: tuple[Dataset, Statistics] | None = None,
     takes: Footprint | None = None,
+    baseline: int | None = None,
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
@@ -361,6 +329,7 @@ def fit(
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
         ready: the result of ``prepare``, if it was called.
         takes: the projected memory, where it is known of a fit of as many rows or more, whose kernel is given.
+        baseline: bytes that the projection starts from; by default those that the process holds now.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -370,8 +339,10 @@ def fit(
         NumericalError: training diverged or stagnated.
     """
     stages = stages or Stages()
-    data, baseline = recipe.train, 0 if takes else loaded()
+    data = recipe.train
     data.require_rows()
+    if baseline is None:
+        baseline = 0 if takes else loaded()
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
         require_measurable(rows, name)
@@ -385,33 +356,19 @@ def fit(
 
     lanes = lanes_on(device, executor.processes, recipe.lanes)
 
-    def project(rows: Dataset, outputs: int) -> Footprint:
-        return footprint(
-            rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
-            lanes=lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
-            centers_bytes=centers_bytes(recipe, executor.slots, rows),
-            stored_centers=recipe.centers is not None and recipe.centers.stored,
-            learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
-            learning=recipe.metric if search is None else search,
-            answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
-            processes=executor.processes,
-            every_row=every_row(recipe, rows),
-        )  # fmt: skip
-
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
     if recipe.threshold is not None:
         require_left_out(source)
     require_metric(recipe)
-    search: Search | None = None
 
     def allow(projected: Footprint) -> None:
         executor.allowed = projected.allowance()
         on_plan(projected)
 
     guess = planned(recipe)
-    projected = takes or project(guess, likely_outputs(guess))
-    search = search_of(recipe, projected, stages.search_share)
-    projected = projected if search is None else project(guess, likely_outputs(guess))
+    projected, search, project = projection(
+        recipe, executor, budget, baseline, stages.left_out, stages.search_share, lanes, takes
+    )
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, projected, width(recipe, guess), guess.n_features, itemsize)
@@ -541,14 +498,6 @@ def check_like(
     )
 
 
-def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
-    """The trials for a recipe without a kernel; None where ``default_kernel`` is taken without a search."""
-    if not leaves_open(recipe):
-        return None
-    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
-
-
 def chosen_kernel(
     recipe: Recipe, search: Search, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor,
     device: Device | None = None,
@@ -601,44 +550,6 @@ def _learned_metric(
     )  # fmt: skip
     stages.choice(learned.reason(), metric=learned.kind)
     return learned
-
-
-def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
-    """Number of basis functions that a recipe requests on these rows, by default ``planned``: centers, or features.
-
-    Raises:
-        UsageError: there are neither centers nor features that do without them.
-    """
-    dataset = planned(recipe) if dataset is None else dataset
-    p = 0 if recipe.centers is None else recipe.centers.count(dataset)
-    if recipe.features is None or recipe.features.needs_centers:
-        if recipe.centers is None:
-            raise UsageError(
-                "There are no centers.",
-                where="centers",
-                expected="centers, for a kernel",
-                remedy="give centers, such as sk.Uniform(1000)",
-            )
-        if recipe.features is None:
-            return p
-    return recipe.features.width(dataset.n_features, p)
-
-
-def every_row(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
-    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor."""
-    if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or takes_a_factor(recipe.kernel)):
-        return False
-    return recipe.features is None and isinstance(recipe.centers, Uniform) and width(recipe, dataset) == len(dataset)
-
-
-def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
-    """Bytes at the peak of choosing centers among these rows, by default ``planned``, beyond reading rows.
-
-    Or taking the distances that a bandwidth is the median of, which goes before.
-    """
-    dataset, itemsize = planned(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
-    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
-    return max(chosen, bandwidth.setup_bytes(dataset, itemsize) if bandwidth.needs_median(recipe) else 0)
 
 
 def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.memory import check
-from streamkern.storage.base import TEXT_BYTES, Reading, Source, content, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, content, digest, text_bytes
 from streamkern.storage.bookkeeping import recorded_index
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
@@ -41,8 +41,8 @@ from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
 
-_LIBRARIES = 40 << 20  # Arrow's decoders and heap after the first read of a process: 39 MiB measured
-_SAMPLE = 1000  # rows used to estimate the length of texts
+LIBRARIES = 40 << 20
+"""Arrow's decoders and heap after the first read of a process: 39 MiB measured."""
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -126,15 +126,30 @@ def describe_column(values: pa.ChunkedArray) -> Described:
     return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
 
 
-def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
+def _placed(whole: Array | None, part: Array | None, start: int, n: int) -> Array | None:
+    """Return an array of n rows with those of ``part`` from row ``start`` on, in a dtype that holds all."""
+    if part is None:
+        return None
+    if whole is None:
+        whole = np.empty((n, *part.shape[1:]), part.dtype)
+    elif whole.dtype != part.dtype:
+        whole = whole.astype(np.result_type(whole, part))
+    whole[start : start + len(part)] = part
+    return whole
+
+
+def target_values(columns: Sequence[pa.ChunkedArray], target: Target, texts: dict[Any, Any] | None = None) -> Array:
     """Return targets, shape (n,) or (n, c), in the target's dtype; objects with None for nulls, if there are any.
 
-    If the column is a dictionary, rows with the same label share one text.
+    If the column is a dictionary, rows with the same label share one text, which is kept in ``texts`` for later tables.
     """
+    texts = {} if texts is None else texts
     if target.dtype == object and all(is_text(values.type) and _is_coded(values) for values in columns):
         parts = [np.empty(0, dtype=object)]
         for part in columns[0].chunks:
-            known = np.array([*part.dictionary.to_pylist(), None], dtype=object)
+            known = np.array(
+                [*(texts.setdefault(text, text) for text in part.dictionary.to_pylist()), None], dtype=object
+            )
             parts.append(known[part.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
         return np.concatenate(parts)
     if any(values.null_count for values in columns):
@@ -231,31 +246,51 @@ class TableSource(ChosenSource):
         return explaining(self.where(chunk), "values of the types that the columns declare", "the rows cannot be read")
 
     def _read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk."""
-        roles, table = self._roles, self._table(chunk, self._roles.stored)
+        """Return the rows of one chunk, converted table by table."""
+        n, start = int(self.bounds[chunk + 1] - self.bounds[chunk]), 0
+        texts: dict[Any, Any] = {}
+        whole: list[Array | None] = [None, None, None]
+        for table in self._pieces(chunk, self._roles.stored):
+            part = self._converted(chunk, table, start, texts)
+            if table.num_rows == n:
+                return part
+            whole = [_placed(into, values, start, n) for into, values in zip(whole, part, strict=True)]
+            start += table.num_rows
+            del table, part
+            check()
+        X, y, w = whole
+        assert X is not None
+        return Rows(X, y, w)
+
+    def _converted(self, chunk: int, table: pa.Table, start: int, texts: dict[Any, Any]) -> Rows:
+        """Return the rows of a table of a chunk, whose first row is row ``start`` of it; ``texts``: labels so far."""
+        roles = self._roles
         for name in roles.stored:
             values = table.column(name)
             # An id that is also a feature has a value in every row.
             if values.null_count and (name not in self._nullable or (self._names_rows and name in roles.targets)):
-                self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
-        X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(chunk, table)
+                self._fail(chunk, name, start + pc.index(pc.is_null(values), True).as_py(), "is null")
+        if roles.wide:
+            X = self._wide(chunk, table.column(roles.features[0]), start)
+        else:
+            X = self._narrow(chunk, table, start)
         y = None
         if self.target is not None:
             targets = [table.column(name) for name in roles.targets]
             for name, values in zip(roles.targets, targets, strict=True):
-                self._require_exact(chunk, name, values)
+                self._require_exact(chunk, name, values, start)
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
-            y = target_values(targets, self.target)
-        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk))
+            y = target_values(targets, self.target, texts)
+        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk, start))
 
     def weights(self, chunk: int) -> Array:
         assert self.weight is not None
         return self._weights_in(self._table(chunk, [self.weight]), chunk)
 
-    def _weights_in(self, table: pa.Table, chunk: int) -> Array:
+    def _weights_in(self, table: pa.Table, chunk: int, start: int = 0) -> Array:
         assert self.weight is not None
-        return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk)
+        return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk, start)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         names, found, start = [name for name, _ in self.non_features], [], 0
@@ -272,13 +307,13 @@ class TableSource(ChosenSource):
         decoded, text = self._decoded()
         row = self._row_bytes(text)
         # Text features are converted through Python objects, one for each distinct text.
-        return Reading(row, decoded + (decoded if self.text else 0), libraries=_LIBRARIES)
+        return Reading(row, decoded + (decoded if self.text else 0), libraries=LIBRARIES)
 
     def _decoded(self) -> tuple[int, int]:
         """Return bytes of a chunk's decoding, in addition to its rows; and bytes of a target's text as an object."""
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
-            first = self._table(0, self._roles.targets).slice(0, _SAMPLE)
+            first = self._table(0, self._roles.targets).slice(0, TEXT_SAMPLE)
             text = text_bytes(without_dictionary(first.column(0)).to_pylist())
         return 2 * self._most_rows() * self._row_bytes(text), text
 
@@ -294,8 +329,8 @@ class TableSource(ChosenSource):
         """Return values of a non-feature, with nulls for what the format treats as missing."""
         return values
 
-    def _narrow(self, chunk: int, table: pa.Table) -> Array:
-        """Return features stored in a column each, shape (n, d)."""
+    def _narrow(self, chunk: int, table: pa.Table, start: int = 0) -> Array:
+        """Return features stored in a column each, shape (n, d); the first row is row ``start`` of the chunk."""
         assert self.schema is not None
         columns = [table.column(name) for name in self._roles.features]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
@@ -320,15 +355,15 @@ class TableSource(ChosenSource):
                     remedy += ", or format='%Y%m%d' of digits"
                 raise DataError(
                     f"The value {error.value!r} of column {column.name!r} is not {error.expected}.",
-                    where=self.where_row(chunk, error.row),
+                    where=self.where_row(chunk, start + error.row),
                     expected=error.expected,
                     remedy=remedy,
                 ) from error
         return X
 
-    def _wide(self, chunk: int, column: pa.ChunkedArray) -> Array:
-        """Return features from one column of lists or binaries, shape (n, d)."""
-        width, parts, start = self._roles.width, [np.empty((0, self._roles.width), self.dtype)], 0
+    def _wide(self, chunk: int, column: pa.ChunkedArray, start: int = 0) -> Array:
+        """Return features from one column of lists or binaries, shape (n, d); the first is row ``start``."""
+        width, parts = self._roles.width, [np.empty((0, self._roles.width), self.dtype)]
         for part in column.chunks:
             if pa.types.is_fixed_size_binary(part.type):
                 offset = part.offset * part.type.byte_width
@@ -355,7 +390,7 @@ class TableSource(ChosenSource):
             self._fail(chunk, name, row, "holds a null in its list")
         return np.asarray(values.to_numpy(zero_copy_only=False))
 
-    def _require_exact(self, chunk: int, name: str, values: pa.ChunkedArray) -> None:
+    def _require_exact(self, chunk: int, name: str, values: pa.ChunkedArray, start: int) -> None:
         """Raise DataError if whole numbers of a target, such as labels, have more digits than float64 holds."""
         if pa.types.is_decimal(values.type) and values.type.scale <= 0:
             large = np.abs(_plain(values).to_numpy()) > float(1 << 53)
@@ -363,7 +398,7 @@ class TableSource(ChosenSource):
                 row = int(np.argmax(large))
                 raise DataError(
                     f"column {name!r} is {values[row].as_py()}, which no float64 number is",
-                    where=self.where_row(chunk, row),
+                    where=self.where_row(chunk, start + row),
                     expected="numbers up to 2⁵³, or whole numbers of 64 bits",
                     remedy="store labels and ids of more digits as texts",
                 )
@@ -395,6 +430,7 @@ class FrameSource(TableSource):
         name: name in messages.
         identity: JSON-serialisable, for the fingerprint; None to compute it from the rows as they are read.
         missing: whether values of a column are missing, if known.
+        piece_bytes: bytes of the largest piece with all of its columns, if a piece is computed; 0 for pieces in memory.
 
     Raises:
         DataError: columns that cannot be features or target.
@@ -409,12 +445,13 @@ class FrameSource(TableSource):
         name: str,
         identity: Any,
         missing: Mapping[str, bool | None] | None = None,
+        piece_bytes: int = 0,
     ) -> None:
         given = as_table(schema).schema
         types = {field.name: field.type for field in given}
         decoded = {name: without_dictionary(pa.chunked_array([], kind)).type for name, kind in types.items()}
         self._schema = pa.schema(list(decoded.items()))
-        self._name, self._identity = name, identity
+        self._name, self._identity, self._piece_bytes = name, identity, piece_bytes
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
         fields = fields_of(types, name, missing=missing, index=recorded_index(given.metadata))
         super().__init__(choose_columns(fields, request, name), request, lengths)
@@ -446,6 +483,11 @@ class FrameSource(TableSource):
                 remedy="correct the frame's declared types (its meta), or its divisions",
             )
         return table
+
+    def _decoded(self) -> tuple[int, int]:
+        """Besides, a computed piece with columns that are not used: as read, as a frame, and as a table."""
+        decoded, text = super()._decoded()
+        return max(decoded, 3 * self._piece_bytes), text
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

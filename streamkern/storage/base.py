@@ -40,6 +40,9 @@ class Reading(NamedTuple):
 TEXT_BYTES = 64
 """Bytes of a short text as an object."""
 
+TEXT_SAMPLE = 1000
+"""Rows from which the length of texts is estimated, where the format does not state it: see ``text_bytes``."""
+
 _LARGE = 16 << 20  # bytes of a chunk from which a memory error names it
 
 
@@ -200,15 +203,15 @@ class Source(ABC):
         assert w is not None
         return w
 
-    def _weights(self, values: Array, chunk: int) -> Array:
-        """Return sample weights of a chunk as float64, shape (n,), after checking them."""
+    def _weights(self, values: Array, chunk: int, start: int = 0) -> Array:
+        """Return sample weights of a chunk, from its row ``start`` on, as float64, shape (n,), after checking them."""
         w = values.reshape(-1).astype(np.float64)
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(
                 f"the weight is {w[row]}",
-                where=f"{self.where_row(chunk, row)}, weight {self.weight!r}",
+                where=f"{self.where_row(chunk, start + row)}, weight {self.weight!r}",
                 expected="a finite number >= 0",
                 remedy="correct the weights; a row of weight 0 is ignored",
             )
@@ -216,9 +219,11 @@ class Source(ABC):
 
 
 def text_bytes(texts: Any) -> int:
-    """Estimate bytes of a text as an object, with its reference: a quarter more than the mean of a sample."""
-    found = [sys.getsizeof(text) for text in texts if isinstance(text, str)]
-    return max(TEXT_BYTES, math.ceil(8 + 1.25 * sum(found) / len(found)) if found else 0)
+    """Estimate bytes of a text as an object, with its reference: the mean of a sample, and three standard errors."""
+    found = np.array([sys.getsizeof(text) for text in texts if isinstance(text, str)], dtype=np.float64)
+    if not len(found):
+        return TEXT_BYTES
+    return max(TEXT_BYTES, math.ceil(8 + float(found.mean()) + 3 * float(found.std()) / math.sqrt(len(found))))
 
 
 FACETS = tuple(Source.__annotations__)

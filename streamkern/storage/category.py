@@ -21,6 +21,9 @@ from streamkern.types import Array
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 _LONGEST = 80  # characters of a text that may be a number or a date
+MOST_LETTERS = 1 << 20
+"""Letters of the texts of a column that are kept for messages and names of features: 10,000 texts of 100."""
+
 _WHOLE = 1 << 53  # float64 holds every whole number up to here
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]\d{1,3})?")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(\.\d{1,9})?)?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?)?")
@@ -156,9 +159,17 @@ def _fraction(nanoseconds: int) -> str:
 
 
 def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | None, most: int) -> Array:
-    """Return the codes of canonical texts, shape (n,), NaN for None; add at most ``most`` texts to ``words``."""
+    """Return the codes of canonical texts, shape (n,), NaN for None.
+
+    At most ``most`` of the texts are added to ``words``, up to ``MOST_LETTERS`` in all.
+    """
     numbers = np.array([np.nan if text is None else code_of(text, coded) for text in texts], dtype=np.float64)
     if words is not None and len(words) < most:
-        pairs = zip(numbers[:most].tolist(), texts, strict=False)
-        words.update((number, text) for number, text in pairs if text is not None and (coded or not is_itself(text)))
+        room = MOST_LETTERS - sum(map(len, tuple(words.values())))  # another thread may add some
+        for number, text in zip(numbers[:most].tolist(), texts, strict=False):
+            if text is None or number in words or not (coded or not is_itself(text)):
+                continue
+            if (room := room - len(text)) < 0:
+                break
+            words[number] = text
     return numbers

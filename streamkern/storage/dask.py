@@ -129,17 +129,18 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
             expected="a frame whose partitions can be computed",
             remedy="compute a partition by hand to see the traceback",
         ) from error
+    largest = max((size for _, _, size in counted), default=0)
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    missing = {str(name): any(gaps[j] for _, gaps in counted) for j, name in enumerate(frame.columns)}
+    missing = {str(name): any(gaps[j] for _, gaps, _ in counted) for j, name in enumerate(frame.columns)}
     # A column of objects without values has no recognisable type.
     example = frame._meta_nonempty[:1]
-    return FrameSource(pieces, [rows for rows, _ in counted], example, request, name, frame._name, missing)
+    return FrameSource(pieces, [rows for rows, _, _ in counted], example, request, name, frame._name, missing, largest)
 
 
-def _counted(part: Any) -> tuple[int, list[bool]]:
-    """Return the number of rows of a partition, and whether each column has missing values."""
-    return len(part), part.isna().any().tolist()
+def _counted(part: Any) -> tuple[int, list[bool], int]:
+    """Return the number of rows of a partition, whether each column has missing values, and its bytes."""
+    return len(part), part.isna().any().tolist(), int(part.memory_usage(deep=True).sum())
 
 
 def _compute_partition(frame: Any, i: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.errors import DataError
 from streamkern.storage.arrow import Place, TableSource
-from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, digest, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
 from streamkern.storage.convert import kind_of_array, table_of_arrays
 from streamkern.storage.layout import as_rows, as_target, check_chunk, few, rows_per_chunk
@@ -18,9 +18,6 @@ from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
-
-
-_SAMPLE = 1000  # rows used to estimate the length of texts
 
 
 class Declared(Protocol):
@@ -207,7 +204,7 @@ class NamedArrays(TableSource):
 
     def _text_bytes(self, name: str) -> int:
         """Estimate the bytes of an array's text as an object, from a sample."""
-        found = self._arrays[name].read(0, min(self._most_rows(), _SAMPLE)).reshape(-1)
+        found = self._arrays[name].read(0, min(self._most_rows(), TEXT_SAMPLE)).reshape(-1)
         return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 
     def _read(self, chunk: int) -> Rows:

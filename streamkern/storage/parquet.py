@@ -21,14 +21,15 @@ import pyarrow.parquet as pq
 from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest, text_bytes
+from streamkern.storage.arrow import LIBRARIES, TableSource, fields_of
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, digest, text_bytes
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.storage.files import explaining, given_path
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (
+    CHUNK_BYTES,
     FORMAT,
     as_rows,
     blocks_of,
@@ -36,6 +37,7 @@ from streamkern.storage.layout import (
     feature_dtype,
     first_block,
     merged,
+    rows_per_chunk,
     target_of,
 )
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
@@ -44,7 +46,6 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that ``describe`` makes
-_SAMPLE = 256  # texts of the first file used to estimate bytes for each letter
 _WIDE = 2.0  # bytes for each letter without a sample
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
@@ -167,23 +168,57 @@ class ParquetSource(TableSource):
         of_all = int(self.bounds[chunk]) + row
         return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
 
-    def _decoded(self) -> tuple[int, int]:
-        """Bytes of stored pages, and of decoded pages."""
-        pages, text, rows = 0, TEXT_BYTES, self._most_rows()
-        groups = max((len(groups) for _, groups in self._reads), default=0)
+    def reading(self) -> Reading:
+        """As the base class, with row groups that are decoded some rows at a time.
+
+        Pages are held as they are stored, and a table of rows as Arrow decodes them; texts of features as objects, too.
+        Columns that are only described are read apart: their values, and their distinct values as texts.
+        """
+        roles, table, text = self._roles, self._table_rows, self._text_bytes
+        decoded = table * max(roles.row_bytes, self._row_bytes(0))
+        # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
+        decoded += table * text if self._names_rows and text > TEXT_BYTES else 0
+        columns = () if roles.wide or self.schema is None else self.schema.columns
+        if words := [name for name, column in zip(roles.features, columns, strict=False) if column.text]:
+            decoded += self._pages(words) + table * roles.row_bytes
+        described = _DESCRIBED * self._pages(list(dict(self.non_features)))
+        return Reading(self._row_bytes(text), max(self._pages(roles.stored) + decoded, described), libraries=LIBRARIES)
+
+    def _pages(self, names: Sequence[str]) -> int:
+        """Bytes of the pages of columns that are held at a time, and at least those of a table's values."""
+        files = [file for file in self._files.files if any(file.rows)]
+        if not names or not files:
+            return 0
+        if self._table_rows < self._most_rows():
+            return CHUNK_BYTES + max(self._files.pages(file, names) for file in files)
+        groups = max(len(groups) for _, groups in self._reads)
+        return groups * max(
+            sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in names)
+            for file in files
+        )
+
+    @cached_property
+    def _text_bytes(self) -> int:
+        """Bytes of a text of the target as an object: from the footers, and an id from the first ones as well."""
+        text = TEXT_BYTES
+        if self.target is None or self.target.dtype != object:
+            return text
         for file in self._files.files:
-            sizes = dict(zip(file.schema.names, file.widest, strict=True))
-            pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
-            # Row groups are described one by one: their values, and their distinct values as texts.
-            pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
-            if self.target is not None and self.target.dtype == object and any(file.rows):
+            if any(file.rows):
+                sizes = dict(zip(file.schema.names, file.widest, strict=True))
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
-        if self.target is not None and self.target.dtype == object:
-            # Stored as a dictionary, a text takes its bytes once, and as an id once in each row.
-            text = max(text, text_bytes(self._sample))
-            pages += rows * text if self._names_rows else 0
-        return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+        return max(text, text_bytes(self._sample)) if self._names_rows else text
+
+    @cached_property
+    def _table_rows(self) -> int:
+        """Rows that are decoded at a time: those that take ``CHUNK_BYTES`` as they are stored, or in memory."""
+        row = max(self._roles.row_bytes, self._row_bytes(0))
+        for file in self._files.files:
+            read = {*self._roles.stored, *dict(self.non_features)}
+            sizes = sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in read)
+            row = max(row, sizes // max(1, *file.rows, 1))
+        return min(max(1, self._most_rows()), rows_per_chunk(row + (self._text_bytes if self._names_rows else 0)))
 
     @cached_property
     def _sample(self) -> list[str]:
@@ -192,7 +227,7 @@ class ParquetSource(TableSource):
         found: list[Any] = []
         if files and name not in self._partitions and not self._files.remote:
             with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, _SAMPLE)
+                found = self._files.first(files[0], name, TEXT_SAMPLE)
         return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
@@ -206,27 +241,41 @@ class ParquetSource(TableSource):
         return max(wide, default=1.0 if texts else _WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
-        return self._groups(*self._reads[chunk], names)
+        file, groups = self._reads[chunk]
+        stored, words = self._stored(file, names)
+        rows = sum(file.rows[groups.start : groups.stop])
+        return self._with_keys(self._files.read(file, groups, stored, words), file, names, rows)
 
     def _pieces(self, chunk: int, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield columns of one chunk, at most ``_table_rows`` rows at a time."""
         file, groups = self._reads[chunk]
-        return (self._groups(file, range(group, group + 1), names) for group in groups)
+        stored, words = self._stored(file, names)
+        if self._table_rows >= self.bounds[chunk + 1] - self.bounds[chunk] or not stored:
+            yield self._table(chunk, names)
+            return
+        for table in self._files.batches(file, groups, stored, words, self._table_rows):
+            yield self._with_keys(table, file, names, table.num_rows)
 
-    def _groups(self, file: DataFile, groups: range, names: Sequence[str]) -> pa.Table:
-        """Return columns of neighbouring row groups, with partition keys as columns."""
+    def _stored(self, file: DataFile, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the columns to read from a file, and those of them to read as dictionaries of texts."""
         stored = [name for name in names if name not in self._partitions]
         words = [name for name in stored if is_text(file.schema.field(name).type)]
         if self._names_rows:
             words = [name for name in words if name not in self._roles.targets]
-        table = self._files.read(file, groups, stored, words)
+        return stored, words
+
+    def _with_keys(self, table: pa.Table, file: DataFile, names: Sequence[str], rows: int) -> pa.Table:
+        """Return a table with numbers of the target in the type of all files, and partition keys as columns."""
         for name in self._roles.targets:  # features are converted anyway
-            if name in stored and is_number(table.schema.field(name).type) and is_number(self._types[name]):
+            if name not in table.column_names:
+                continue
+            if is_number(table.schema.field(name).type) and is_number(self._types[name]):
                 values = table.column(name).cast(self._types[name], safe=False)
                 table = table.set_column(table.schema.get_field_index(name), name, values)
         for name in self._partitions.keys() & set(names):
             here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
             value = pa.scalar(here, pa.string()).cast(self._partitions[name])
-            table = table.append_column(name, pa.repeat(value, sum(file.rows[groups.start : groups.stop])))
+            table = table.append_column(name, pa.repeat(value, rows))
         return table
 
 

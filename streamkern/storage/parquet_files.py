@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +25,9 @@ from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, ve
 SUFFIXES = (".parquet", ".pq", ".parq")
 _FOOTERS_KEPT = 64
 _MAGIC = b"PAR1"
+_BUFFER = 1 << 16  # bytes of a column that are read at a time, where its pages follow one another
+_PAGE = 1 << 20  # bytes of values at which writers end a page by default
+_HEADER = 32  # bytes of a page's header that state its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +179,50 @@ class DatasetFiles:
             CorruptChunkError: a page does not decode.
             StorageError: the file is gone or has changed, or the store cannot be read.
         """
-        rows = sum(file.rows[g] for g in groups)
-        try:
+        with self._explaining(file, groups, columns):
             table = reread(lambda: self._read(file, groups, columns, words))
+        self._require_rows(file, groups, table.num_rows)
+        return table
+
+    def batches(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str], rows: int
+    ) -> Iterator[pa.Table]:
+        """Yield columns of row groups in tables of at most ``rows`` rows; arguments and errors of ``read``."""
+        found: list[Iterator[pa.RecordBatch]] = []  # empty after a failed read: the next one begins anew
+        done = count = 0
+        with ExitStack() as stack:
+
+            def following() -> pa.RecordBatch | None:
+                if not found:
+                    # All columns are open at a time; of a local file, each holds one page rather than all.
+                    opened = stack.enter_context(self._opened(file, self.remote, words, 0 if self.remote else _BUFFER))
+                    made = opened.iter_batches(rows, list(groups), list(columns), use_threads=False)
+                    found.append(islice(made, done, None))
+                try:
+                    return next(found[0], None)
+                except Exception:
+                    found.clear()
+                    raise
+
+            while True:
+                with self._explaining(file, groups, columns):
+                    batch = reread(following)
+                if batch is None:
+                    break
+                done, count = done + 1, count + batch.num_rows
+                yield pa.Table.from_batches([batch])
+        self._require_rows(file, groups, count)
+
+    def _require_rows(self, file: DataFile, groups: Sequence[int], found: int) -> None:
+        rows = sum(file.rows[g] for g in groups)
+        if found != rows:
+            raise self._changed(file, f"{found} rows in row groups {list(groups)} instead of {rows}")
+
+    @contextmanager
+    def _explaining(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> Iterator[None]:
+        """Convert errors of a read to those that ``read`` documents."""
+        try:
+            yield
         except (MemoryError, StorageError):
             raise
         except (FileNotFoundError, PermissionError) as error:
@@ -197,9 +243,6 @@ class DatasetFiles:
                 remedy="the file is truncated or corrupt: restore it from a copy, or write it again; or leave the rows "
                 'out with open_dataset(..., on_corrupt="quarantine")',
             ) from error
-        if table.num_rows != rows:
-            raise self._changed(file, f"{table.num_rows} rows in row groups {list(groups)} instead of {rows}")
-        return table
 
     def _read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
@@ -218,7 +261,29 @@ class DatasetFiles:
                 return list(batch.column(0).to_pylist())
         return []
 
-    def _opened(self, file: DataFile, pre_buffer: bool, words: Sequence[str]) -> pq.ParquetFile:
+    def pages(self, file: DataFile, columns: Sequence[str]) -> int:
+        """Return bytes of pages that ``batches`` holds: of each column one, with its dictionary, stored and decoded.
+
+        Files do not state the size of their pages: it is that of the first ones. From a store, all pages are fetched.
+        """
+        if self.remote or not any(file.rows):
+            return sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in columns)
+        footer, held = self._footer(file), 0
+        group = footer.row_group(max(range(len(file.rows)), key=lambda g: file.rows[g]))
+        with open(file.address, "rb") as stream:
+            for j, name in enumerate(_paths(footer)):
+                if name not in columns and name.split(".")[0] not in columns:
+                    continue
+                column = group.column(j)
+                for at in (column.dictionary_page_offset, column.data_page_offset):
+                    if at is not None:
+                        stream.seek(at)
+                        page = max(_page_bytes(stream.read(_HEADER)), 2 * _PAGE)  # pages after a dictionary are larger
+                        held += min(page, 2 * column.total_uncompressed_size)
+                held += _BUFFER
+        return held
+
+    def _opened(self, file: DataFile, pre_buffer: bool, words: Sequence[str], buffer_size: int = 0) -> pq.ParquetFile:
         footer = self._footer(file)
         if not isinstance(self._fs, Remote):
             size = os.stat(file.address).st_size
@@ -226,8 +291,9 @@ class DatasetFiles:
                 raise self._changed(file, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
         return pq.ParquetFile(
-            stream, metadata=footer, page_checksum_verification=True, pre_buffer=pre_buffer, read_dictionary=list(words)
-        )
+            stream, metadata=footer, page_checksum_verification=True, pre_buffer=pre_buffer,
+            read_dictionary=list(words), buffer_size=buffer_size,
+        )  # fmt: skip
 
     def _culprit(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], error: Exception
@@ -318,6 +384,24 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
     """
     schema = footer.schema
     return [schema.column(j).path for j in range(len(schema))]
+
+
+def _page_bytes(header: bytes) -> int:
+    """Return bytes of a page, decoded and stored: the second and third field of its header in Thrift's compact form.
+
+    A field is a byte, and here an integer in groups of seven bits, the lowest first, doubled for its sign.
+    """
+    fields, value, shift = [], 0, -1
+    for byte in header:
+        if shift < 0:  # the field's byte
+            shift = 0
+            continue
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            fields.append(value >> 1)
+            value, shift = 0, -1
+    return sum(fields[1:3])
 
 
 def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:

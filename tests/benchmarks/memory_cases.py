@@ -115,6 +115,65 @@ def parquet(folder: Path, n: int, d: int, c: int = 0, group: int = 100_000, text
     return str(path)
 
 
+def coded_ids(folder: Path, n: int, d: int, ids: int) -> str:
+    """A few long ids as a dictionary, which stores each once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    X, y = next(_blocks(n, d, 0, "float32", n))
+    texts = pa.array([f"{i:02}".ljust(ids, "x") for i in range(20)])
+    coded = pa.DictionaryArray.from_arrays(pa.array(np.arange(n, dtype=np.int32) % 20), texts)
+    columns = {f"f{j}": X[:, j] for j in range(d)} | {"y": y, "id": coded}
+    pq.write_table(pa.table(columns), folder / "d.parquet")
+    return str(folder / "d.parquet")
+
+
+def levels(folder: Path, n: int, d: int, text: int, columns: int, most: int) -> str:
+    """Columns of text with up to ``most`` different values each of ``text`` letters, in small row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, writer, rng = folder / "d.parquet", None, np.random.default_rng(0)
+    step = max(100, min(50_000, (8 << 20) // (text * columns)))
+
+    def texts(numbers: Any, column: int) -> Any:
+        return pa.array([f"{v:07}".ljust(text, "abcde"[column % 5]) for v in numbers])
+
+    known = [texts(range(most), column) for column in range(columns)] if most < n else []
+    for start in range(0, n, step):
+        X = rng.random((min(step, n - start), d), dtype=np.float32)
+        table = {f"f{j}": X[:, j] for j in range(d)} | {"y": X[:, 0]}
+        for j in range(columns):
+            if known:
+                table[f"text{j}"] = known[j].take(pa.array(rng.integers(0, most, len(X))))
+            else:
+                table[f"text{j}"] = texts(range(start, start + len(X)), j)
+        writer = writer or pq.ParquetWriter(path, pa.table(table).schema)
+        writer.write_table(pa.table(table))
+    writer.close()
+    return str(path)
+
+
+def pandas_parquet(folder: Path, n: int, d: int, parts: int = 1) -> str:
+    """A file as pandas writes it, all rows in one row group; or a folder of several."""
+    import pandas as pd
+
+    (folder / "d.parquet").mkdir()
+    for part in range(parts):
+        X = np.random.default_rng(part).random((n // parts, d))
+        frame = pd.DataFrame(X, columns=[f"f{j}" for j in range(d)])
+        frame.assign(y=X[:, 0]).to_parquet(folder / "d.parquet" / f"part{part}.parquet")
+    return str(folder / "d.parquet")
+
+
+def sparse_chunk(folder: Path, n: int, d: int, length: int) -> str:
+    """A chunk file far longer than its array says, without taking room on the disk."""
+    path = zarr(folder, n, d)
+    chunk = max((file for file in Path(path).rglob("c/*") if file.is_file()), key=lambda file: file.stat().st_size)
+    os.truncate(chunk, length)
+    return path
+
+
 def hdf5(folder: Path, n: int, d: int, c: int = 0) -> str:
     """Everything in one compressed chunk."""
     import h5py
@@ -177,7 +236,12 @@ def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tup
     options = dict(options)
     target = options.pop("target", "y")
     columns, solver = options.pop("columns", None), options.pop("solver", "EigenPro")
-    data = sk.open_dataset(source, target=target, columns=columns)
+    rows: Any = source
+    if options.pop("dask", False):
+        import dask.dataframe as dd
+
+        rows = dd.read_parquet(source)
+    data = sk.open_dataset(rows, target=target, columns=columns)
     data = data.augment(rows=options.pop("rows", None))
     scheduler, p = options.pop("scheduler", "threads"), options.pop("p", 300)
     arguments = options.pop("arguments", {})
@@ -192,15 +256,17 @@ def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tup
     return result["projected_memory_bytes"], result["peak_memory_bytes"]
 
 
-def _model(folder: Path, d: int, c: int, columns: list[str] | None) -> Path:
-    """A model of random weights."""
+def _model(folder: Path, d: int, c: int, columns: list[str] | None, labels: int = 0) -> Path:
+    """A model of random weights; with ``labels``, of classes whose names have so many letters."""
     import streamkern as sk
-    from streamkern.data.targets import Continuous
+    from streamkern.data.targets import Classes, Continuous
     from streamkern.model import KernelMachine
 
     rng = np.random.default_rng(0)
     Z, weights = rng.random((300, d), dtype=np.float32), rng.random((300, max(1, c)), dtype=np.float32)
-    encoding = Continuous(np.zeros(max(1, c)), flat=not c)
+    encoding: Any = Continuous(np.zeros(max(1, c)), flat=not c)
+    if labels:
+        encoding = Classes(np.array([f"{i:02}".ljust(labels, "x") for i in range(c)]))
     names = None if columns is None else tuple(columns)
     machine = KernelMachine(sk.Laplace(1.0), Z, weights, encoding, columns=names, metadata={"dtype": "float32"})
     machine.save(folder / "model.zarr")
@@ -211,7 +277,7 @@ def _predict(source: str, folder: Path, memory: int, options: dict[str, Any]) ->
     import streamkern as sk
 
     options = dict(options)
-    model = _model(folder, options.pop("d"), options.pop("c", 0), options.pop("columns"))
+    model = _model(folder, options.pop("d"), options.pop("c", 0), options.pop("columns"), options.pop("labels", 0))
     made = sk.predict(model, source, folder / "out.parquet", memory=memory, threads=2, **options)
     return made.projected_memory_bytes, made.peak_memory_bytes
 
@@ -361,6 +427,63 @@ CASES: dict[str, Case] = {
         ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 7000,
         {"target": _WIDE, "shuffle": True},
     ),
+    "predict, coded ids": Case(
+        ("coded_ids", {"n": 300_000, "d": 4, "ids": 2000}), "predict", 3000,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
+    "predict, coded ids, little room": Case(
+        ("coded_ids", {"n": 300_000, "d": 4, "ids": 2000}), "predict", 500,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"}, outcome="any",
+    ),
+    "predict, long labels": Case(
+        ("parquet", {"n": 600_000, "d": 4}), "predict", 700,
+        {"d": 4, "c": 10, "labels": 2000, "columns": ["f0", "f1", "f2", "f3"]},
+    ),
+    "columns of long texts, run": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 1 << 30}), "run", 1500,
+        {"preprocess": "[sk.OneHot(['text0', 'text1', 'text2'])]"},  outcome="any",
+    ),
+    "columns of long texts, ingest": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 1 << 30}), "ingest", 1500,
+        outcome="any",
+    ),
+    "columns of long texts, few levels": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 2000}), "run", 1500,
+        {"preprocess": "[sk.TargetEncode(['text0', 'text1', 'text2'])]"},
+    ),
+    "columns of long texts, inspect": Case(
+        ("levels", {"n": 20_000, "d": 2, "text": 20_000, "columns": 3, "most": 1 << 30}), "inspect", 700,
+        outcome="any",
+    ),
+    "columns of 9,000 levels": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 20, "most": 9000}), "run", 900,
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(20)])]"},
+    ),
+    "columns of 9,000 levels, little room": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 20, "most": 9000}), "run", 300,
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(20)])]"}, outcome="any",
+    ),
+    "columns of 50,000 levels": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 5, "most": 50_000}), "run", 500,
+        {"preprocess": "[sk.TargetEncode([f'text{j}' for j in range(5)])]"}, outcome="refused",
+    ),
+    "columns of 50,000 levels, ingest": Case(
+        ("levels", {"n": 400_000, "d": 2, "text": 20, "columns": 5, "most": 50_000}), "ingest", 500,
+    ),
+    "Dask frame": Case(
+        ("pandas_parquet", {"n": 1_000_000, "d": 28, "parts": 2}), "run", 2000, {"dask": True}
+    ),
+    "Dask frame, little room": Case(
+        ("pandas_parquet", {"n": 1_000_000, "d": 28, "parts": 2}), "run", 700, {"dask": True}, outcome="any"
+    ),
+    "sparse chunk file": Case(
+        ("sparse_chunk", {"n": 20_000, "d": 100, "length": 8 << 30}), "run", 350, outcome="refused"
+    ),
+    "pandas' row group, predict": Case(
+        ("pandas_parquet", {"n": 1_000_000, "d": 28}), "predict", 700,
+        {"d": 28, "columns": [f"f{j}" for j in range(28)]},
+    ),
+    "pandas' row group, run": Case(("pandas_parquet", {"n": 1_000_000, "d": 28}), "run", 900),
     "shuffle, wide targets": Case(
         ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 300,
         {"target": _WIDE, "shuffle": True}, outcome="any",

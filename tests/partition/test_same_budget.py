@@ -1,0 +1,105 @@
+"""The same budget decides the same, and more memory is never worse: over plans alone, without a fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.errors import PlanRefusedError
+from streamkern.execute import open_executor
+from streamkern.partition import choice
+from streamkern.partition.choice import by_default, settled, trial_footprint, without
+from streamkern.partition.memory import PartitionMemory
+from streamkern.partition.recipe import LeafRecipe
+from streamkern.solvers.fit import Stages
+from streamkern.solvers.planning import projection
+
+MIB = 1 << 20
+FRESH = 250 * MIB  # of a process that has just loaded the engine
+
+
+class Asked(Exception):
+    """The recipe of an estimator, which is not fitted."""
+
+
+def recipe_of(n: int, d: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The recipe of a default fit."""
+
+    def asked(self: Any, recipe: Any) -> Any:
+        raise Asked(recipe)
+
+    monkeypatch.setattr(sk.KernelRegressor, "_fitted", asked)
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    with pytest.raises(Asked) as found:
+        sk.KernelRegressor().fit(X, X[:, 0])
+    return found.value.args[0]
+
+
+def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
+    """Whether leaves are tried, and whether a process that holds so many bytes goes on."""
+    made, _ = settled(recipe, budget)
+    tried = made.partition is not None
+    with open_executor("threads", 2) as executor:
+        try:
+            projection(settled(without(made), budget)[0], executor, budget, held, Stages.left_out)
+            if tried:
+                least = trial_footprint(made, made.partition, budget, 2, held)[1]
+                on = LeafRecipe.of(made).on
+                PartitionMemory(made, made.partition, on, budget, 2, True, least, held).first()
+        except PlanRefusedError:
+            return tried, False
+    return tried, True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "d", "step"), [(30_000, 5, 50), (200_000, 20, 300)])
+def test_no_budget_is_refused_above_one_that_runs(n: int, d: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(n, d, monkeypatch)
+    found = [fits(recipe, budget * MIB, FRESH) for budget in range(500, 4097, step)]
+    for decided in zip(*found, strict=True):
+        assert list(decided) == sorted(decided)
+    assert found[-1] == (True, True)
+    assert not found[0][0]
+
+
+def test_what_the_process_holds_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(30_000, 5, monkeypatch)
+    decided = []
+    for held in (0, 3000 * MIB):
+        monkeypatch.setattr(choice, "loaded", lambda held=held: held)
+        monkeypatch.setattr("streamkern.partition.memory.loaded", lambda held=held: held)
+        decided.append([by_default(recipe, budget * MIB) for budget in (700, 1500, 3000)])
+    assert decided[0] == decided[1]
+    assert decided[0][0] is None
+    assert decided[0][2] is not None
+
+
+def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(30_000, 5, monkeypatch)
+    recipe = replace(recipe, partition=sk.Partition())
+    read: list[int] = []
+    monkeypatch.setattr(choice, "prepare", lambda *rest: read.append(1))
+    monkeypatch.setattr(choice, "loaded", lambda: 2900 * MIB)
+    with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError):
+        choice.fit_any(settled(recipe, 3000 * MIB)[0], executor, 3000 * MIB)
+    assert not read
+
+
+def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that fits of the trial have freed may still be held by the process when the next one is projected."""
+    X = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
+    calls: list[int] = []
+
+    def loaded() -> int:
+        calls.append(1)
+        return FRESH if len(calls) == 1 else 1 << 40
+
+    for module in ("partition.choice", "solvers.fit", "partition.memory"):
+        monkeypatch.setattr(f"streamkern.{module}.loaded", loaded)
+    made = sk.KernelRegressor(sk.Laplace(3.0), memory=4096 * MIB, partition=sk.Partition(rows=100), threads=2)
+    assert made.fit(X, X[:, 0]).report_["partition"]["reason"]
+    assert calls
