@@ -233,11 +233,18 @@ class TableSource(ChosenSource):
     def _read(self, chunk: int) -> Rows:
         """Return the rows of one chunk."""
         roles, table = self._roles, self._table(chunk, self._roles.stored)
+        w = None if roles.weight is None else self._weights_in(table, chunk)
+        there = np.ones(table.num_rows, dtype=bool) if w is None else w != 0  # rows of weight 0 are dropped later
         for name in roles.stored:
             values = table.column(name)
             # An id that is also a feature has a value in every row.
             if values.null_count and (name not in self._nullable or (self._names_rows and name in roles.targets)):
-                self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
+                gaps = np.asarray(values.is_null().to_numpy()) & there
+                if gaps.any():
+                    self._fail(chunk, name, int(np.argmax(gaps)), "is null")
+                if there.any():
+                    filled = values.take(np.where(there, np.arange(len(there)), np.argmax(there)))
+                    table = table.set_column(table.column_names.index(name), name, filled)
         X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(chunk, table)
         y = None
         if self.target is not None:
@@ -247,7 +254,7 @@ class TableSource(ChosenSource):
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target)
-        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk))
+        return Rows(X, y, w)
 
     def weights(self, chunk: int) -> Array:
         assert self.weight is not None
