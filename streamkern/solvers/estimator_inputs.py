@@ -9,7 +9,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils import _safe_indexing
 
 from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
@@ -52,7 +51,12 @@ def _without_absent(y: Any, sample_weight: Any) -> Any:
     there = np.asarray(sample_weight) != 0
     if there.shape != (len(y),) or there.all() or not there.any():
         return y
-    return _safe_indexing(y, np.where(there, np.arange(len(there)), np.argmax(there)))
+    rows = np.where(there, np.arange(len(there)), np.argmax(there))
+    if isinstance(y, list | tuple):
+        return [y[row] for row in rows]
+    if hasattr(y, "iloc"):
+        return y.iloc[rows]
+    return y.take(rows) if type(y).__module__.startswith("pyarrow") else y[rows]
 
 
 def given_target(y: Any) -> Any:

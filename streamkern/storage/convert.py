@@ -36,6 +36,9 @@ _MARKERS = frozenset(pacsv.ConvertOptions().null_values)
 _ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
 """A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
 
+_HEXADECIMAL = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
+"""A whole number that text tables have, too."""
+
 _YEAR_10_000 = 253_402_300_800
 
 
@@ -234,6 +237,8 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
+        if _HEXADECIMAL.fullmatch(text):
+            return float(int(text, 16))
         return _elapsed(text) if kind == "number" else None
 
 
