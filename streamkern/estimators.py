@@ -53,7 +53,7 @@ from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed
-from streamkern.storage.kinds import is_dask_array, is_series, is_table, require_dense
+from streamkern.storage.kinds import is_dask_array, is_path, is_series, is_table, require_dense
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
@@ -295,7 +295,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Return labels, shape (n,), or values, shape (n,) or (n, c).
 
         Args:
-            X: rows as in ``fit``, a ``Dataset``, or a path.
+            X: rows as in ``fit``, a ``Dataset``, a path, or a list of paths.
 
         Raises:
             DataError: a feature is NaN or infinite (the message names the row), or columns differ from those of
@@ -345,7 +345,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
         unlike = is_series(X) or (is_table(X) and is_mixed(X))  # the model names the column that is no number
         numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
-        if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
+        if numbers and not (isinstance(X, Dataset) or is_path(X) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
             require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")

@@ -49,7 +49,7 @@ from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.files import given_path
-from streamkern.storage.kinds import has_text, is_table
+from streamkern.storage.kinds import has_text, is_path, is_table
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -492,10 +492,10 @@ class KernelMachine(ModelAnswers):
 
     def _source(self, X: Any, y: Array | None = None) -> Source:
         """Open a path, an array or a table by the model's schema."""
-        if isinstance(X, str | os.PathLike):
+        if is_path(X):
             with paused_collector():  # imports zarr and Arrow
                 from streamkern.storage.tables import open_tables
-            return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
+            return open_tables([X], columns=self.columns, schema=self.schema)
         if is_table(X):
             require_names(X, self.columns, self.n_features)
             return array_source(X, y, self.columns, schema=self.schema)

@@ -795,8 +795,14 @@ serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
 storage/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-storage/kinds.py: X is sparse: a
+storage/kinds.py: ... is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
+storage/table_file.py: the file is not in the encoding
+    storage/test_text_tables.py::test_a_wrong_encoding_is_named_with_its_option
+serving/predictor.py: This is a path, or a text:
+    storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
+solvers/estimator_inputs.py: X is a path:
+    storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
 storage/lazy.py: computing the LazyFrame failed:
     storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
 storage/named_arrays.py: This array is structured: its fields are

@@ -44,6 +44,9 @@ TYPES: dict[str, tuple[str, Any, Sequence[Any]]] = {
     "boolean with gaps": ("boolean", pa.bool_(), [True, None, False]),
     "text": ("category", pa.string(), ["Oslo", "a,b", 'say "x"', "東京"]),
     "text with gaps": ("category", pa.string(), ["Oslo", None, "Rome"]),
+    "dictionary of text": ("category", pa.dictionary(pa.int32(), pa.string()), ["Oslo", "a,b", "Rome"]),
+    "duration": ("number", pa.duration("ms"), [datetime.timedelta(seconds=90.5), datetime.timedelta(0)]),
+    "clock": ("number", pa.time64("us"), [datetime.time(0, 1, 30), datetime.time(0, 0, 9)]),
     "timestamp": ("datetime", pa.timestamp("us"), [DAY, DAY.replace(hour=5, minute=7), DAY.replace(year=2019)]),
     "date": ("datetime", pa.date32(), [DAY.date(), datetime.date(2019, 12, 31)]),
     "category of int64": ("category", pa.int64(), [101, 102, 205]),
@@ -140,6 +143,8 @@ MEMORY: dict[str, Callable[[pa.Table], Any]] = {
     "pandas of Arrow types": lambda rows: rows.to_pandas(types_mapper=pd.ArrowDtype),
     "pandas of objects": lambda rows: pandas_of(rows).astype({"c": object}),
     "polars": polars.from_arrow,
+    "lazy": lambda rows: polars.from_arrow(rows).lazy(),  # type: ignore[union-attr]
+    "records of NumPy": lambda rows: pandas_of(rows).to_records(index=False),
     "dict of columns": lambda rows: rows.to_pydict(),
     "list of dicts": lambda rows: rows.to_pylist(),
     "json": lambda rows: json.loads(json.dumps(rows.to_pylist(), default=as_json)),
@@ -164,7 +169,7 @@ def trained(data: sk.Dataset) -> sk.KernelRegressor:
     return sk.KernelRegressor(**SETTINGS).fit(data)
 
 
-LOST = {("category of durations", "csv of Arrow")}
+LOST = {("category of durations", "csv of Arrow"), ("duration", "csv of Arrow")}
 """Doors that do not keep the values of a type: Arrow writes durations to CSV as numbers without their unit."""
 
 GAPS = ["int64 with gaps", "float64 with gaps", "boolean with gaps"]

@@ -12,6 +12,7 @@ from streamkern.data.quarantine import Quarantined, corrupt_chunks
 from streamkern.errors import UsageError, warn
 from streamkern.starting import paused_collector
 from streamkern.storage import Retry, array_source
+from streamkern.storage.kinds import require_dense
 from streamkern.storage.read_options import ReadOptions, read_options
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
@@ -38,7 +39,7 @@ def open_dataset(
     pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
-        path: path, glob or URL of the data, or a list of them, whose rows follow one another.
+        path: path, glob or URL of the data, or a list of them or of tables, whose rows follow one another.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
@@ -101,4 +102,6 @@ def from_arrays(
     Raises:
         DataError: shapes or types cannot be used as rows.
     """
+    for name, given in (("y", y), ("sample_weight", sample_weight)):
+        require_dense(given, name)
     return of_positive_weight(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))

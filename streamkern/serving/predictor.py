@@ -15,7 +15,7 @@ from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.kinds import has_text, is_table, require_dense
+from streamkern.storage.kinds import has_text, is_path, is_table, require_dense
 from streamkern.storage.layout import few
 from streamkern.types import Array
 
@@ -132,6 +132,7 @@ class Predictor:
         Raises:
             DataError: as a call.
         """
+        _require_rows(X)
         dataset = self.model.dataset(X)
         lookup, assembly = Lookup(dataset.source), Assembly(dataset.plain())
         for chunk in range(len(dataset.source.bounds) - 1):
@@ -144,7 +145,7 @@ class Predictor:
         return self.model.answering(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
-        require_dense(X)
+        _require_rows(X)
         expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"
         if columns is not None and self.columns is not None and tuple(columns) != self.columns:
             raise DataError(
@@ -190,6 +191,18 @@ class Predictor:
                 )
             rows = np.empty((0, self.n_features))  # an empty list
         return np.ascontiguousarray(rows)
+
+
+def _require_rows(X: Any) -> None:
+    """Raise DataError for what no service may be given as rows: a path, which it would open, and sparse rows."""
+    require_dense(X)
+    if is_path(X):
+        raise DataError(
+            f"This is a path, or a text: {X!r}.",
+            where="the rows",
+            expected="rows in memory: a table, a dict, or lists of numbers",
+            remedy="of a file: sk.load_model(model).predict(path), or streamkern predict",
+        )
 
 
 def _length(values: Any) -> int:

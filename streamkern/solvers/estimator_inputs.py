@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.kinds import is_lazy_frame, require_dense
+from streamkern.storage.kinds import is_dask_array, is_lazy_frame, is_path, require_dense
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -21,12 +21,42 @@ def given_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """Return rows, targets and weights as they are, but a polars LazyFrame with its targets as a Dataset.
 
     Raises:
-        DataError: X is sparse.
+        DataError: X, y or weights are sparse.
+        UsageError: X is a path.
     """
-    require_dense(X)
+    for name, given in (("X", X), ("y", y), ("sample_weight", sample_weight)):
+        require_dense(given, name)
+    if is_path(X) and not isinstance(y, str):
+        raise UsageError(
+            f"X is a path: {X!r}.",
+            where="fit(X, y)",
+            expected="rows in memory, or a Dataset",
+            remedy="model.fit(sk.open_dataset(path, target)), where target names a column of the file",
+        )
+    y = _without_absent(y, sample_weight)
     if is_lazy_frame(X):
         return from_arrays(X, None if y is None else given_target(y), sample_weight=sample_weight), None, None
     return X, y, sample_weight
+
+
+def _without_absent(y: Any, sample_weight: Any) -> Any:
+    """Return targets in which rows of weight 0, which are left out, have the target of another row.
+
+    So no value that is missing there is refused, and no label that only they have is a class.
+    """
+    if is_lazy_frame(y):
+        y = y.collect()
+    if y is None or sample_weight is None or is_dask_array(y) or not hasattr(y, "__len__"):
+        return y
+    there = np.asarray(sample_weight) != 0
+    if there.shape != (len(y),) or there.all() or not there.any():
+        return y
+    rows = np.where(there, np.arange(len(there)), np.argmax(there))
+    if isinstance(y, list | tuple):
+        return [y[row] for row in rows]
+    if hasattr(y, "iloc"):
+        return y.iloc[rows]
+    return y.take(rows) if type(y).__module__.startswith("pyarrow") else y[rows]
 
 
 def given_target(y: Any) -> Any:
@@ -76,9 +106,9 @@ def given_target(y: Any) -> Any:
                 remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
             )
     for row, value in enumerate(values):
-        if isinstance(value, _TIMES):
+        if isinstance(value, _TIMES) or type(value).__name__ in ("Period", "Interval"):
             raise DataError(
-                f"A target is a date or a time: {value!r}.",
+                f"A target is no number or text: {value!r}.",
                 where=f"y, row {row}",
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",

@@ -265,11 +265,18 @@ class TableSource(ChosenSource):
     def _converted(self, chunk: int, table: pa.Table, start: int, texts: dict[Any, Any]) -> Rows:
         """Return the rows of a table of a chunk, whose first row is row ``start`` of it; ``texts``: labels so far."""
         roles = self._roles
+        w = None if roles.weight is None else self._weights_in(table, chunk, start)
+        there = np.ones(table.num_rows, dtype=bool) if w is None else w != 0  # rows of weight 0 are dropped later
         for name in roles.stored:
             values = table.column(name)
             # An id that is also a feature has a value in every row.
             if values.null_count and (name not in self._nullable or (self._names_rows and name in roles.targets)):
-                self._fail(chunk, name, start + pc.index(pc.is_null(values), True).as_py(), "is null")
+                gaps = np.asarray(values.is_null().to_numpy()) & there
+                if gaps.any():
+                    self._fail(chunk, name, start + int(np.argmax(gaps)), "is null")
+                if there.any():
+                    filled = values.take(np.where(there, np.arange(len(there)), np.argmax(there)))
+                    table = table.set_column(table.column_names.index(name), name, filled)
         if roles.wide:
             X = self._wide(chunk, table.column(roles.features[0]), start)
         else:
@@ -282,7 +289,7 @@ class TableSource(ChosenSource):
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target, texts)
-        return Rows(X, y, None if roles.weight is None else self._weights_in(table, chunk, start))
+        return Rows(X, y, w)
 
     def weights(self, chunk: int) -> Array:
         assert self.weight is not None

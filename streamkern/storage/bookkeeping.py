@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Any
 
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
-_NAMELESS = re.compile(r"|Unnamed: \d+(_level_\d+)?|_duplicated_\d+")
-"""Names of the first columns of ``to_csv``, as CSV files have them and as pandas and polars read them."""
+_NAMELESS = re.compile(r"|Unnamed: \d+(\.\d+)?(_level_\d+)?|_duplicated_\d+")
+"""Names of the first columns of ``to_csv``, as CSV files have them and as pandas and polars read them, also twice."""
 
 
 def index_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ MOST_LETTERS = 1 << 20
 _WHOLE = 1 << 53  # float64 holds every whole number up to here
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]\d{1,3})?")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(\.\d{1,9})?)?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?)?")
-_CLOCK = re.compile(r"(?:(-?\d{1,6}) days?,? \+?)?(\d{1,2}):(\d\d):(\d\d)(\.\d{1,9})?")
+_CLOCK = re.compile(r"(?:(-?\d{1,6}) days?,? \+?)?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d{1,9})?)?")
 _DURATION = re.compile(r"P(-?\d{1,6})DT(\d{1,2})H(\d{1,2})M(\d{1,2})(\.\d{1,9})?S")
 _TRUTH = {"true": "True", "false": "False"}
 
@@ -46,7 +46,7 @@ def canonical(text: str) -> str:
             return _date(date) or text
         if (clock := _CLOCK.fullmatch(stripped) or _DURATION.fullmatch(stripped)) is not None:
             days, hours, minutes, seconds, fraction = clock.groups()
-            whole = int(days or 0) * DAY + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+            whole = int(days or 0) * DAY + int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)
             return _clock(whole * 10**9 + _nanoseconds(fraction))
     return text
 

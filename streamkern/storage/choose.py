@@ -318,7 +318,7 @@ def choose_columns(
         if inside is not None:
             pick = tuple(positions(inside, feature_names, field.where).tolist())
             feature_names = tuple(inside)
-    measured = fields.get(weight or "")
+    measured = None if weight is None else fields.get(weight)
     fit = measured and (measured.number or measured.decimal)
     if measured and not (fit and measured.shape is not None and math.prod(measured.shape) == 1):
         raise DataError(

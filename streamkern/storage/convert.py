@@ -36,6 +36,9 @@ _MARKERS = frozenset(pacsv.ConvertOptions().null_values)
 _ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
 """A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
 
+_HEXADECIMAL = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
+"""A whole number that text tables have, too."""
+
 _YEAR_10_000 = 253_402_300_800
 
 
@@ -234,6 +237,8 @@ def _parsed(text: str, kind: str) -> float | None:
     try:
         return float(text)
     except ValueError:
+        if _HEXADECIMAL.fullmatch(text):
+            return float(int(text, 16))
         return _elapsed(text) if kind == "number" else None
 
 
@@ -330,9 +335,9 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     try:
         if is_series(value):
             raise ValueError("a Series is one column, or one row; series.to_frame().T makes a table of a row")
-        if type(value).__module__.partition(".")[0] == "pandas":
+        if type(value).__module__.partition(".")[0] == "pandas" and is_table(value):
             require_distinct_names([str(name) for name in value.columns])
-            return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
+            return pa.table({str(name): _named(name, value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):
             return pa.table(value)
         return pa.table(_columns(value, names))
@@ -349,15 +354,15 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
 
 def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
     if isinstance(value, np.ndarray) and value.dtype.names is not None:
-        return {name: _column(value[name]) for name in value.dtype.names}
+        return {name: _named(name, value[name]) for name in value.dtype.names}
     if isinstance(value, Mapping):
         scalars = [v is None or isinstance(v, str | bytes) or not hasattr(v, "__len__") for v in value.values()]
         if all(scalars):
             value = {name: [v] for name, v in value.items()}
-        return {str(name): _column(values) for name, values in value.items()}
+        return {str(name): _named(name, values) for name, values in value.items()}
     if isinstance(value, list | tuple) and value and all(isinstance(row, Mapping) for row in value):
         keys = dict.fromkeys(key for row in value for key in row)
-        return {str(key): _column([row.get(key) for row in value]) for key in keys}
+        return {str(key): _named(key, [row.get(key) for row in value]) for key in keys}
     if isinstance(value, list | tuple):
         rows: Any = np.empty((len(value), max(map(len, value), default=len(names or ()))), dtype=object)
         for i, row in enumerate(value):
@@ -370,7 +375,15 @@ def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
         wanted = "(n, d)" if names is None else f"(n, {len(names)})"
         raise ValueError(f"the shape is {array.shape} and not {wanted}")
     named = [f"f{j}" for j in range(array.shape[1])] if names is None else names
-    return {name: _column(array[:, j]) for j, name in enumerate(named)}
+    return {name: _named(name, array[:, j]) for j, name in enumerate(named)}
+
+
+def _named(name: Any, values: Any) -> Any:
+    """Return values of one column for Arrow; errors name the column."""
+    try:
+        return _column(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {str(name)!r}: {error}") from error
 
 
 def _column(values: Any) -> Any:
@@ -403,11 +416,13 @@ def _large_numbers(values: Any) -> pa.Array | None:
         return None
     if any(issubclass(kind, np.timedelta64) for kind in kinds):  # which NumPy counts among the integers
         return None
-    with suppress(OverflowError, pa.ArrowInvalid):
-        if not all(issubclass(kind, (int, np.integer)) for kind in kinds):
-            return pa.array([None if value is None else float(value) for value in given], pa.float64())
-        return whole_numbers([None if value is None else int(value) for value in given])
-    return None
+    try:
+        if all(issubclass(kind, (int, np.integer)) for kind in kinds):
+            return whole_numbers([None if value is None else int(value) for value in given])
+        return pa.array([None if value is None else float(value) for value in given], pa.float64())
+    except OverflowError as error:
+        large = max((abs(value) for value in given if value is not None and value == value), default=0)
+        raise ValueError(f"no float64 number is {str(large)[:40]}...") from error
 
 
 def whole_numbers(values: Sequence[int | None]) -> pa.Array:

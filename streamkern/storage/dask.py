@@ -120,6 +120,8 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
     """
     try:
         counted = [_counted(_compute_partition(frame, i)) for i in range(frame.npartitions)]
+        # A column of objects without values has no recognisable type.
+        example = frame._meta_nonempty[:1]
     except MemoryError:
         raise
     except Exception as error:  # the graph may raise anything
@@ -133,8 +135,6 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
     missing = {str(name): any(gaps[j] for _, gaps, _ in counted) for j, name in enumerate(frame.columns)}
-    # A column of objects without values has no recognisable type.
-    example = frame._meta_nonempty[:1]
     return FrameSource(pieces, [rows for rows, _, _ in counted], example, request, name, frame._name, missing, largest)
 
 

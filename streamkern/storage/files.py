@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def given_path(path: str | os.PathLike[str]) -> str:
     """Return a path or URL as text. A leading ``~`` is the user's home, unless a file has that name."""
     url = os.fspath(path)
     return os.path.expanduser(url) if url.startswith("~") and not os.path.lexists(url) else url
+
+
+SIGNS = "*?["
+"""Signs of a pattern."""
+
+
+def split_pattern(path: str, exists: Callable[[str], bool]) -> tuple[str, str]:
+    """Return the folder in which a pattern begins, and the whole pattern with that folder's signs as they are.
+
+    A folder that exists under a name with signs is that folder.
+    """
+    folders = path.split("/")
+    literal = 0
+    while literal + 1 < len(folders):
+        if any(sign in folders[literal] for sign in SIGNS) and not exists("/".join(folders[: literal + 1])):
+            break
+        literal += 1
+    return "/".join(folders[:literal]), "/".join([*map(glob.escape, folders[:literal]), *folders[literal:]])
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:

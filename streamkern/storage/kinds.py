@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -77,16 +78,22 @@ def is_lazy_frame(value: Any) -> bool:
     return _is_instance(value, "polars.lazyframe.frame", "LazyFrame")
 
 
-def require_dense(X: Any) -> None:
+def require_dense(X: Any, name: str = "X") -> None:
     """Raise DataError for a sparse matrix or array of SciPy: a kernel needs whole rows."""
     if type(X).__module__.startswith("scipy.sparse"):
+        fewer = "; or fewer columns: sklearn.decomposition.TruncatedSVD(100).fit_transform(X)" if name == "X" else ""
         raise DataError(
-            f"X is sparse: a {type(X).__name__} of SciPy, of shape {X.shape}.",
-            where="X",
+            f"{name} is sparse: a {type(X).__name__} of SciPy, of shape {X.shape}.",
+            where=name,
             expected="dense rows: sparse input is not supported",
-            remedy="X.toarray(), if that fits in memory; or fewer columns: "
-            "sklearn.decomposition.TruncatedSVD(100).fit_transform(X)",
+            remedy=f"{name}.toarray(), if that fits in memory{fewer}",
         )
+
+
+def is_path(value: Any) -> bool:
+    """Return True for a path or URL, and for a list or tuple of them, which is a data set."""
+    several = isinstance(value, list | tuple) and len(value) > 0
+    return all(isinstance(each, str | os.PathLike) for each in (value if several else [value]))
 
 
 def is_series(value: Any) -> bool:

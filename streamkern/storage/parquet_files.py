@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.files import changed, explaining, natural, not_seen, stamp
+from streamkern.storage.files import SIGNS, changed, explaining, natural, not_seen, split_pattern, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -425,12 +425,15 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         at_root = fs.info(root)
     except FileNotFoundError:
         at_root = {}
-    if not at_root and any(sign in bare(root) for sign in "*?["):
-        parts = root.split("/")
-        base = "/".join(parts[: next(i for i, part in enumerate(parts) if any(sign in part for sign in "*?["))])
-        matches = fs.glob(root) if isinstance(fs, Remote) else fs.glob(root, detail=True)
+    if not at_root and any(sign in bare(root) for sign in SIGNS):
+        if isinstance(fs, Remote):
+            base, pattern = split_pattern(root, lambda folder: False)  # which would be a request
+            matches = fs.glob(pattern)
+        else:
+            base, pattern = split_pattern(root, fs.exists)
+            matches = fs.glob(pattern, detail=True)
         found = {path: info for path, info in matches.items() if info["type"] != "directory"}
-        named_hidden = parts[-1][:1] in ("_", ".")
+        named_hidden = root.rpartition("/")[2][:1] in ("_", ".")
     elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
         base = root
         inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)

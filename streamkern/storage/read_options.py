@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -31,8 +30,8 @@ class ReadOptions:
             raise _refused("delimiter", self.delimiter, "another character than decimal")
         if self.encoding is not None:
             try:
-                codecs.lookup(self.encoding)
-            except (LookupError, TypeError):
+                "".encode(self.encoding)  # LookupError for encodings of bytes, such as base64, too
+            except (LookupError, TypeError, ValueError):
                 raise _refused("encoding", self.encoding, "an encoding of Python, such as 'latin-1'") from None
         missing: Any = self.missing
         missing = (missing,) if isinstance(missing, str) else missing

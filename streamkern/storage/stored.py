@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,14 @@ def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | 
         if not path.exists():
             files = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
             raise nothing_here(url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)")
+    endings = Counter() if here is None or not here.is_dir() else Counter(file.suffix for file in here.iterdir())
+    ending = next((ending for ending, _ in endings.most_common() if ending), None)
+    pattern = "" if ending is None else f"; for the files of a folder, give a pattern: {url.rstrip('/')}/*{ending}"
     raise StorageError(
         "neither zarr nor parquet is recognised here",
         where=url,
         expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
         f"{', '.join(_ZARR_FILES)} or parquet files",
         remedy="say which with format='zarr' or format='parquet'; CSV, JSON, NumPy and HDF5 files become zarr first: "
-        "streamkern ingest FILE NEW.zarr",
+        f"streamkern ingest FILE NEW.zarr{pattern}",
     )

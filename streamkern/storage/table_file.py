@@ -8,14 +8,14 @@ import io
 import lzma
 import os
 import posixpath
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from streamkern.errors import StorageError
+from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.files import changed, explaining, not_seen, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
@@ -235,9 +235,22 @@ class TableFile:
             self._last = (stream, start + len(data))
             return data
 
-    def explaining(self, expected: str) -> AbstractContextManager[None]:
-        """Convert errors of decoders to a StorageError that names the file."""
-        return explaining(self.path, expected)
+    @contextmanager
+    def explaining(self, expected: str) -> Iterator[None]:
+        """Convert errors of decoders to a StorageError that names the file, or a DataError that names the encoding."""
+        with explaining(self.path, expected):
+            try:
+                yield
+            except UnicodeError as error:
+                if not self._encoding:
+                    raise
+                raise DataError(
+                    f"the file is not in the encoding {self._encoding!r}: {error}",
+                    where=self.path,
+                    expected=f"text in {self._encoding}",
+                    remedy="say how the file is encoded: read_options=sk.read_options(encoding=...); "
+                    "without it, UTF-8, or UTF-16 with a byte order mark",
+                ) from error
 
 
 def _line_feeds(text: Any) -> bytes:

@@ -17,14 +17,14 @@ from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
-from streamkern.storage.files import given_path, natural
+from streamkern.storage.files import SIGNS, given_path, natural, split_pattern
 from streamkern.storage.hdf5 import open_hdf5
-from streamkern.storage.kinds import is_lazy_frame, is_table
+from streamkern.storage.kinds import is_lazy_frame, is_table, require_dense
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.lazy import lazy_source
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.read_options import ReadOptions, given_options
-from streamkern.storage.remote import Retry, bare
+from streamkern.storage.remote import Retry, bare, is_remote
 from streamkern.storage.schema import Schema, join_schemas, joint_kinds
 from streamkern.storage.stored import stored_source
 from streamkern.storage.table_file import COMPRESSED, TableFile
@@ -243,6 +243,7 @@ def _open(
 
 
 def _open_object(value: Any, request: Request) -> Source:
+    require_dense(value)
     if isinstance(value, Source):
         return value
     if isinstance(value, tuple):
@@ -274,10 +275,14 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
     for source in _flat(sources):
         if isinstance(source, str | os.PathLike):
             source = given_path(source)
-        if isinstance(source, str) and kind_of(source) is not None and any(sign in source for sign in "*?["):
+        globbed = isinstance(source, str) and any(sign in source for sign in SIGNS)
+        if globbed and (kind_of(source) is not None or not is_remote(source)):
             fs, pattern = url_to_fs(source, **(storage_options or {}))
             if not fs.exists(pattern):
-                found = sorted(fs.glob(pattern), key=natural)
+                found = sorted(fs.glob(split_pattern(pattern, fs.exists)[1]), key=natural)
+                if kind_of(source) is None and not any(map(kind_of, found)):  # of parquet
+                    places.append(source)
+                    continue
                 if not found:
                     raise StorageError(
                         "no file matches",
@@ -292,11 +297,13 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
 
 
 def _flat(sources: Sequence[Any]) -> list[Any]:
-    """Return the sources, with the paths of a list or tuple of paths in its place."""
+    """Return the sources, with those of a list of paths and tables, or of a tuple of paths, in its place."""
     flat: list[Any] = []
     for source in sources:
-        paths = isinstance(source, list | tuple) and all(isinstance(each, str | os.PathLike) for each in source)
-        flat += source if paths else [source]
+        several = isinstance(source, list | tuple) and all(
+            isinstance(each, str | os.PathLike) or (isinstance(source, list) and is_table(each)) for each in source
+        )
+        flat += source if several and not is_table(source) else [source]
     return flat
 
 

@@ -17,6 +17,7 @@ from streamkern.centers import CenterSet
 from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
+from streamkern.data.encoders import warn_unseen
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError, warn
@@ -27,6 +28,7 @@ from streamkern.model import KernelMachine
 from streamkern.partition.model import PartitionedMachine
 from streamkern.solvers.answers import AnswersFrom, decided_by, make_answers
 from streamkern.solvers.base import Problem
+from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.intervals import Intervals
@@ -230,6 +232,8 @@ def updated(
     encoding = decided_by(encoding, answers)
     for message in (*report.get("warnings", ()), *said):
         warn(message)
+    if added is not None:
+        warn_unseen(unseen_categories(added, executor), added.base_rows)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     facts = model.metadata.get("updates", {})
     facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}

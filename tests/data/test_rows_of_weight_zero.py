@@ -92,3 +92,34 @@ def test_nothing_is_left(tmp_path: Path) -> None:
 def test_weights_above_0_change_nothing_in_a_data_set(tmp_path: Path) -> None:
     rows, _ = tables()
     assert opened(rows, "parquet", tmp_path).rules == ()
+
+
+@pytest.mark.parametrize("target", ["y", "label"])
+@pytest.mark.parametrize("edition", [*EDITIONS, "records", "polars", "lazy"])
+def test_their_targets_may_be_missing(tmp_path: Path, edition: str, target: str) -> None:
+    import polars
+
+    rows, both = tables()
+    for table in (rows, both):
+        table["label"] = np.where(table["y"] > 1.5, "high", "low")
+    both.loc[both["w"] == 0, ["y", "size", "label"]] = [np.nan, np.inf, None]
+    columns = ["size", "town", "flat"]
+    model = sk.KernelRegressor(**SETTINGS) if target == "y" else sk.KernelClassifier(**SETTINGS)
+    if edition in EDITIONS:
+        both = both[[*columns, "w", target]].set_axis([*columns, "w", "y"], axis=1)
+        model.fit(opened(both, edition, tmp_path))
+    else:
+        X: Any = both[columns].to_dict("records") if edition == "records" else polars.from_pandas(both[columns])
+        X, y = X.lazy() if edition == "lazy" else X, both[target]
+        model.fit(X, y.tolist() if edition == "records" else polars.from_pandas(y), sample_weight=both["w"])
+    assert model.score(rows[columns], rows[target]) > 0.9
+    if target == "label":
+        assert model.classes_.tolist() == ["high", "low"]
+
+
+@pytest.mark.parametrize("edition", ["csv", "parquet", "frame"])
+def test_a_missing_target_of_another_row_is_still_refused(tmp_path: Path, edition: str) -> None:
+    _, both = tables()
+    both.loc[both.index[both["w"] > 0][4], "y"] = np.nan
+    with pytest.raises(sk.DataError, match=r"null|missing|NaN"):
+        sk.KernelRegressor(**SETTINGS).fit(opened(both, edition, tmp_path))

@@ -60,3 +60,16 @@ def test_few_are_not(model: sk.KernelRegressor, tmp_path: Path, way: str) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         WAYS[way](model, rows, tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("strange", [2, 50])
+def test_rows_that_are_added_to_a_model_are_told_of_too(strange: int) -> None:
+    keeping = sk.KernelRegressor(solver=sk.Direct(keep_sums=True), centers=20, threads=1, memory="4GiB")
+    rows = table(0)
+    keeping.fit(rows[["town", "size"]], rows["y"])
+    rows = table(strange)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        keeping.partial_fit(rows[["town", "size"]], rows["y"])
+    told = [str(each.message) for each in caught if "training did not see" in str(each.message)]
+    assert len(told) == (strange == 50)

@@ -253,7 +253,8 @@ def test_a_table_is_prepared_as_the_first_rows_were():
     model.forget(frame[800:], y[800:])
     assert far(model.model_.weights[:, 0], before[:, 0]) < 1e-6
     unseen = frame[:3].assign(c="never seen")
-    model.partial_fit(unseen, y[:3])
+    with pytest.warns(UserWarning, match=r"100.0% of the rows have a category of 'c'"):
+        model.partial_fit(unseen, y[:3])
     assert model.model_.sums.rows == 803
 
 

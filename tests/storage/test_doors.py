@@ -119,6 +119,74 @@ def test_sparse_rows_are_one_error_on_every_door(model, tmp_path, make):
             work()
 
 
+def test_sparse_targets_and_weights_are_named():
+    X, sparse = frame()[["a", "c"]], scipy.sparse.csr_matrix(np.ones((N, 1)))
+    fit = sk.KernelRegressor(**LIKE).fit
+    for name, work in (
+        ("y", lambda: fit(X, sparse)),
+        ("y", lambda: sk.from_arrays(X, sparse)),
+        ("sample_weight", lambda: fit(X, frame().y, sample_weight=sparse)),
+        ("sample_weight", lambda: sk.from_arrays(X, frame().y, sample_weight=sparse)),
+    ):
+        with pytest.raises(sk.DataError, match=rf"{name} is sparse(.|\n)*{name}\.toarray"):
+            work()
+
+
+def test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served(model, paths):
+    want = np.tile(model.predict(frame()[["a", "c"]]), 2)
+    fitted = sk.KernelRegressor(**LIKE).fit(frame()[["a", "c"]], frame().y)
+    for given in ([*paths, *paths], tuple(map(str, [*paths, *paths]))):
+        np.testing.assert_array_equal(model.predict(given), want)
+        np.testing.assert_allclose(fitted.predict(given), want, rtol=1e-4)
+    serve = Predictor(model)
+    for given in (paths[0], str(paths[0]), paths, ["text"]):
+        for work in (serve, serve.predict_interval, serve.unseen_categories):
+            with pytest.raises(sk.DataError, match=r"This is a path, or a text(.|\n)*predict\(path\)"):
+                work(given)
+        with pytest.raises(sk.UsageError, match=r"X is a path(.|\n)*sk\.open_dataset\(path, target\)"):
+            fitted.fit(given, frame().y)
+
+
+def test_a_list_of_tables_and_paths_is_a_data_set(paths):
+    data = sk.open_dataset([frame(), pl.from_pandas(frame()), paths[0]], "y")
+    assert len(data) == 2 * N + 15
+    assert len(sk.open_dataset(frame().to_dict("records"), "y")) == N
+
+
+def test_a_frame_in_groups_is_no_frame(model):
+    with pytest.raises(sk.DataError, match="These are not rows of a table"):
+        model.predict(frame().groupby("c"))
+
+
+def test_a_dask_frame_that_dask_cannot_describe_is_one_error(model):
+    import dask.dataframe
+
+    rows = frame().assign(c=pd.arrays.IntervalArray(pd.cut(frame().a, 3)))
+    with pytest.raises(sk.StorageError, match="computing the frame failed"):
+        model.predict(dask.dataframe.from_pandas(rows, npartitions=2))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pd.Series(pd.period_range("2026-01", periods=N, freq="M")),
+        pd.cut(pd.Series(np.arange(N)), 4),
+        pd.Series(pd.interval_range(0, periods=N)),
+    ],
+)
+@pytest.mark.parametrize("kind", [sk.KernelRegressor, sk.KernelClassifier])
+def test_a_target_of_periods_or_intervals_is_one_error_with_the_conversion(kind, target):
+    with pytest.raises(sk.DataError, match=r"(?s)no number or text: (Period|Interval).*row 0.*str\(value\)"):
+        kind(**LIKE).fit(frame()[["a"]], target)
+
+
+def test_a_number_beyond_float64_is_refused_with_its_column(model):
+    rows = [{"a": 10**400 if i == 3 else i, "c": "u"} for i in range(N)]
+    for work in (lambda: sk.KernelRegressor(**LIKE).fit(rows, np.arange(N)), lambda: model.predict(rows)):
+        with pytest.raises(sk.DataError, match="column 'a': no float64 number is 1000"):
+            work()
+
+
 def test_keys_of_twenty_digits_are_read_as_they_are_or_refused_by_name(model, tmp_path):
     keys = [10**20 + i // 20 for i in range(N)]
     for key, part in frame().groupby(keys):

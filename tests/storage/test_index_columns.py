@@ -117,3 +117,19 @@ def test_damaged_metadata_name_no_index(tmp_path: Path) -> None:
         made = pa.table({"a": [1.0, 2.0]}).replace_schema_metadata({b"pandas": metadata})
         pq.write_table(made, tmp_path / "rows.parquet")
         assert sk.open_dataset(tmp_path / "rows.parquet").columns == ("a",)
+
+
+def test_a_nameless_first_column_of_texts_is_left_out(tmp_path: Path) -> None:
+    made = table().rename(index=lambda row: f"row {row}")
+    made.to_csv(tmp_path / "rows.csv")
+    data = sk.open_dataset(tmp_path / "rows.csv", "label")
+    assert (data.columns, data.source.left_out) == (("a", "b"), ("",))
+    assert sk.open_dataset(tmp_path / "rows.csv", "label", columns=["", "a"]).columns == ("", "a")
+
+
+def test_the_index_is_left_out_of_a_file_that_was_read_and_written_again(tmp_path: Path) -> None:
+    table().to_csv(tmp_path / "0.csv")
+    for i in range(2):
+        pd.read_csv(tmp_path / f"{i}.csv").to_csv(tmp_path / f"{i + 1}.csv")
+        assert sk.open_dataset(tmp_path / f"{i + 1}.csv", "label").columns == ("a", "b")
+    assert sk.from_arrays(pd.read_csv(tmp_path / "2.csv"), exclude=["label"]).columns == ("a", "b")

@@ -92,6 +92,14 @@ def test_categories_of_durations_and_times_are_their_values():
     assert column(data, "t") == ("datetime", [day.timestamp() for day in days])
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_clock_without_seconds_is_the_same_category():
+    model = sk.KernelRegressor(kernel=sk.Laplace(1.0), centers=4, solver=sk.Direct(1e-3))
+    model.fit({"c": ["01:30", "23:05"] * 10}, np.arange(20) % 2)
+    one, other = model.predict({"c": ["01:30", "01:30:00"]})
+    assert one == other
+
+
 def test_intervals_are_categories_of_their_text():
     cut = pd.cut(X, 3)
     text = pd.Series([str(value) for value in cut])

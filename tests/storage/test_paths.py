@@ -79,3 +79,13 @@ def test_home_is_found_on_every_door(tmp_path: Path, monkeypatch):
     assert main(["inspect", "~/t.csv"]) == 0
     assert main(["predict", "~/m.zarr", "~/t.csv", "~/cli.csv"]) == 0
     assert not os.path.lexists("~")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_folder_that_exists_is_that_folder_in_a_pattern_too(tmp_path: Path, name: str, format: str):
+    (tmp_path / name).mkdir()
+    for part in ("1", "2"):
+        written(tmp_path / name, part, format)
+    assert len(sk.open_dataset(tmp_path / name / f"*.{format}")) == 12
+    assert len(sk.open_dataset(tmp_path / name / f"[12].{format}")) == 12

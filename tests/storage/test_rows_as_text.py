@@ -44,6 +44,9 @@ CHANGES = [
     {},
     {"t": "23:30"},
     {"t": "12:00:00.5"},
+    {"x": "0x10"},
+    {"x": "-0XfF"},
+    {"x": " 1e3 "},
     *({name: marker} for name in ROW for marker in ("NA", "NULL", "nan", "n/a", "#N/A", "")),
 ]
 

@@ -164,3 +164,22 @@ def test_options_that_nothing_takes_are_refused(tmp_path):
         sk.open_dataset(tmp_path / "t.parquet", read_options=sk.read_options(skip=1))
     with pytest.raises(sk.UsageError, match="read_options is"):
         sk.open_dataset(tmp_path / "t.parquet", read_options={"sep": ";"})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "shift_jis"])
+def test_a_wrong_encoding_is_named_with_its_option(tmp_path: Path, encoding: str):
+    with pytest.raises(sk.DataError, match=rf"(?s)not in the encoding '{encoding}'.*t\.csv.*encoding=\.\.\."):
+        opened(tmp_path, PLAIN + b"7,8.5,\x81\xff\n", encoding=encoding)
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "base64", "rot13", "undefined", "utf-8\0"])
+def test_what_is_no_encoding_of_text_is_refused(encoding: str):
+    with pytest.raises(sk.UsageError, match="encoding is"):
+        sk.read_options(encoding=encoding)
+
+
+def test_a_folder_of_text_tables_is_opened_by_a_pattern(tmp_path: Path):
+    opened(tmp_path, PLAIN, "1.csv"), opened(tmp_path, PLAIN, "2.csv")
+    assert len(sk.open_dataset(tmp_path / "*")) == 6
+    with pytest.raises(sk.StorageError, match=r"give a pattern: .*/\*\.csv"):
+        sk.open_dataset(tmp_path)
