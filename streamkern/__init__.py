@@ -95,8 +95,8 @@ if TYPE_CHECKING:
     from streamkern.serving import Predictor as Predictor
     from streamkern.serving.explain import Explanation as Explanation, explain as explain
     from streamkern.serving.predict import PredictionResult as PredictionResult, predict as predict
+    from streamkern.solvers.metric import AGOP as AGOP
     from streamkern.solvers import (
-        AGOP as AGOP,
         SGD as SGD,
         SVRG as SVRG,
         Direct as Direct,
@@ -173,8 +173,8 @@ _NAMES = {
     "streamkern.serving": ("Predictor",),
     "streamkern.serving.explain": ("Explanation", "explain"),
     "streamkern.serving.predict": ("PredictionResult", "predict"),
+    "streamkern.solvers.metric": ("AGOP",),
     "streamkern.solvers": (
-        "AGOP",
         "SGD",
         "SVRG",
         "Direct",

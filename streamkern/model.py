@@ -47,7 +47,7 @@ from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
 from streamkern.starting import paused_collector
 from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path
 from streamkern.storage.kinds import has_text, is_path, is_table
 from streamkern.storage.schema import Schema

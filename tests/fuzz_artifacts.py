@@ -53,7 +53,7 @@ from streamkern.memory import peak_resident, resident
 from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.registry.warm import warm
 from streamkern.solvers import Checkpoint
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import LARGEST_JSON
 from streamkern.testing.solver import small_problem
 

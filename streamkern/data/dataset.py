@@ -19,7 +19,8 @@ from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, cou
 from streamkern.data.subsample import rows_of, stratified, weighted
 from streamkern.data.transforms import Affine, Project, Transform, dump, final
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source
+from streamkern.storage.digest import digest
 from streamkern.types import Array, IntArray, Rows, Target
 from streamkern.user_code import users_code
 

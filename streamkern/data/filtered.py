@@ -9,8 +9,9 @@ from operator import itemgetter
 import numpy as np
 
 from streamkern.data.split import Chooser, chosen, count_chosen
-from streamkern.storage.base import DerivedSource, Reading, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source
 from streamkern.storage.described import Described
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import check_chunk
 from streamkern.types import IntArray, Rows
 

@@ -34,6 +34,14 @@ from streamkern.types import Array, IntArray
 Key = tuple[int, ...]
 """A block's name: (pass, lane, step) in a stream, (index,) in a scan."""
 
+SCAN_ROWS = 4096
+"""Rows of a block of a whole-data sweep."""
+
+
+def scan_rows(d: int) -> int:
+    """Rows of a block of the sweep over stored rows, which goes through float64: about 16 MiB of them."""
+    return int(np.clip((16 << 20) // (8 * d), 1, 4096))
+
 
 class Block(NamedTuple):
     """Rows ready for arithmetic.

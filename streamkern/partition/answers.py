@@ -17,10 +17,12 @@ import numpy as np
 from streamkern.data.targets import Classes, Continuous, Indicators, as_values
 from streamkern.kernels.base import Basis
 from streamkern.model import KernelMachine
-from streamkern.solvers.answers import answers_bytes, class_answers
+from streamkern.solvers.answers import class_answers
 from streamkern.solvers.base import Problem
+from streamkern.solvers.footprint import answers_bytes
 from streamkern.solvers.intervals import FLOOR, Intervals, ranked, relative_scales
-from streamkern.solvers.left_out import ROWS, VALUES, LeftOut, on_validation
+from streamkern.solvers.leave_one_out import on_validation
+from streamkern.solvers.left_out import ROWS, VALUES, LeftOut
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array, IntArray

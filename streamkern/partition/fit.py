@@ -60,7 +60,7 @@ from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.score import score
 from streamkern.solvers.warm import UnlikeChampionError
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.types import Array, IntArray
 from streamkern.user_code import described
 

@@ -17,11 +17,11 @@ from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import Grown, sample_rows
 from streamkern.partition.rows import BLOCK_BYTES, RUN_BYTES
 from streamkern.partition.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
-from streamkern.solvers.answers import AnswersFrom, source_of
+from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.footprint import AnswersFrom, Footprint, footprint, loaded
 from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source

@@ -29,7 +29,7 @@ from streamkern.model import KernelMachine, from_artifact, read_machine
 from streamkern.partition.tree import MOST_LEAVES, CutTree
 from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path
 from streamkern.storage.writer import keep_in_use
 from streamkern.types import Array

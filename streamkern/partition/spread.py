@@ -18,7 +18,7 @@ from streamkern.partition.memory import encoded_bytes
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
 from streamkern.partition.tree import CutTree
 from streamkern.solvers.fit import Stages, rows_key
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.solvers.metered import SECOND
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 

@@ -22,7 +22,7 @@ from streamkern.solvers.fit import Stages, statistics_kept
 from streamkern.solvers.planning import steps
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.warm import UnlikeChampionError
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.user_code import described
 
 

@@ -41,7 +41,8 @@ from streamkern.release import version_of
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source
+from streamkern.storage.digest import digest
 from streamkern.storage.writer import read_json, write_json
 from streamkern.types import Array
 

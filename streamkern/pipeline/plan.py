@@ -34,11 +34,11 @@ from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
-from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
+from streamkern.solvers.answers import planned_answers, source_of
 from streamkern.solvers.bandwidth import ROWS, at_median, needs_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
-from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.footprint import AnswersFrom, Footprint, footprint, loaded
 from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metrics import ranking

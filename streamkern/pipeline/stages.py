@@ -32,7 +32,7 @@ from streamkern.solvers.fit import Key, Stages, centers_key, require_success
 from streamkern.solvers.loop import Progress, train_stably
 from streamkern.solvers.planning import steps
 from streamkern.solvers.saved import described_arrays
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described
 

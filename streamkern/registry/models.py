@@ -28,7 +28,7 @@ from streamkern.errors import BusyError, ModelFormatError, StorageError, Streamk
 from streamkern.model import KernelMachine
 from streamkern.partition.model import load_model
 from streamkern.redaction import redacted
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path, parse_json
 from streamkern.storage.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.remote import is_remote

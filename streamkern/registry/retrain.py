@@ -41,7 +41,7 @@ from streamkern.solvers.metrics import NAMES
 from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.writer import discard
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array

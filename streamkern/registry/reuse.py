@@ -20,7 +20,8 @@ from streamkern.data.transforms import dump
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers.planning import steps
-from streamkern.storage.base import Source, content, digest
+from streamkern.storage.base import Source
+from streamkern.storage.digest import content, digest
 from streamkern.user_code import described
 
 TAIL_BYTES = 64 << 20

@@ -40,7 +40,8 @@ from streamkern.release import VERSION
 from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.solvers.metered import sums_held
 from streamkern.solvers.metrics import ranks_bytes
-from streamkern.storage.base import TEXT_BYTES, Source, digest
+from streamkern.storage.base import TEXT_BYTES, Source
+from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path
 from streamkern.storage.layout import few
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at

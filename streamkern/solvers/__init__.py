@@ -10,12 +10,10 @@ from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
-from streamkern.solvers.metric import AGOP
 from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
 from streamkern.solvers.svrg import SVRG
 
 __all__ = [
-    "AGOP",
     "SGD",
     "SVRG",
     "Checkpoint",

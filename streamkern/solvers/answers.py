@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,38 +15,21 @@ from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
-from streamkern.solvers.left_out import FEW, ROWS, LeftOut, on_validation, rows_left_out
+from streamkern.solvers.intervals import Intervals, made_intervals
+from streamkern.solvers.leave_one_out import on_validation
+from streamkern.solvers.left_out import FEW, LeftOut, rows_left_out
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.probabilities import (
     LabelCalibration,
     ProbabilityCalibration,
     calibrated,
     calibrated_labels,
-    parameters_of,
 )
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.thresholds import cut_for
 
-VALUES_HELD = 14
-"""Numbers in float64 for each output of a row that is left out, while answers are made from them."""
-
 LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
-
-
-class AnswersFrom(NamedTuple):
-    """Outputs that answers are made from.
-
-    Attributes:
-        source: see ``source_of``.
-        task: ``classification`` or ``regression``.
-        rows: that are left out, at most.
-    """
-
-    source: str
-    task: str
-    rows: int = ROWS
 
 
 def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
@@ -80,15 +63,6 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     what = "probabilities" if recipe.task == "classification" else "intervals"
     why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
     return replace(recipe, train=train, validation=held.plain()), why
-
-
-def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
-    """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
-    count, parameters = rows_left_out(rows, outputs), parameters_of(outputs)
-    if task == "classification":
-        return 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
-    functions, learned = min(FUNCTIONS, count), min(LEARNED, count)
-    return count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
 
 
 def require_left_out(source: str | None) -> None:

@@ -13,11 +13,10 @@ from streamkern.data.alike import Usable
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.stream import Assembly, Raw, Scan, scan_rows
 from streamkern.data.targets import Encoding
 from streamkern.errors import DataError, StreamkernError
 from streamkern.execute.base import Executor
-from streamkern.solvers.footprint import scan_rows
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Target
 

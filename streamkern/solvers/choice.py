@@ -40,9 +40,10 @@ from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.few_rows import BANDWIDTHS, LeftOutRounds, fit_work
+from streamkern.solvers.footprint import MetricBill
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import SECOND, THREADS, Bill, nominal, nominal_work
-from streamkern.solvers.metric import AGOP, LEAST, WIDEST, Metric, MetricBill, Round, Rounds, round_work, sampled_bytes
+from streamkern.solvers.metric import AGOP, LEAST, WIDEST, Metric, Round, Rounds, round_work, sampled_bytes
 from streamkern.storage.serialize import serializable
 
 SIZES = tuple(

@@ -19,7 +19,8 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.every_row import SquaredTargets, solve_every_row
-from streamkern.solvers.left_out import LeftOut, leave_one_out
+from streamkern.solvers.leave_one_out import leave_one_out
+from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.sums import Change, Sums, normal_equations
 from streamkern.storage.serialize import serializable

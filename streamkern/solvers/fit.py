@@ -36,7 +36,7 @@ from streamkern.data.statistics import (
     require_range,
     summarise,
 )
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.stream import Assembly, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
@@ -55,7 +55,7 @@ from streamkern.solvers.choice import (
     default_kernel,
     ridge_under_weights,
 )
-from streamkern.solvers.footprint import Footprint, loaded, scan_rows
+from streamkern.solvers.footprint import Footprint, loaded
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably

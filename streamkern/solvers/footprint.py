@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
-from streamkern.data.stream import ORDER_ROWS
+from streamkern.data.stream import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
+from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.execute.base import LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
-from streamkern.solvers.answers import AnswersFrom, answers_bytes
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
-from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
-from streamkern.solvers.metric import Billed
+from streamkern.solvers.intervals import FUNCTIONS, LEARNED
+from streamkern.solvers.left_out import ROWS, rows_left_out
+from streamkern.solvers.metered import Bill, Size, sums_held
 from streamkern.solvers.metrics import ranks_bytes
+from streamkern.solvers.probabilities import parameters_of
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
 from streamkern.storage.layout import rows_per_chunk
@@ -51,6 +53,58 @@ _GATHER_ROWS = 4096
 _LEAST_BATCH = 64  # part of the batch that would do, beyond which a smaller one is not looked for
 _DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
+
+
+VALUES_HELD = 14
+"""Numbers in float64 for each output of a row that is left out, while answers are made from them."""
+
+
+class AnswersFrom(NamedTuple):
+    """Outputs that answers are made from.
+
+    Attributes:
+        source: see ``source_of``.
+        task: ``classification`` or ``regression``.
+        rows: that are left out, at most.
+    """
+
+    source: str
+    task: str
+    rows: int = ROWS
+
+
+def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
+    """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
+    count, parameters = rows_left_out(rows, outputs), parameters_of(outputs)
+    if task == "classification":
+        return 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
+    functions, learned = min(FUNCTIONS, count), min(LEARNED, count)
+    return count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
+
+
+class MetricBill(NamedTuple):
+    """Operations and memory of learning a metric, or of choosing a kernel.
+
+    Attributes:
+        work: operations of all rounds, each of them the most.
+        rows: rows that are assembled.
+        memory: bytes at the peak, with the sample.
+        sample: rows of the sample.
+        rounds: fits.
+    """
+
+    work: Operations
+    rows: float
+    memory: int
+    sample: int
+    rounds: int
+
+
+class Billed(Protocol):
+    """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
+
+    def bill(self, size: Size, rows: int) -> MetricBill:
+        """The cost for so many training rows."""
 
 
 @dataclass(frozen=True)
@@ -458,11 +512,6 @@ def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: i
     """
     Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
     return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)
-
-
-def scan_rows(d: int) -> int:
-    """Rows of a block of the sweep over stored rows, which goes through float64: about 16 MiB of them."""
-    return int(np.clip((16 << 20) // (8 * d), 1, 4096))
 
 
 def _largest(stages: dict[str, int]) -> str:

@@ -28,7 +28,6 @@ from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.solvers.left_out import LeftOut, require_coverage
-from streamkern.solvers.metrics import Covered
 from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
@@ -289,6 +288,18 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
 def relative_scales(found: Array) -> Array:
     """Predicted scales as shares of the mean one, shape (n, c), from the outputs for the scales' weights."""
     return np.maximum(1.0 + found.astype(np.float64), FLOOR)
+
+
+class Covered(NamedTuple):
+    """Mask of the targets inside their intervals.
+
+    Attributes:
+        inside: shape (n, c), booleans.
+        scale: predicted scale of the errors as a share of the mean one, shape (n, c).
+    """
+
+    inside: Array
+    scale: Array
 
 
 def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Covered:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.data.stream import Scan, Stream
+from streamkern.data.stream import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.squared import residual, weigh
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
@@ -19,7 +19,6 @@ from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
-from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
 from streamkern.solvers.sums import Sums
 from streamkern.solvers.unlearned import report_unlearned

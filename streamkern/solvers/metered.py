@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
-from streamkern.data.stream import Block, Key
+from streamkern.data.stream import SCAN_ROWS, Block, Key
 from streamkern.engine import default_engine
 from streamkern.engine.base import Engine
 from streamkern.engine.gpu.metered import MeteredDeviceEngine
@@ -28,9 +28,6 @@ from streamkern.solvers.score import SquaredError
 from streamkern.solvers.unlearned import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
-
-SCAN_ROWS = 4096
-"""Rows of a block of a whole-data sweep."""
 
 LIKELY_CRITICAL_BATCH = 256.0
 """Critical batch that seconds are predicted for: a larger one is measured only where batches are larger anyway."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from streamkern.rng import uniform_rows
 from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem
 from streamkern.solvers.every_row import solve_every_row
+from streamkern.solvers.footprint import MetricBill
 from streamkern.solvers.metered import MeteredProblem, Size
 from streamkern.solvers.path import PathError, RidgePath, path_scores
 from streamkern.solvers.row_errors import Errors
@@ -556,31 +557,6 @@ def require_metric(recipe: Any) -> None:
 def sampled_bytes(rows: int, size: Size) -> int:
     """Bytes of a sample in memory, and of its copies while it is made."""
     return rows * (size.d * (2 * size.itemsize + 16) + 8 * size.outputs + 64)
-
-
-class MetricBill(NamedTuple):
-    """Operations and memory of learning a metric, or of choosing a kernel.
-
-    Attributes:
-        work: operations of all rounds, each of them the most.
-        rows: rows that are assembled.
-        memory: bytes at the peak, with the sample.
-        sample: rows of the sample.
-        rounds: fits.
-    """
-
-    work: Operations
-    rows: float
-    memory: int
-    sample: int
-    rounds: int
-
-
-class Billed(Protocol):
-    """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
-
-    def bill(self, size: Size, rows: int) -> MetricBill:
-        """The cost for so many training rows."""
 
 
 @lru_cache(maxsize=256)  # a fit needs the same ones again and again

@@ -11,12 +11,13 @@ import keyword
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.engine.operations import Operations
+from streamkern.solvers.intervals import Covered
 from streamkern.types import Array, IntArray
 
 RANKED = 100
@@ -142,18 +143,6 @@ class Ranks:
         units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (_PLACE - 1)) + ((1 << whole.shift) >> 1)
         scores = units / _UNIT
         return [(scores[a:b], hits[a:b], others[a:b]) for a, b in pairwise(ends)]
-
-
-class Covered(NamedTuple):
-    """Mask of the targets inside their intervals.
-
-    Attributes:
-        inside: shape (n, c), booleans.
-        scale: predicted scale of the errors as a share of the mean one, shape (n, c).
-    """
-
-    inside: Array
-    scale: Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from streamkern.data.stream import SCAN_ROWS
 from streamkern.engine.gpu import Device, get_device
 from streamkern.engine.gpu.protocol import TURNS
 from streamkern.errors import PlanRefusedError, UsageError
@@ -12,7 +13,7 @@ from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes
 from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
-from streamkern.solvers.metered import SCAN_ROWS, Bill
+from streamkern.solvers.metered import Bill
 
 OPENING_TERMS = 2e11
 """Terms of a pass that take a few cores as long as it takes to open a card and to compile its loops, a few seconds."""

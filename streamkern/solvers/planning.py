@@ -17,12 +17,11 @@ from streamkern.data.preprocess import Standardise, Step, expected, learning_byt
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import AnswersFrom, source_of
+from streamkern.solvers.answers import source_of
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.every_row import takes_a_factor
-from streamkern.solvers.footprint import Footprint, footprint
-from streamkern.solvers.metric import Billed
+from streamkern.solvers.footprint import AnswersFrom, Billed, Footprint, footprint
 from streamkern.solvers.recipe import Recipe
 
 OUTPUTS_GUESS = 16

@@ -14,11 +14,10 @@ import numpy as np
 from streamkern.data.class_weights import WeightTotals
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Extremes, RawScan
-from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.stream import Assembly, Raw, Scan, scan_rows
 from streamkern.execute.base import Executor
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers.base import Problem
-from streamkern.solvers.footprint import scan_rows
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.base import Source, content, digest
+from streamkern.storage.base import Source
+from streamkern.storage.digest import content, digest
 from streamkern.storage.kinds import require_dense
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
 from streamkern.storage.schema import Schema

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.memory import check
-from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, content, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
 from streamkern.storage.bookkeeping import recorded_index
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.convert import (
@@ -34,6 +34,7 @@ from streamkern.storage.convert import (
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
+from streamkern.storage.digest import content, digest
 from streamkern.storage.files import explaining
 from streamkern.storage.kinds import is_table
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk

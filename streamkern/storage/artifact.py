@@ -30,7 +30,7 @@ from streamkern.storage.artifact_arrays import (
     from_zarr,
     read_inside,
 )
-from streamkern.storage.base import content, digest
+from streamkern.storage.digest import content, digest
 from streamkern.storage.files import LARGEST_JSON, given_path, parse_json, read_file, require_modest_json
 from streamkern.storage.writer import keep_in_use, staged, target_or_previous
 from streamkern.types import Array

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -291,16 +289,3 @@ def unlike_columns(found: Sequence[str], expected: Sequence[str], where: str) ->
         expected=few(expected),
         remedy="open the data with columns=[...] as in training",
     )
-
-
-def content(values: Array) -> bytes | memoryview:
-    """Return bytes that identify an array's values in C order; for objects, such as texts, a digest."""
-    if values.dtype == object:
-        return digest(values.tolist()).encode()
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-
-
-def digest(*parts: Any) -> str:
-    """Return the hex SHA-256 of JSON-serialisable parts, in order."""
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -21,9 +21,10 @@ from pyarrow import csv as pacsv
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.memory import check, default_budget, format_bytes
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.base import TEXT_BYTES
 from streamkern.storage.choose import Request, choose_columns
 from streamkern.storage.csv_records import blocks, first_end
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.read_options import ReadOptions
 from streamkern.storage.schema import Schema, declared

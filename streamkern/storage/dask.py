@@ -13,8 +13,9 @@ import numpy as np
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_as_long, require_rows
 from streamkern.storage.arrow import FrameSource
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, target_of
 from streamkern.types import Array, Rows
 

@@ -25,7 +25,8 @@ from streamkern.memory import default_budget, format_bytes, limited, parse_bytes
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.release import VERSION
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import Source
+from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending

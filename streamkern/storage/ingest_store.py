@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.redaction import redacted
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import existing
 from streamkern.storage.objects import AT_ONCE, Objects
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from streamkern.errors import DataError
 from streamkern.storage.arrow import Place, TableSource
-from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
 from streamkern.storage.convert import kind_of_array, table_of_arrays
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, few, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 

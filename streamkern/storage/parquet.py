@@ -22,10 +22,11 @@ from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import LIBRARIES, TableSource, fields_of
-from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.storage.bookkeeping import index_names, recorded_index
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_number, is_text, require_distinct_names, whole_numbers
+from streamkern.storage.digest import digest
 from streamkern.storage.files import explaining, given_path
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import (

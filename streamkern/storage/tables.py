@@ -13,10 +13,11 @@ from fsspec.core import url_to_fs
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage import array_source
 from streamkern.storage.arrow import ArrowSource, frame_source
-from streamkern.storage.base import DerivedSource, Reading, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source
 from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
+from streamkern.storage.digest import digest
 from streamkern.storage.files import SIGNS, given_path, natural, split_pattern
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.kinds import is_lazy_frame, is_table, require_dense

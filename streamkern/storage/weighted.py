@@ -9,7 +9,8 @@ import numpy as np
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import ArraySource, require_as_long
-from streamkern.storage.base import DerivedSource, Reading, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source
+from streamkern.storage.digest import digest
 from streamkern.storage.layout import as_target, target_of
 from streamkern.types import Array, Rows
 

@@ -20,8 +20,8 @@ from zarr.storage import FsspecStore, LocalStore
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
+from streamkern.storage.digest import digest
 from streamkern.storage.files import explaining, given_path, nothing_here
 from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (

@@ -21,8 +21,8 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
-from streamkern.storage.base import digest
 from streamkern.storage.cf import Packing, packing_of
+from streamkern.storage.digest import digest
 from streamkern.storage.files import changed, not_seen, require_regular, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread

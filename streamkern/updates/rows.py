@@ -18,7 +18,7 @@ from streamkern.data.absent import of_positive_weight
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
@@ -26,15 +26,14 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.partition.model import PartitionedMachine
-from streamkern.solvers.answers import AnswersFrom, decided_by, make_answers
+from streamkern.solvers.answers import decided_by, make_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
-from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.footprint import AnswersFrom, Footprint, footprint, loaded
 from streamkern.solvers.intervals import Intervals
 from streamkern.solvers.left_out import ROWS, row_digests
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.sums import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError

@@ -21,7 +21,7 @@ import psutil
 
 import streamkern as sk
 from streamkern.data import from_arrays
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.stream import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -30,7 +30,6 @@ from streamkern.execute import open_executor
 from streamkern.execute.lanes import ROOTS
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
-from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
 from streamkern.sweep import StepWork, task_level
 from tests.benchmarks.step_overhead import Idle

@@ -10,7 +10,8 @@ from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
-from streamkern.solvers.left_out import ROWS, leave_one_out, on_validation, rows_left_out
+from streamkern.solvers.leave_one_out import leave_one_out, on_validation
+from streamkern.solvers.left_out import ROWS, rows_left_out
 from tests.problems import drawn
 
 

@@ -20,7 +20,7 @@ import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.storage import artifact_arrays
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import DEEPEST_JSON, LARGEST_JSON, MOST_BRACKETS, parse_json, read_file
 from tests.clock import require_quick
 

@@ -15,7 +15,7 @@ import pytest
 import streamkern as sk
 from streamkern.errors import UsageError
 from streamkern.storage.artifact import _save
-from streamkern.storage.base import digest
+from streamkern.storage.digest import digest
 from streamkern.storage.files import MOST_NAMES, MOST_VALUES, parse_json
 from tests.clock import require_quick
 
