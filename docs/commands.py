@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from streamkern.cli import make_parser
+from streamkern.commands.parser import make_parser
 
 PAGE = Path(__file__).parent / "commands.md"
 

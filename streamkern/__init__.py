@@ -32,14 +32,14 @@ if TYPE_CHECKING:
         GaussianNoise as GaussianNoise,
         MixUp as MixUp,
     )
-    from streamkern.data.auto import Dates as Dates, Quantile as Quantile
-    from streamkern.data.categories import OneHot as OneHot, Ordinal as Ordinal, TargetEncode as TargetEncode
+    from streamkern.preprocessing.automatic import Dates as Dates, Quantile as Quantile
+    from streamkern.preprocessing.categories import OneHot as OneHot, Ordinal as Ordinal, TargetEncode as TargetEncode
     from streamkern.data.images import (
         HorizontalFlip as HorizontalFlip,
         RandomCrop as RandomCrop,
         RandomErasing as RandomErasing,
     )
-    from streamkern.data.preprocess import (
+    from streamkern.preprocessing.steps import (
         Impute as Impute,
         Normalise as Normalise,
         RandomProjection as RandomProjection,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         StreamkernError as StreamkernError,
         UsageError as UsageError,
     )
-    from streamkern.estimators import KernelClassifier as KernelClassifier, KernelRegressor as KernelRegressor
+    from streamkern.sklearn.estimators import KernelClassifier as KernelClassifier, KernelRegressor as KernelRegressor
     from streamkern.execute import open_executor as open_executor
     from streamkern.kernels import (
         NTK as NTK,
@@ -81,21 +81,21 @@ if TYPE_CHECKING:
         RandomFourier as RandomFourier,
         ReLUFeatures as ReLUFeatures,
     )
-    from streamkern.model import KernelMachine as KernelMachine
-    from streamkern.partition.model import PartitionedMachine as PartitionedMachine, load_model as load_model
-    from streamkern.partition.tree import Partition as Partition
-    from streamkern.pipeline.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
-    from streamkern.pipeline.plan import Plan as Plan, plan as plan
-    from streamkern.pipeline.results import RunResult as RunResult
-    from streamkern.pipeline.run import resume as resume, run as run
-    from streamkern.pipeline.tune import Trial as Trial, Tuning as Tuning, tune as tune
+    from streamkern.models.machine import KernelMachine as KernelMachine
+    from streamkern.models.partitioned import PartitionedMachine as PartitionedMachine, load_model as load_model
+    from streamkern.models.tree import Partition as Partition
+    from streamkern.runs.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
+    from streamkern.runs.plan import Plan as Plan, plan as plan
+    from streamkern.runs.results import RunResult as RunResult
+    from streamkern.runs.run import resume as resume, run as run
+    from streamkern.runs.tune import Trial as Trial, Tuning as Tuning, tune as tune
     from streamkern.registry import Registry as Registry, RetrainResult as RetrainResult, retrain as retrain
-    from streamkern.report.inspect import Inspection as Inspection, inspect as inspect
+    from streamkern.inspection.inspect import Inspection as Inspection, inspect as inspect
     from streamkern.report.mlflow import log_to_mlflow as log_to_mlflow
     from streamkern.serving import Predictor as Predictor
     from streamkern.serving.explain import Explanation as Explanation, explain as explain
-    from streamkern.serving.predict import PredictionResult as PredictionResult, predict as predict
-    from streamkern.solvers.metric import AGOP as AGOP
+    from streamkern.serving.predict_files import PredictionResult as PredictionResult, predict as predict
+    from streamkern.selection.metric import AGOP as AGOP
     from streamkern.solvers import (
         SGD as SGD,
         SVRG as SVRG,
@@ -109,9 +109,9 @@ if TYPE_CHECKING:
         corollary_1 as corollary_1,
         default_features as default_features,
     )
-    from streamkern.storage import Retry as Retry, write_parquet as write_parquet, write_zarr as write_zarr
-    from streamkern.storage.ingest import Ingested as Ingested, ingest as ingest
-    from streamkern.storage.schema import Schema as Schema
+    from streamkern.formats import Retry as Retry, write_parquet as write_parquet, write_zarr as write_zarr
+    from streamkern.ingestion.ingest import Ingested as Ingested, ingest as ingest
+    from streamkern.sources.schema import Schema as Schema
     from streamkern.updates.rows import update_model as update_model
 
 __version__ = VERSION
@@ -120,10 +120,10 @@ _NAMES = {
     "streamkern.centers": ("AllRows", "Centers", "CenterSet", "Given", "KMeans", "RPCholesky", "Uniform"),
     "streamkern.data": ("Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"),
     "streamkern.data.augment": ("Augmentation", "Custom", "FeatureDropout", "GaussianNoise", "MixUp"),
-    "streamkern.data.auto": ("Dates", "Quantile"),
-    "streamkern.data.categories": ("OneHot", "Ordinal", "TargetEncode"),
+    "streamkern.preprocessing.automatic": ("Dates", "Quantile"),
+    "streamkern.preprocessing.categories": ("OneHot", "Ordinal", "TargetEncode"),
     "streamkern.data.images": ("HorizontalFlip", "RandomCrop", "RandomErasing"),
-    "streamkern.data.preprocess": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
+    "streamkern.preprocessing.steps": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
     "streamkern.errors": (
         "BusyError",
         "CorruptChunkError",
@@ -137,7 +137,7 @@ _NAMES = {
         "StreamkernError",
         "UsageError",
     ),
-    "streamkern.estimators": ("KernelClassifier", "KernelRegressor"),
+    "streamkern.sklearn.estimators": ("KernelClassifier", "KernelRegressor"),
     "streamkern.execute": ("open_executor",),
     "streamkern.kernels": (
         "NTK",
@@ -159,21 +159,21 @@ _NAMES = {
         "RandomFourier",
         "ReLUFeatures",
     ),
-    "streamkern.model": ("KernelMachine",),
-    "streamkern.partition.model": ("PartitionedMachine", "load_model"),
-    "streamkern.partition.tree": ("Partition",),
-    "streamkern.pipeline.pipeline": ("Pipeline", "load_pipeline"),
-    "streamkern.pipeline.plan": ("Plan", "plan"),
-    "streamkern.pipeline.results": ("RunResult",),
-    "streamkern.pipeline.run": ("resume", "run"),
-    "streamkern.pipeline.tune": ("Trial", "Tuning", "tune"),
+    "streamkern.models.machine": ("KernelMachine",),
+    "streamkern.models.partitioned": ("PartitionedMachine", "load_model"),
+    "streamkern.models.tree": ("Partition",),
+    "streamkern.runs.pipeline": ("Pipeline", "load_pipeline"),
+    "streamkern.runs.plan": ("Plan", "plan"),
+    "streamkern.runs.results": ("RunResult",),
+    "streamkern.runs.run": ("resume", "run"),
+    "streamkern.runs.tune": ("Trial", "Tuning", "tune"),
     "streamkern.registry": ("Registry", "RetrainResult", "retrain"),
-    "streamkern.report.inspect": ("Inspection", "inspect"),
+    "streamkern.inspection.inspect": ("Inspection", "inspect"),
     "streamkern.report.mlflow": ("log_to_mlflow",),
     "streamkern.serving": ("Predictor",),
     "streamkern.serving.explain": ("Explanation", "explain"),
-    "streamkern.serving.predict": ("PredictionResult", "predict"),
-    "streamkern.solvers.metric": ("AGOP",),
+    "streamkern.serving.predict_files": ("PredictionResult", "predict"),
+    "streamkern.selection.metric": ("AGOP",),
     "streamkern.solvers": (
         "SGD",
         "SVRG",
@@ -187,9 +187,9 @@ _NAMES = {
         "corollary_1",
         "default_features",
     ),
-    "streamkern.storage": ("Retry", "write_parquet", "write_zarr"),
-    "streamkern.storage.ingest": ("Ingested", "ingest"),
-    "streamkern.storage.schema": ("Schema",),
+    "streamkern.formats": ("Retry", "write_parquet", "write_zarr"),
+    "streamkern.ingestion.ingest": ("Ingested", "ingest"),
+    "streamkern.sources.schema": ("Schema",),
     "streamkern.updates.rows": ("update_model",),
 }
 """Public names by module, which is imported when one of them is first used; the same as for type checkers above."""

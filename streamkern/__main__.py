@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkern.cli import command
+from streamkern.commands.parser import command
 
 if __name__ == "__main__":
     command()

@@ -18,8 +18,8 @@ from distributed.utils import get_mp_context
 from hypothesis import given, settings
 from hypothesis.strategies import just
 
+from streamkern.costs import machine_speed as calibrate
 from streamkern.memory import release
-from streamkern.pipeline import calibrate
 from tests.starter import COMMANDS, NAMES, TIMED, Command, starter
 
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.

@@ -15,7 +15,7 @@ import numpy as np
 from streamkern.data.stream import Assembly
 from streamkern.engine.host import HostEngine
 from streamkern.engine.operations import eigh
-from streamkern.storage import ArraySource
+from streamkern.formats import ArraySource
 from streamkern.types import Array
 
 

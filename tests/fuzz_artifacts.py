@@ -50,8 +50,8 @@ import streamkern as sk
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.memory import peak_resident, resident
-from streamkern.pipeline.checkpoints import Checkpoints
-from streamkern.registry.warm import warm
+from streamkern.registry.warm_start import warm
+from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint
 from streamkern.storage.digest import digest
 from streamkern.storage.files import LARGEST_JSON

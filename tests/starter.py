@@ -38,7 +38,7 @@ STARTER = """
 import json, os, runpy, signal, sys, traceback
 {imports}
 def streamkern_main(words):
-    from streamkern.cli import main
+    from streamkern.commands.parser import main
     return main(words)
 
 def dask_main(words):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 
 PIPELINE = """
 import streamkern as sk

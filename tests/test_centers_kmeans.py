@@ -16,7 +16,7 @@ from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.errors import DataError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.storage import ArraySource
+from streamkern.formats import ArraySource
 
 F8 = np.dtype(np.float64)
 

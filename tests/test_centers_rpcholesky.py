@@ -16,8 +16,8 @@ from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.errors import DataError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.formats import ArraySource
 from streamkern.kernels import Gaussian, Kernel, Laplace
-from streamkern.storage import ArraySource
 
 F4, F8 = np.dtype(np.float32), np.dtype(np.float64)
 

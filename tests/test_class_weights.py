@@ -71,7 +71,7 @@ def test_probabilities_are_those_of_the_rows_as_they_are(given):
 
 
 def test_the_search_for_a_kernel_weighs_its_errors(monkeypatch):
-    from streamkern.solvers import choice
+    from streamkern.selection import kernel_search as choice
 
     monkeypatch.setattr(choice, "SIZES", ((800, 60),))
     monkeypatch.setattr(choice, "SHARE", 1e9)

@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.engine.parallel import default_threads
+from streamkern.evaluation.metrics import flat
 from streamkern.progress import Display
-from streamkern.solvers.metrics import flat
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")
 SMALL = ["--set", "rows=20_000", "centers=200"]
@@ -257,7 +257,11 @@ def test_a_run_that_is_stopped_loses_nothing_and_frees_its_directory(
 
 
 def test_a_reader_that_has_gone_away_is_no_failure():
-    words = [sys.executable, "-c", "import sys; from streamkern.cli import main; sys.exit(main(sys.argv[1:]))"]
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from streamkern.commands.parser import main; sys.exit(main(sys.argv[1:]))",
+    ]
     words += ["run", DIGITS, *SMALL]
     read, write = os.pipe()
     os.close(read)

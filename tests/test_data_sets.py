@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 
 PIPELINES = Path(__file__).parent.parent / "pipelines"
 FASHION = Path("/usr/share/datasets/fashion-mnist")

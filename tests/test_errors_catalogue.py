@@ -28,18 +28,18 @@ import zarr as zarr_python
 import streamkern as sk
 from streamkern import errors
 from streamkern.backends import get_backend
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.data.stream import Assembly
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.formats import ArraySource
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.precondition.rsvd import randomized_eigensystem
 from streamkern.registry.gate import Gate
-from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient
-from streamkern.storage import ArraySource
+from streamkern.runs.diagnostics import effective_dimension, rayleigh_quotient
 from streamkern.storage.serialize import unflatten
 from streamkern.sweep import gather
 
@@ -61,7 +61,7 @@ class Site:
     keywords: frozenset[str]
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.begins}"[:70].strip()
+        return f"{self.file}: {self.begins[:50]}".strip()
 
 
 def _begins(node: ast.expr) -> str:
@@ -112,11 +112,11 @@ PLAIN = {
     "data/transforms.py": "ValueError, told as a damaged model",
     "engine/shaped.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
     "events.py": "protocol",
-    "model.py": "KeyError, told as a damaged model",
-    "storage/__init__.py": "AttributeError of a module, as Python wants it",
-    "storage/convert.py": "UnfitError and others, told as a DataError by the source or by as_table",
-    "storage/schema.py": "ValueError, told as a damaged model",
-    "estimators.py": "scikit-learn's conventions",
+    "models/machine.py": "KeyError, told as a damaged model",
+    "formats/__init__.py": "AttributeError of a module, as Python wants it",
+    "sources/convert.py": "UnfitError and others, told as a DataError by the source or by as_table",
+    "sources/schema.py": "ValueError, told as a damaged model",
+    "sklearn/estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask.py": "LostError, caught where the step is repeated",
     "execute/lanes.py": "LostError, caught where the step is repeated",
@@ -127,28 +127,28 @@ PLAIN = {
     "registry/gate.py": "a comparison without a result, caught by the verdict",
     "registry/models.py": "caught below, and told as a damaged file",
     "report/run_directory.py": "caught by whoever reads a run that may not be there",
-    "storage/layout.py": "IndexError of a position, as Python has it",
+    "sources/layout.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
     "partition/memory.py": "rows of shapes alone, which a projection never reads",
-    "partition/model.py": "KeyError, told as a damaged artifact",
-    "partition/rows.py": "OSError of a file that is too short, raised again as a StorageError",
-    "updates/estimators.py": "AttributeError, by which scikit-learn knows that a method is missing",
-    "solvers/estimator_answers.py": "AttributeError, by which scikit-learn knows that a method is missing",
-    "solvers/saved.py": "KeyError, told as a damaged artifact",
+    "models/partitioned.py": "KeyError, told as a damaged artifact",
+    "partition/shuffle.py": "OSError of a file that is too short, raised again as a StorageError",
+    "sklearn/updates.py": "AttributeError, by which scikit-learn knows that a method is missing",
+    "sklearn/calibrated.py": "AttributeError, by which scikit-learn knows that a method is missing",
+    "calibration/saved.py": "KeyError, told as a damaged artifact",
     "storage/artifact.py": "KeyError, told as a damaged artifact",
     "storage/artifact_arrays.py": "ValueError, told as a damaged artifact; TypeError of a state that is no numbers",
-    "storage/named_arrays.py": "caught by the file that is read",
-    "storage/objects.py": "what a file system raises, caught by the registry",
-    "storage/numpy_files.py": "caught and told with the file's name",
-    "storage/parquet_files.py": "caught and told with the file's name",
+    "formats/named_arrays.py": "caught by the file that is read",
+    "sources/object_store.py": "what a file system raises, caught by the registry",
+    "formats/numpy_files.py": "caught and told with the file's name",
+    "formats/parquet_files.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
-    "storage/frames.py": "told with the name of the chunk by the array that reads it",
-    "storage/remote.py": "what fsspec expects of a file system",
-    "storage/scatter.py": "OSError, told by the ingest",
+    "formats/blosc.py": "told with the name of the chunk by the array that reads it",
+    "sources/remote.py": "what fsspec expects of a file system",
+    "ingestion/permutation.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
-    "storage/zarr_store.py": "what zarr expects of a store",
+    "formats/zarr_store.py": "what zarr expects of a store",
     "backends/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
-    "cli.py": "argparse's own, and signals",
+    "commands/parser.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
 }
 """Files that raise other exceptions by name, and why they may."""
@@ -214,12 +214,12 @@ def file(folder: Path, text: str, name: str = "job.py") -> Path:
 def command(*words: object) -> None:
     """A command of the command line; its error, if it ends in one."""
     seen: list[BaseException] = []
-    old = sys.modules["streamkern.cli"].complain
-    sys.modules["streamkern.cli"].complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
+    old = sys.modules["streamkern.commands.parser"].complain
+    sys.modules["streamkern.commands.parser"].complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
     try:
         status = main([str(word) for word in words])
     finally:
-        sys.modules["streamkern.cli"].complain = old
+        sys.modules["streamkern.commands.parser"].complain = old
     assert status != 0
     raise Told(str(seen[0].args[0]))
 
@@ -643,15 +643,15 @@ def _table(text: str) -> dict[str, str]:
 
 
 ELSEWHERE = _table("""
-pipeline/pipeline.py: The setting
+runs/pipeline.py: The setting
     pipeline/test_pipeline.py::test_settings_of_a_file_are_typed_values_texts_or_keywords
-solvers/estimator_inputs.py: ... has no parameter
+sklearn/inputs.py: ... has no parameter
     test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
-storage/choose.py: f'column {missing!r} is not there' + (f', nor are {
+sources/columns.py: f'column {missing!r} is not there' + (f', nor are
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
-storage/hdf5.py: the values of this dataset are stored in other files
+formats/hdf5.py: the values of this dataset are stored in other fil
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
-storage/zarr_array.py: the array has chunks of shape
+formats/zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
 kernels/registry.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
@@ -661,45 +661,45 @@ backends/base.py: Cannot gather
     backends/test_rows.py::test_an_output_that_does_not_fit_is_refused
 backends/base.py: Row indices run from
     backends/test_rows.py::test_an_index_out_of_range_is_refused
-pipeline/pipeline.py: class_weight is given, and the task is regressio
+runs/pipeline.py: class_weight is given, and the task is regression.
     test_class_weights.py::test_unknown_labels_and_other_values_are_refused
-centers.py: A row has a value that is not finite, or too large to be s
+centers.py: A row has a value that is not finite, or too large
     test_centers_kmeans.py::test_a_row_that_is_not_finite_is_refused_wherever_it_lies
 centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
-data/alike.py: The rows are dicts, and the columns of training had no
+data/row_checks.py: The rows are dicts, and the columns of training ha
     serving/test_predictor.py::test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order
-data/alike.py: A feature is too large:
+data/row_checks.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
-data/alike.py: A feature is
+data/row_checks.py: A feature is
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
-estimators.py: ... is given without a kernel.
+sklearn/estimators.py: ... is given without a kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
-solvers/estimator_inputs.py: y is the text
+sklearn/inputs.py: y is the text
     test_estimators.py::test_no_target_at_all_is_told
-solvers/estimator_inputs.py: A target is
+sklearn/inputs.py: A target is
     test_estimators.py::test_a_target_that_is_no_finite_number_is_told_by_its_row
-solvers/estimator_inputs.py: A target is missing:
+sklearn/inputs.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-solvers/estimator_inputs.py: Targets are of two types:
+sklearn/inputs.py: Targets are of two types:
     test_estimators.py::test_targets_of_two_types_are_told_by_their_rows
-solvers/estimator_inputs.py: There is no target: this estimator requir
+sklearn/inputs.py: There is no target: this estimator requires y to b
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
-updates/estimators.py: partial_fit takes the solver Direct, and this i
+sklearn/updates.py: partial_fit takes the solver Direct, and this is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
-updates/estimators.py: The classes are
+sklearn/updates.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
-estimators.py: random_state is
+sklearn/estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
-pipeline/pipeline.py: ... has an import that fails:
+runs/pipeline.py: ... has an import that fails:
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 data/augment.py: An augmentation raised
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
@@ -707,37 +707,37 @@ data/statistics.py: A
     test_user_faults.py::test_a_target_whose_square_is_infinite_is_named
 data/statistics.py: A feature is too large for
     test_user_faults.py::test_a_value_whose_square_is_infinite_is_named
-engine/numpy.py: The kernel matrix of the centers is not positive defi
+engine/numpy.py: The kernel matrix of the centers is not positive d
     engine/test_dense.py::test_what_is_not_positive_definite_is_refused
 kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
-pipeline/pipeline.py: ... raised
+runs/pipeline.py: ... raised
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 registry/retrain.py: A pipeline with this
     test_user_faults.py::test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains
-pipeline/run.py: This run cannot be resumed:
+runs/run.py: This run cannot be resumed:
     test_user_code.py::test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused
-pipeline/run.py: The settings of this run had a secret, which was not
+runs/run.py: The settings of this run had a secret, which was n
     test_redaction.py::test_no_secret_is_in_any_artefact_of_a_run
-storage/csv.py: To read
+formats/csv.py: To read
     storage/test_csv_damage.py::test_more_columns_than_the_memory_takes_are_refused_before_they_are_parsed
-storage/csv.py: a record has
+formats/csv.py: a record has
     storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
-storage/csv.py: column
+formats/csv.py: column
     storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
 data/augment.py: ... is
     data/test_augmentations.py::test_parameters_out_of_range_are_refused
 data/dataset.py: The dataset is augmented already.
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
-data/dataset.py: The rows have sample weights, and MixUp mixes two row
+data/dataset.py: The rows have sample weights, and MixUp mixes two
     data/test_weights.py::test_bad_weights_are_told
 data/dataset.py: The transform takes
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
-data/preprocess.py: A column is given twice.
+preprocessing/steps.py: A column is given twice.
     data/test_preprocess.py::test_columns_that_are_not_there_are_refused
-data/preprocess.py: The feature
+preprocessing/steps.py: The feature
     data/test_text.py::test_a_category_that_is_new_and_text_that_is_not_encoded_are_told
-data/preprocess.py: Feature
+preprocessing/steps.py: Feature
     data/test_preprocess.py::test_too_many_categories_are_refused
 data/statistics.py: Every sample weight is 0.
     data/test_weights.py::test_bad_weights_are_told
@@ -777,7 +777,7 @@ kernels/features.py: ... of rows of width
     kernels/test_features.py::test_a_map_that_is_none_is_refused
 kernels/features.py: K(Z, Z) of
     kernels/test_features.py::test_a_kernel_that_is_not_positive_definite_is_named
-kernels/radial.py: The bandwidth is the median distance of rows that n
+kernels/radial.py: The bandwidth is
     solvers/test_bandwidth.py::test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told
 kernels/registry.py: The kernel is the user's function
     kernels/test_radial.py::test_a_profile_is_saved_by_name_and_loading_does_not_import_it
@@ -787,113 +787,113 @@ memory.py: The system refused to allocate memory:
     test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
-pipeline/pipeline.py: The parameter
+runs/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
-storage/csv.py: the bytes
+formats/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-storage/kinds.py: ... is sparse: a
+sources/kinds.py: ... is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
-storage/table_file.py: the file is not in the encoding
+formats/table_file.py: the file is not in the encoding
     storage/test_text_tables.py::test_a_wrong_encoding_is_named_with_its_option
 serving/predictor.py: This is a path, or a text:
     storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
-solvers/estimator_inputs.py: X is a path:
+sklearn/inputs.py: X is a path:
     storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
-storage/lazy.py: computing the LazyFrame failed:
+formats/lazy_frame.py: computing the LazyFrame failed:
     storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
-storage/named_arrays.py: This array is structured: its fields are
+formats/named_arrays.py: This array is structured: its fields are
     storage/test_odd_types.py::test_records_in_a_file_are_one_error_that_names_the_fields
-storage/read_options.py: ... is
+sources/read_options.py: ... is
     storage/test_text_tables.py::test_options_out_of_range_are_refused
-storage/read_options.py: read_options is
+sources/read_options.py: read_options is
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
-storage/stored.py: this is a zip archive
+formats/stored.py: this is a zip archive
     storage/test_odd_types.py::test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it
-storage/tables.py: read_options are given, and no source is a text tab
+formats/tables.py: read_options are given, and no source is a text ta
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
-serving/predict.py: The id column and a column of the predictions are
+serving/predict_files.py: The id column and a column of the predictions are
     serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
-serving/predict.py: An array of zarr cannot be called
+serving/predict_files.py: An array of zarr cannot be called
     serving/test_ids.py::test_names_that_zarr_cannot_store_are_refused_by_zarr_alone
-storage/choose.py: The
+sources/columns.py: The
     serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
-serving/predict.py: The columns of training cannot be chosen:
+serving/predict_files.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
-pipeline/run.py: The working directory of this run is gone.
+runs/run.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
 solvers/warm.py: The classes are not those of the champion.
     registry/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why
-precondition/lanczos.py: The covariance of the features is not finite,
+precondition/lanczos.py: The covariance of the features is not finite, or 0
     precondition/test_lanczos.py::test_features_that_are_all_zero_are_refused
 precondition/lanczos.py: epsilon is
     precondition/test_lanczos.py::test_values_out_of_range_are_refused
 precondition/lanczos.py: k is
     precondition/test_lanczos.py::test_values_out_of_range_are_refused
-precondition/nystrom.py: The preconditioned kernel is not positive: me
+precondition/nystrom.py: The preconditioned kernel is not positive: mean di
     precondition/test_nystrom.py::test_what_is_not_positive
 serving/predictor.py: The columns differ from those of training.
     serving/test_predictor.py::test_what_cannot_be_answered_is_one_error
-storage/stored.py: the ingest to this place has not been completed
+formats/stored.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
-storage/base.py: The feature
+sources/source.py: The feature
     data/test_tables_as_they_are.py::test_a_value_of_another_kind_is_named_as_it_is_written
-storage/arrow.py: column
+formats/arrow.py: column
     storage/test_tables.py::test_a_missing_target_is_an_error_with_its_row
 storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
-data/absent.py: Every sample weight is 0.
+data/rows_of_weight_zero.py: Every sample weight is 0.
     data/test_rows_of_weight_zero.py::test_nothing_is_left
-solvers/estimator_inputs.py: The whole number
+sklearn/inputs.py: The whole number
     storage/test_kinds_of_whole_columns.py::test_labels_in_a_list_stay_apart_or_are_refused
-storage/cf.py: The attribute
+formats/cf.py: The attribute
     storage/test_packed_arrays.py::test_what_is_not_decoded_is_refused_by_name
-storage/base.py: the weight is
+sources/source.py: the weight is
     data/test_weights.py::test_bad_weights_are_told
-storage/choose.py: ... without a matching dtype and shape
+sources/columns.py: ... without a matching dtype and shape
     storage/test_parquet_bad_input.py::test_fixed_size_binary_needs_its_dtype_and_shape
-storage/choose.py: The column
+sources/columns.py: The column
     data/test_weights.py::test_bad_weights_are_told
-storage/choose.py: weight
+sources/columns.py: weight
     storage/test_source_facets.py::test_weights_that_are_no_numbers_are_refused
-storage/dask.py: computing a block failed:
+formats/dask.py: computing a block failed:
     storage/test_array_source.py::test_a_failing_dask_block_is_named
-storage/dask.py: the Dask array
+formats/dask.py: the Dask array
     storage/test_array_source.py::test_unknown_dask_chunks_say_how_to_know_them
-storage/base.py: The columns differ from those of training:
+sources/source.py: The columns differ from those of training:
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
-storage/dask.py: the block computed is
+formats/dask.py: the block computed is
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
-storage/dask.py: the target block computed has shape
+formats/dask.py: the target block computed has shape
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
-storage/parquet.py: two files differ:
+formats/parquet.py: two files differ:
     storage/test_parquet_bad_input.py::test_files_that_differ_are_both_named
-storage/parquet_files.py: row group
+formats/parquet_files.py: row group
     storage/test_parquet_bad_input.py::test_a_corrupt_page_is_named_by_file_and_row_group
-storage/parquet_files.py: the file has changed since the dataset was o
+formats/parquet_files.py: the file has changed since the dataset was opened:
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
-storage/remote.py: http has no listing: the objects below this URL can
+sources/remote.py: http has no listing: the objects below this URL ca
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
-storage/remote.py: the server sends whole files where a part was reque
+sources/remote.py: the server sends whole files where a part was requ
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
-storage/remote.py: the store did not return this object:
+sources/remote.py: the store did not return this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline
-storage/remote.py: the store refuses:
+sources/remote.py: the store refuses:
     storage/test_remote.py::test_a_refusal_is_not_repeated
-storage/table_file.py: the file has changed since it was opened:
+formats/table_file.py: the file has changed since it was opened:
     storage/test_tables.py::test_a_file_cut_short_after_it_was_opened_is_an_error
-storage/tables.py: two tables differ:
+formats/tables.py: two tables differ:
     storage/test_tables.py::test_tables_that_differ_are_an_error_that_names_both
 storage/writer.py: ... cannot be written:
     storage/test_writer.py::test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on
 storage/writer.py: The directory cannot be written:
     pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error
-storage/zarr_array.py: chunk
+formats/zarr_array.py: chunk
     storage/test_zarr_damage.py::test_a_missing_chunk_is_an_error_not_rows_of_zeros
 storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
@@ -909,9 +909,9 @@ storage/files.py: this is
     storage/test_artifact_attacks.py::test_only_regular_files_are_read
 storage/files.py: the JSON has
     storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed
-storage/zarr_store.py: the array is not read:
+formats/zarr_store.py: the array is not read:
     storage/test_zarr_codecs.py::test_pickle_is_never_made
-storage/zarr.py: the array
+formats/zarr.py: the array
     storage/test_zarr_codecs.py::test_a_great_many_chunks_are_counted_and_not_listed
 sweep.py: Row ids run from
     test_sweep.py::test_rows_that_are_not_there_are_refused
@@ -921,31 +921,31 @@ sweep.py: The data set has no rows.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
-solvers/encoded.py: The weights are not finite.
+fitting/leaf.py: The weights are not finite.
     kernel values that are not finite: refused before, by their precision
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
 commands/runs.py: The report needs
     an installation without Bokeh
-model.py: The model's description is incomplete:
+models/machine.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there
-storage/arrow.py: 'a piece differs from its declaration: ' + (reason i
+formats/arrow.py: 'a piece differs from its declaration: ' + (reason
     a Dask frame whose partitions are not as it declares
 storage/artifact.py: The description is damaged: its checksum differs.
     fuzz_artifacts.py
-storage/dask.py: computing the frame failed:
+formats/dask.py: computing the frame failed:
     a Dask frame whose partitions fail
-storage/hdf5.py: HDF5 files need h5py, which is not installed
+formats/hdf5.py: HDF5 files need h5py, which is not installed
     an installation without h5py
-storage/parquet_files.py: the files cannot be listed:
+formats/parquet_files.py: the files cannot be listed:
     a store that fails while it lists
-storage/parquet_files.py: the server does not say how large this file
+formats/parquet_files.py: the server does not say how large this file is
     a server that says no Content-Length
-storage/table_file.py: the store does not say how large the file is
+formats/table_file.py: the store does not say how large the file is
     a store that says no size
-storage/zarr.py: cannot be written:
+formats/zarr.py: cannot be written:
     storage/test_zarr_damage.py
-storage/zarr_array.py: the chunk may not be read:
+formats/zarr_array.py: the chunk may not be read:
     files that may not be read, which the root user may
 """)
 """Sites that no test comes to, and what it would take."""
@@ -955,37 +955,37 @@ MODULES = {
     "engine/gpu/cupy.py": "engine/test_device.py",
     "engine/gpu/loops.py": "engine/test_gpu_loops.py",
     "backends/__init__.py": "pipeline/test_device.py",
-    "data/auto.py": "data/test_automatic.py",
+    "preprocessing/automatic.py": "data/test_automatic.py",
     "data/class_weights.py": "test_class_weights.py",
-    "data/categories.py": "data/test_automatic.py",
+    "preprocessing/categories.py": "data/test_automatic.py",
     "data/encoders.py": "data/test_tables_as_they_are.py",
-    "solvers/direction.py": "solvers/test_direction.py",
-    "solvers/placement.py": "pipeline/test_device.py",
+    "selection/direction.py": "solvers/test_direction.py",
+    "fitting/placement.py": "pipeline/test_device.py",
     "partition/fit.py": "partition/test_partition.py",
     "partition/grow.py": "partition/test_partition.py",
     "partition/memory.py": "partition/test_partition.py",
-    "partition/model.py": "partition/test_partition.py",
-    "partition/rows.py": "partition/test_partition_resume.py",
-    "partition/tree.py": "partition/test_partition.py",
-    "partition/warm.py": "registry/test_retrain.py",
-    "solvers/answering.py": "test_intervals.py",
-    "solvers/sums.py": "solvers/test_sums.py",
+    "models/partitioned.py": "partition/test_partition.py",
+    "partition/shuffle.py": "partition/test_partition_resume.py",
+    "models/tree.py": "partition/test_partition.py",
+    "partition/warm_start.py": "registry/test_retrain.py",
+    "models/calibrated.py": "test_intervals.py",
+    "solvers/normal_equations.py": "solvers/test_sums.py",
     "updates/rows.py": "solvers/test_sums.py",
-    "solvers/intervals.py": "test_intervals.py",
-    "solvers/left_out.py": "test_intervals.py",
-    "solvers/answers.py": "test_thresholds.py",
-    "solvers/thresholds.py": "test_thresholds.py",
-    "solvers/probabilities.py": "test_probabilities.py",
-    "pipeline/tune.py": "pipeline/test_tune.py",
-    "storage/model_store.py": "registry/test_models.py",
+    "calibration/intervals.py": "test_intervals.py",
+    "calibration/held_out.py": "test_intervals.py",
+    "fitting/calibrate.py": "test_thresholds.py",
+    "calibration/thresholds.py": "test_thresholds.py",
+    "calibration/probabilities.py": "test_probabilities.py",
+    "runs/tune.py": "pipeline/test_tune.py",
+    "registry/store.py": "registry/test_models.py",
     "registry/models.py": "registry/test_models.py",
     "report/mlflow.py": "report/test_mlflow.py",
-    "solvers/bandwidth.py": "solvers/test_bandwidth.py",
-    "storage/csv_records.py": "storage/test_csv_damage.py",
-    "storage/ingest.py": "storage/test_ingest.py",
-    "storage/ingest_store.py": "storage/test_stores_written_and_ahead.py",
-    "storage/objects.py": "registry/test_models.py",
-    "storage/weighted.py": "data/test_weights.py",
+    "selection/bandwidth.py": "solvers/test_bandwidth.py",
+    "formats/csv_records.py": "storage/test_csv_damage.py",
+    "ingestion/ingest.py": "storage/test_ingest.py",
+    "ingestion/store.py": "storage/test_stores_written_and_ahead.py",
+    "sources/object_store.py": "registry/test_models.py",
+    "sources/weighted.py": "data/test_weights.py",
 }
 """Modules whose errors have a test file of their own: a device, a store of objects, a service."""
 

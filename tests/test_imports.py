@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import streamkern as sk
-from streamkern import storage
+from streamkern import formats
 from streamkern.defaults import RADIAL_NAMES
 from streamkern.kernels import RADIAL
 
@@ -39,7 +39,7 @@ def test_importing_the_library_loads_nothing_else():
 
 
 COMMAND = """
-from streamkern.cli import main
+from streamkern.commands.parser import main
 try:
     main({words!r})
 except SystemExit:
@@ -50,7 +50,7 @@ except SystemExit:
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["ingest", "--help"], ["ingest"], ["--version"]])
 def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
     ours, others = loaded(COMMAND.format(words=words))
-    light = {"cli", "commands", "commands.output", "defaults", "errors", "memory", "redaction"} | {
+    light = {"commands", "commands.parser", "commands.output", "defaults", "errors", "memory", "redaction"} | {
         "release",
         "starting",
         "user_code",
@@ -73,19 +73,19 @@ def test_a_pipeline_on_arrays_imports_no_formats():
     assert loaded(program)[1].isdisjoint({"pyarrow", "zarr"})
 
 
-def test_the_formats_of_storage_are_listed_once_for_each_reader():
-    tree = ast.parse(Path(str(storage.__file__)).read_text())
+def test_the_formats_are_listed_once_for_each_reader():
+    tree = ast.parse(Path(str(formats.__file__)).read_text())
     (types,) = (node for node in tree.body if isinstance(node, ast.If))
     shown = {
         str(node.module).rpartition(".")[2]: tuple(a.name for a in node.names)
         for node in types.body
         if isinstance(node, ast.ImportFrom)
     }
-    assert shown == storage._LATE
-    assert set(storage.__all__) <= set(dir(storage))
-    assert {name: getattr(storage, name).__name__ for name in storage.__all__} == {n: n for n in storage.__all__}
+    assert shown == formats._LATE
+    assert set(formats.__all__) <= set(dir(formats))
+    assert {name: getattr(formats, name).__name__ for name in formats.__all__} == {n: n for n in formats.__all__}
     with pytest.raises(AttributeError, match="no attribute 'open_nothing'"):
-        storage.open_nothing  # noqa: B018
+        formats.open_nothing  # noqa: B018
 
 
 COLLECTIONS = """
@@ -140,7 +140,7 @@ def test_the_names_that_help_shows_are_those_of_the_kernels():
 
 
 def test_every_command_has_a_function():
-    source = (ROOT / "streamkern" / "cli.py").read_text()
+    source = (ROOT / "streamkern" / "commands" / "parser.py").read_text()
     names = {
         node.args[-1].value
         for node in ast.walk(ast.parse(source))

@@ -9,8 +9,8 @@ import zarr
 from sklearn.datasets import load_diabetes, make_friedman1
 
 import streamkern as sk
-from streamkern.solvers.intervals import Intervals, ranked, relative_scales
-from streamkern.solvers.saved import loaded_answers, saved_answers
+from streamkern.calibration.intervals import Intervals, ranked, relative_scales
+from streamkern.calibration.saved import loaded_answers, saved_answers
 
 
 def _noisy(n=6000, seed=0):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkern.storage.base import FACETS
+from streamkern.sources.source import FACETS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "streamkern"
@@ -24,7 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {
     "bokeh": {"report/figures.py"},
     "cupy": {"engine/gpu/cupy.py"},
-    "dask": {"storage/dask.py", "execute/dask.py", "execute/lanes.py"},
+    "dask": {"formats/dask.py", "execute/dask.py", "execute/lanes.py"},
     "distributed": {
         "execute/__init__.py",
         "execute/client.py",
@@ -36,7 +36,7 @@ DOORS = {
         "execute/wire.py",
     },
     "fcntl": {"storage/writer.py"},
-    "h5py": {"storage/hdf5.py"},
+    "h5py": {"formats/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
     "numba": {
         *(
@@ -55,26 +55,26 @@ DOORS = {
             )
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py", "storage/ingest.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "formats/blosc.py", "ingestion/ingest.py"},
     "pyarrow": {
-        "storage/arrow.py",
-        "storage/category.py",
-        "storage/convert.py",
-        "storage/csv.py",
-        "storage/parquet.py",
-        "storage/parquet_files.py",
-        "storage/predictions.py",
-        "storage/table_file.py",
+        "formats/arrow.py",
+        "sources/category.py",
+        "sources/convert.py",
+        "formats/csv.py",
+        "formats/parquet.py",
+        "formats/parquet_files.py",
+        "serving/outputs.py",
+        "formats/table_file.py",
     },
     "rich": {"progress.py"},
-    "sklearn": {"estimators.py", "updates/estimators.py"},
+    "sklearn": {"sklearn/estimators.py", "sklearn/updates.py"},
     "zarr": {
-        "storage/frames.py",
-        "storage/predictions.py",
-        "storage/training_zarr.py",
-        "storage/zarr.py",
-        "storage/zarr_array.py",
-        "storage/zarr_store.py",
+        "formats/blosc.py",
+        "serving/outputs.py",
+        "formats/training_zarr.py",
+        "formats/zarr.py",
+        "formats/zarr_array.py",
+        "formats/zarr_store.py",
     },
 }
 GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
@@ -167,11 +167,11 @@ LATE = {
     "streamkern.report.tuning": "needs Bokeh",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
     **{
-        f"streamkern.storage.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"
+        f"streamkern.formats.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"
         for name in ("arrow", "stored", "tables", "zarr")
     },
-    "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",
-    "streamkern.storage.lazy": "Arrow, only for who has a LazyFrame",
+    "streamkern.formats.dask": "dask's arrays, a quarter of a second, only for who has one",
+    "streamkern.formats.lazy_frame": "Arrow, only for who has a LazyFrame",
 }
 """What is imported inside a function, and why: optional, or slow to import."""
 
@@ -219,7 +219,7 @@ def test_no_module_imports_itself_by_way_of_others():
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["a", "b", "c"]
     modules = {module(file): file for file in FILES}
     edges = {name: imports(file.read_text(), modules)[0] - {name} for name, file in modules.items()}
-    assert "streamkern.partition.fit" in edges["streamkern.estimators"]
+    assert "streamkern.partition.fit" in edges["streamkern.sklearn.estimators"]
     assert cycles(edges) == []
 
 

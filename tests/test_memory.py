@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs.footprint import Footprint, footprint
 from streamkern.execute import open_executor
+from streamkern.fitting.fit import fit
 from streamkern.memory import (
     default_budget,
     format_bytes,
@@ -30,9 +32,7 @@ from streamkern.memory import (
     resident,
     share_heap,
 )
-from streamkern.solvers.fit import fit
-from streamkern.solvers.footprint import Footprint, footprint
-from streamkern.storage.base import Source
+from streamkern.sources.source import Source
 from streamkern.types import Array
 
 MIB = 1 << 20

@@ -19,7 +19,8 @@ import zarr
 
 import streamkern as sk
 from streamkern.backends import get_backend, product
-from streamkern.cli import main
+from streamkern.commands.parser import main
+from streamkern.costs.footprint import loaded
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, reading_bytes
 from streamkern.data.split import ranges, runs
@@ -28,10 +29,9 @@ from streamkern.data.stream import Assembly, Raw, Stream
 from streamkern.data.targets import Classes, distinct
 from streamkern.errors import MemoryLimitError
 from streamkern.execute.base import Allowance
+from streamkern.formats.tables import open_tables
 from streamkern.memory import check, limited, release, resident
 from streamkern.rng import generator
-from streamkern.solvers.footprint import loaded
-from streamkern.storage.tables import open_tables
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import memory_cases

@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.data.targets import encoding_from_json, encoding_to_json
 from streamkern.report import read_run
 from streamkern.report.page import write_report
-from streamkern.serving.predict import evaluate
+from streamkern.serving.predict_files import evaluate
 
 NAMES = ("red", "green", "blue")
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_squared_error, r2_score
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.data.targets import Continuous, encoding_from_json, encoding_to_json
-from streamkern.partition.model import load_model
+from streamkern.models.partitioned import load_model
 from streamkern.registry.retrain import warm
 from streamkern.solvers import Direct, EigenPro, EigenPro2
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.pipeline import parameters
+from streamkern.runs import parameters
 
 FOLDER = Path(__file__).parent.parent / "pipelines"
 DIGITS, FASHION = FOLDER / "digits.py", FOLDER / "fashion_mnist.py"

@@ -15,16 +15,18 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
-from streamkern import model as model_module
+from streamkern.calibration import probabilities as module
+from streamkern.calibration.held_out import LeftOut
+from streamkern.calibration.probabilities import ProbabilityCalibration, calibrated
+from streamkern.calibration.saved import loaded_answers, saved_answers
 from streamkern.data.stream import Scan
 from streamkern.engine import default_engine
-from streamkern.serving import predict as serving
-from streamkern.serving.predict import evaluate
-from streamkern.solvers import answers, auto, metrics
-from streamkern.solvers import probabilities as module
-from streamkern.solvers.left_out import LeftOut
-from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
-from streamkern.solvers.saved import loaded_answers, saved_answers
+from streamkern.evaluation import metrics
+from streamkern.fitting import calibrate as answers
+from streamkern.fitting import solver_choice as auto
+from streamkern.models import machine as model_module
+from streamkern.serving import predict_files as serving
+from streamkern.serving.predict_files import evaluate
 
 
 def _halves(load):

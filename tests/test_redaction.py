@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern import redaction
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
+from streamkern.formats.tables import open_tables
 from streamkern.redaction import keep_option_secrets, keep_setting_secrets, keep_url_secrets, names_secret, redacted
 from streamkern.report import read_run
-from streamkern.storage.tables import open_tables
 from streamkern.storage.writer import write_json
 from tests.clock import require_quick
 from tests.faults import FaultyServer

@@ -14,7 +14,7 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import DataError
 from streamkern.execute.base import Stack
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.storage import ArraySource
+from streamkern.formats import ArraySource
 from streamkern.sweep import ScanWork, gather, sweep
 
 

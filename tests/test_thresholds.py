@@ -7,8 +7,8 @@ import pytest
 from sklearn import metrics
 
 import streamkern as sk
-from streamkern.serving.predict import evaluate
-from streamkern.solvers.thresholds import METRICS, cut_for
+from streamkern.calibration.thresholds import METRICS, cut_for
+from streamkern.serving.predict_files import evaluate
 
 SCORES = {name: getattr(metrics, name if name == "matthews_corrcoef" else f"{name}_score") for name in METRICS}
 

@@ -25,7 +25,7 @@ import zarr
 from pyarrow import feather
 
 import streamkern as sk
-from streamkern.serving.predict import evaluate, predict
+from streamkern.serving.predict_files import evaluate, predict
 
 N = 48
 SETTINGS: dict[str, Any] = {"solver": sk.Direct(), "centers": 20, "partition": None, "memory": "4GiB", "threads": 1}

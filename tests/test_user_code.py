@@ -22,7 +22,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import UsageError
-from streamkern.pipeline import load_pipeline, resume, run
+from streamkern.runs import load_pipeline, resume, run
 from streamkern.user_code import code_identity, described, users_code
 
 FILES = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import DataError, UsageError
 
 HEAD = "import sys\nimport numpy as np\nimport streamkern as sk\nimport users_helper\n\n\n"

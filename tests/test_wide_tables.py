@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.serving.predict import evaluate
+from streamkern.serving.predict_files import evaluate
 from streamkern.serving.predictor import Predictor
 
 SIZES = (500, 1000, 2000, 4000)

@@ -21,10 +21,10 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
+from streamkern.fitting.fit import require_success
 from streamkern.rng import generator
+from streamkern.runs.diagnostics import rayleigh_quotient
 from streamkern.solvers import Problem, train
-from streamkern.solvers.diagnostics import rayleigh_quotient
-from streamkern.solvers.fit import require_success
 
 KERNEL = sk.Polynomial(degree=2, gamma=1.0, offset=0.01)
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
-from streamkern.pipeline import load_pipeline
+from streamkern.fitting.fit import statistics
+from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
-from streamkern.solvers.fit import statistics
 
 
 def compare(

@@ -6,7 +6,7 @@ import json
 from argparse import Namespace
 
 from streamkern.commands.output import say
-from streamkern.pipeline.doctor import doctor_text, examine
+from streamkern.costs.doctor import doctor_text, examine
 
 
 def doctor_command(args: Namespace) -> None:

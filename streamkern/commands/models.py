@@ -14,11 +14,11 @@ from streamkern.commands.output import say
 from streamkern.data import Dataset, open_dataset
 from streamkern.engine.gpu import get_device
 from streamkern.errors import StreamkernError, UsageError
-from streamkern.pipeline import Pipeline, load_pipeline
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain
 from streamkern.registry.retrain import listing
 from streamkern.report import read_run
+from streamkern.runs import Pipeline, load_pipeline
 
 
 def retrain_command(args: Namespace, settings: dict[str, str]) -> None:

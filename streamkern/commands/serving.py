@@ -11,7 +11,7 @@ from streamkern.engine.gpu import get_device
 from streamkern.progress import Display
 from streamkern.report.status import metrics_in_words
 from streamkern.serving.explain import explain
-from streamkern.serving.predict import evaluate, predict
+from streamkern.serving.predict_files import evaluate, predict
 
 
 def evaluate_command(args: Namespace) -> None:

@@ -17,10 +17,10 @@ from streamkern.commands.output import complain, say
 from streamkern.engine.gpu import get_device
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
-from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
-from streamkern.pipeline.results import RunResult
 from streamkern.progress import Display
 from streamkern.redaction import redacted
+from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.runs.results import RunResult
 from streamkern.storage.writer import read_json
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from streamkern.commands.output import say
 from streamkern.engine.gpu import get_device
 from streamkern.kernels import RADIAL
-from streamkern.pipeline import load_pipeline
-from streamkern.pipeline.tune import next_command, tune
 from streamkern.progress import Display
 from streamkern.redaction import redacted
+from streamkern.runs import load_pipeline
+from streamkern.runs.tune import next_command, tune
 from streamkern.storage.writer import write_json
 
 

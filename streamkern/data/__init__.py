@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamkern.data.absent import of_positive_weight
+from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks
 from streamkern.data.dataset import Dataset
-from streamkern.data.quarantine import Quarantined, corrupt_chunks
+from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.errors import UsageError, warn
+from streamkern.formats import Retry, array_source
+from streamkern.sources.kinds import require_dense
+from streamkern.sources.read_options import ReadOptions, read_options
 from streamkern.starting import paused_collector
-from streamkern.storage import Retry, array_source
-from streamkern.storage.kinds import require_dense
-from streamkern.storage.read_options import ReadOptions, read_options
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
@@ -64,7 +64,7 @@ def open_dataset(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
     with paused_collector():  # imports zarr and Arrow
-        from streamkern.storage.tables import open_tables
+        from streamkern.formats.tables import open_tables
 
     dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry,

@@ -17,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes, Encoding, Indicators, labels_in_words
 from streamkern.errors import UsageError
-from streamkern.storage.base import DerivedSource, Reading, Source
+from streamkern.sources.source import DerivedSource, Reading, Source
 from streamkern.storage.digest import digest
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, Rows

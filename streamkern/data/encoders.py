@@ -13,8 +13,8 @@ import numpy as np
 
 from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
-from streamkern.storage.base import Source
-from streamkern.storage.kinds import DAY
+from streamkern.sources.kinds import DAY
+from streamkern.sources.source import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 

@@ -9,10 +9,10 @@ from operator import itemgetter
 import numpy as np
 
 from streamkern.data.split import Chooser, chosen, count_chosen
-from streamkern.storage.base import DerivedSource, Reading, Source
-from streamkern.storage.described import Described
+from streamkern.sources.layout import check_chunk
+from streamkern.sources.source import DerivedSource, Reading, Source
+from streamkern.sources.unusable_columns import Described
 from streamkern.storage.digest import digest
-from streamkern.storage.layout import check_chunk
 from streamkern.types import IntArray, Rows
 
 

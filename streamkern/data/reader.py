@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.storage.base import Source
+from streamkern.sources.source import Source
 from streamkern.types import Array
 
 AT_ONCE = 8

@@ -14,8 +14,8 @@ from streamkern.data.filtered import FilteredSource
 from streamkern.data.split import Chooser
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
-from streamkern.storage.base import Source
-from streamkern.storage.layout import joined, positions
+from streamkern.sources.layout import joined, positions
+from streamkern.sources.source import Source
 from streamkern.types import Array, IntArray, Rows
 
 FEW = 20

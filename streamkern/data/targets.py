@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import softmax
 
-from streamkern.data.precision import far
+from streamkern.data.far_columns import far
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray

@@ -14,7 +14,7 @@ from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans
 from streamkern.engine import default_engine
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.storage.base import Source
+from streamkern.sources.source import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 

@@ -9,7 +9,7 @@ import os
 import secrets
 from typing import NamedTuple
 
-from streamkern.storage.remote import COUNTS
+from streamkern.sources.remote import COUNTS
 
 _PROCESS = secrets.token_hex(8)
 

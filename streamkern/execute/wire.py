@@ -23,7 +23,7 @@ from streamkern.errors import MemoryLimitError, StorageError
 from streamkern.execute.base import PIPELINE_FILE, Allowance
 from streamkern.execute.request_counts import ProcessCounts, process_counts
 from streamkern.memory import limited, resident
-from streamkern.storage.remote import COUNTS
+from streamkern.sources.remote import COUNTS
 
 loads: Callable[[bytes], Any] = pickle.loads
 

@@ -18,47 +18,47 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streamkern.calibration.saved import Answers
 from streamkern.centers import CenterSet, Given
+from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
-from streamkern.data.auto import data_warnings, notes
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
-from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UsageError
+from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.fitting.calibrate import require_two
+from streamkern.fitting.checks import require_measurable
+from streamkern.fitting.fit import Fitted, Stages, check_like, fit, prepare, rows_key, statistics_kept
+from streamkern.fitting.leaf import fit_encoded
+from streamkern.fitting.planning import steps
+from streamkern.fitting.precision import relative
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.solver_choice import AUTO, resolved
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import keeping, release
-from streamkern.model import KernelMachine, from_artifact
-from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
+from streamkern.models.machine import KernelMachine, from_artifact
+from streamkern.models.partitioned import LeafBasis, Leaves, PartitionedMachine, leaves_of
+from streamkern.models.tree import CutTree, Partition
+from streamkern.partition.calibration import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import PartitionMemory
-from streamkern.partition.model import LeafBasis, Leaves, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
-from streamkern.partition.rows import LeafRows, Prints
-from streamkern.partition.spread import RowsOfLeaves
-from streamkern.partition.tree import CutTree, Partition
-from streamkern.partition.warm import as_champion, champion_of, request_of
-from streamkern.solvers.answers import require_two
-from streamkern.solvers.auto import AUTO, resolved
+from streamkern.partition.shuffle import LeafRows, Prints
+from streamkern.partition.shuffle_plan import RowsOfLeaves
+from streamkern.partition.warm_start import as_champion, champion_of, request_of
+from streamkern.preprocessing.automatic import data_warnings, notes
+from streamkern.preprocessing.feature_origins import Features, features_of
+from streamkern.selection.kernel_search import KernelChoice
+from streamkern.selection.metric import Metric
 from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.checks import require_measurable
-from streamkern.solvers.choice import KernelChoice
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.encoded import fit_encoded
-from streamkern.solvers.fit import Fitted, Stages, check_like, fit, prepare, rows_key, statistics_kept
-from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
-from streamkern.solvers.metric import Metric
-from streamkern.solvers.planning import steps
-from streamkern.solvers.precision import relative
-from streamkern.solvers.recipe import Recipe
-from streamkern.solvers.saved import Answers
-from streamkern.solvers.score import score
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.digest import digest
 from streamkern.types import Array, IntArray

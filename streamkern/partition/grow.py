@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.costs.shape_run import Size
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
-from streamkern.partition.rows import routed_scan
-from streamkern.partition.tree import CutTree, Partition, project
+from streamkern.models.tree import CutTree, Partition, project
+from streamkern.partition.shuffle import routed_scan
 from streamkern.rng import generator
-from streamkern.solvers.direction import gradient_outer
-from streamkern.solvers.metered import Size
-from streamkern.solvers.metric import round_work
+from streamkern.selection.direction import gradient_outer
+from streamkern.selection.metric import round_work
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.costs.footprint import AnswersFrom, Footprint, footprint, loaded
 from streamkern.data.dataset import Dataset
-from streamkern.data.preprocess import learning_bytes
 from streamkern.errors import PlanRefusedError
+from streamkern.fitting.calibrate import source_of
+from streamkern.fitting.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.solver_choice import resolved
 from streamkern.memory import format_bytes
-from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
+from streamkern.models.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
+from streamkern.partition.calibration import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import Grown, sample_rows
-from streamkern.partition.rows import BLOCK_BYTES, RUN_BYTES
-from streamkern.partition.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
-from streamkern.solvers.answers import source_of
-from streamkern.solvers.auto import resolved
-from streamkern.solvers.choice import Search, leaves_open, search_for
+from streamkern.partition.shuffle import BLOCK_BYTES, RUN_BYTES
+from streamkern.preprocessing.steps import learning_bytes
+from streamkern.selection.kernel_search import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.footprint import AnswersFrom, Footprint, footprint, loaded
-from streamkern.solvers.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
-from streamkern.solvers.recipe import Recipe
-from streamkern.storage.base import Source
+from streamkern.sources.source import Source
 from streamkern.types import Rows, Target
 
 ENCODED_SHARE = 16

@@ -9,21 +9,21 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from streamkern.centers import Centers, Uniform
+from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Classes, Encoding, Indicators
+from streamkern.fitting.fit import Key, Stages
+from streamkern.fitting.recipe import Recipe
 from streamkern.kernels import FeatureMap, Kernel
-from streamkern.partition.answers import left_out_of_leaf
-from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
-from streamkern.solvers.bandwidth import needs_median
+from streamkern.models.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
+from streamkern.partition.calibration import left_out_of_leaf
+from streamkern.selection.bandwidth import needs_median
+from streamkern.selection.kernel_search import KernelChoice, with_ridge
+from streamkern.selection.metric import AGOP
 from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.choice import KernelChoice, with_ridge
-from streamkern.solvers.every_row import takes_a_factor
-from streamkern.solvers.fit import Key, Stages
-from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.full_kernel import takes_a_factor
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.metric import AGOP
-from streamkern.solvers.recipe import Recipe
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Raw
-from streamkern.partition.tree import CutTree
+from streamkern.models.tree import CutTree
 from streamkern.types import Array, IntArray
 
 SHIFTED = 0.25

@@ -25,13 +25,13 @@ from typing import Any, Literal, TypeVar
 
 from streamkern.defaults import VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
-from streamkern.model import KernelMachine
-from streamkern.partition.model import load_model
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import load_model
 from streamkern.redaction import redacted
+from streamkern.registry.store import CHAMPION, RECORD, DirectoryStore, open_store
+from streamkern.sources.remote import is_remote
 from streamkern.storage.digest import digest
 from streamkern.storage.files import given_path, parse_json
-from streamkern.storage.model_store import CHAMPION, RECORD, DirectoryStore, open_store
-from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import write_json
 
 T = TypeVar("T")

@@ -18,27 +18,27 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
 from streamkern.errors import DataError, StreamkernError, UsageError
+from streamkern.evaluation.metrics import NAMES
 from streamkern.events import Listener
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.fitting.planning import steps
+from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import feature_map_from_json, kernel_from_json
-from streamkern.model import KernelMachine
-from streamkern.partition.model import PartitionedMachine, load_model
-from streamkern.pipeline.pipeline import Pipeline
-from streamkern.pipeline.run import run
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import PartitionedMachine, load_model
 from streamkern.redaction import redacted
 from streamkern.registry import drift
 from streamkern.registry.gate import Gate, Verdict, default_gate
+from streamkern.registry.known_rows import ledger
 from streamkern.registry.models import Registry
-from streamkern.registry.night import PROFILE, UPDATED, Night, added_night
-from streamkern.registry.paired import Paired, compare_models, stored
-from streamkern.registry.reuse import ledger
-from streamkern.registry.warm import warm
+from streamkern.registry.nights import PROFILE, UPDATED, Night, added_night
+from streamkern.registry.paired_errors import Paired, compare_models, stored
+from streamkern.registry.warm_start import warm
 from streamkern.release import VERSION
-from streamkern.solvers.auto import AUTO
+from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.metrics import NAMES
-from streamkern.solvers.planning import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.digest import digest

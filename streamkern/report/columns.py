@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.report.figures import number_text
 from streamkern.report.markup import bar, table
 from streamkern.report.run_directory import RunDirectory
-from streamkern.solvers.choice import norm_and_bandwidth
+from streamkern.selection.kernel_search import norm_and_bandwidth
 
 SHOWN = 30
 """Number of columns and features shown, the largest shares first."""

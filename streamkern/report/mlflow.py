@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamkern.errors import StorageError, UsageError
+from streamkern.evaluation.metrics import flat
 from streamkern.report.run_directory import RunDirectory, read_run
-from streamkern.solvers.metrics import flat
 
 _STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all other states are FAILED
 _FILES = ("manifest.json", "result.json", "report.html")

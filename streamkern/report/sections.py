@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
-from streamkern.report.answers import answered, by_label, evaluated
+from streamkern.report.calibration import answered, by_label, evaluated
 from streamkern.report.columns import explained
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
 from streamkern.report.markup import (

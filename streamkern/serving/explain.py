@@ -17,9 +17,9 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
-from streamkern.model import KernelMachine
-from streamkern.partition.model import load_model
-from streamkern.storage.schema import Schema
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import load_model
+from streamkern.sources.schema import Schema
 from streamkern.types import Array
 
 DIRECTIONS = 3

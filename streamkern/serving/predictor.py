@@ -13,10 +13,10 @@ from streamkern.data.encoders import Lookup
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
-from streamkern.model import KernelMachine
+from streamkern.models.machine import KernelMachine
 from streamkern.registry.models import Registry, open_model
-from streamkern.storage.kinds import has_text, is_path, is_table, require_dense
-from streamkern.storage.layout import few
+from streamkern.sources.kinds import has_text, is_path, is_table, require_dense
+from streamkern.sources.layout import few
 from streamkern.types import Array
 
 

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamkern.calibration.held_out import LeftOut, alike
 from streamkern.centers import CenterSet
-from streamkern.data.companions import AllTiles, RecentBlocks
 from streamkern.data.dataset import Dataset
 from streamkern.data.device import placed
-from streamkern.data.draws import Draws
+from streamkern.data.extra_blocks import AllTiles, RecentBlocks
+from streamkern.data.importance_order import Draws
 from streamkern.data.split import HASH_SPAN
 from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
@@ -23,7 +24,6 @@ from streamkern.execute.base import Executor, KeptShares, Parts, Position, Share
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
 from streamkern.solvers.batches import LARGEST_BLOCK
-from streamkern.solvers.left_out import LeftOut, alike
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 

@@ -29,13 +29,8 @@ from streamkern.execute.base import KeptShares, Parts, Position, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
-from streamkern.solvers.averaging import share_of
-from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.batches import default_batch, passes_of
-from streamkern.solvers.delayed import DelayedIteration, temporary_keys
-from streamkern.solvers.gradient import Gradient, TiledGradient
-from streamkern.solvers.packed import PackedKernel, PackedProjection, packed_lead, project_packed
-from streamkern.solvers.projection import (
+from streamkern.precondition.packed_projection import PackedKernel, PackedProjection, packed_lead, project_packed
+from streamkern.precondition.projection import (
     EIGEN_FLOOR,
     ExactProjection,
     InexactProjection,
@@ -48,6 +43,11 @@ from streamkern.solvers.projection import (
     project_exactly,
     project_inexactly,
 )
+from streamkern.solvers.averaging import share_of
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.batches import default_batch, passes_of
+from streamkern.solvers.contributions import Gradient, TiledGradient
+from streamkern.solvers.delayed import DelayedIteration, temporary_keys
 from streamkern.solvers.shared_centers import (
     CenterConstants,
     Momentum,

@@ -28,8 +28,8 @@ from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, 
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch, passes_of
+from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array

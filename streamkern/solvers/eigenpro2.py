@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.companions import AllTiles
+from streamkern.data.extra_blocks import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.squared import residual, weigh
@@ -32,10 +32,10 @@ from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.precondition.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
-from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamkern.calibration.held_out import DRAW, LeftOut, equals_stay, rows_left_out
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import as_values
@@ -15,7 +16,6 @@ from streamkern.execute.base import Parts, Stack
 from streamkern.execute.threads import evaluator
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem
-from streamkern.solvers.left_out import DRAW, LeftOut, equals_stay, rows_left_out
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 

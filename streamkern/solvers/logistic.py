@@ -22,9 +22,9 @@ from streamkern.engine.squared import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
+from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
-from streamkern.solvers.gradient import Gradient
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

@@ -10,17 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamkern.calibration.held_out import LeftOut
 from streamkern.data.stream import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.squared import residual, weigh
+from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.shares import read_tiles
 from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
-from streamkern.solvers.left_out import LeftOut
-from streamkern.solvers.score import score
-from streamkern.solvers.sums import Sums
+from streamkern.solvers.normal_equations import Sums
 from streamkern.solvers.unlearned import report_unlearned
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep

@@ -16,9 +16,9 @@ import numpy as np
 from streamkern.data.stream import Block, Stream
 from streamkern.execute.base import Parts, Stack, Tile, Tree
 from streamkern.kernels import Expansion
+from streamkern.precondition.packed_projection import PackedTile, ProjectedTiles
 from streamkern.solvers.averaging import average
-from streamkern.solvers.gradient import TiledGradient
-from streamkern.solvers.packed import PackedTile, ProjectedTiles
+from streamkern.solvers.contributions import TiledGradient
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

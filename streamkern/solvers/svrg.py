@@ -31,8 +31,8 @@ from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
+from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import WeightedProduct, preconditioned_norms, weights
 from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.weighting import measured_rows, weighted_size

@@ -16,11 +16,11 @@ import numpy as np
 from streamkern.engine.base import Engine
 from streamkern.engine.squared import residual
 from streamkern.errors import NumericalError
+from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import Basis, Expansion
 from streamkern.kernels.streamed import StreamedExpansion
 from streamkern.solvers.base import HELD_OUT, Problem
 from streamkern.solvers.residual import FAR, report_residual
-from streamkern.solvers.row_errors import Errors
 from streamkern.types import Array, IntArray
 
 LEAST_ROWS = 32

@@ -15,12 +15,12 @@ from streamkern.centers import CenterSet
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Continuous
+from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.formats import ArraySource
 from streamkern.kernels import Kernel, Laplace
 from streamkern.solvers import Outcome, Problem, Solver, train
-from streamkern.solvers.score import score
-from streamkern.storage import ArraySource
 from streamkern.types import Array
 
 N, P, D, C = 1200, 60, 5, 3

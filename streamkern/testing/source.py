@@ -12,9 +12,9 @@ import pytest
 
 from streamkern.data.filtered import FilteredSource
 from streamkern.data.split import Without
-from streamkern.storage.base import FACETS, Source
-from streamkern.storage.tables import JoinedSource
-from streamkern.storage.weighted import WeightedSource
+from streamkern.formats.tables import JoinedSource
+from streamkern.sources.source import FACETS, Source
+from streamkern.sources.weighted import WeightedSource
 from streamkern.types import Array, Rows
 
 

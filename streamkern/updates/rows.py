@@ -13,31 +13,31 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.calibration.held_out import ROWS, row_digests
+from streamkern.calibration.intervals import Intervals
+from streamkern.calibration.saved import Answers
 from streamkern.centers import CenterSet
-from streamkern.data.absent import of_positive_weight
+from streamkern.costs.footprint import AnswersFrom, Footprint, footprint, loaded
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
+from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.fitting.calibrate import decided_by, make_answers
+from streamkern.fitting.checks import unseen_categories
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.model import KernelMachine
-from streamkern.partition.model import PartitionedMachine
-from streamkern.solvers.answers import decided_by, make_answers
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import PartitionedMachine
 from streamkern.solvers.base import Problem
-from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
-from streamkern.solvers.footprint import AnswersFrom, Footprint, footprint, loaded
-from streamkern.solvers.intervals import Intervals
-from streamkern.solvers.left_out import ROWS, row_digests
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.saved import Answers
-from streamkern.solvers.sums import StoredSums, Sums, normal_equations
+from streamkern.solvers.normal_equations import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError
-from streamkern.storage.weighted import WeightedSource
+from streamkern.sources.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 

@@ -29,7 +29,7 @@ from sklearn import datasets
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import streamkern as sk
-from streamkern.solvers.intervals import relative_scales
+from streamkern.calibration.intervals import relative_scales
 from tests.benchmarks.tables import FASHION, TABLES, fashion, fashion_parts
 
 

@@ -34,7 +34,7 @@ def generated(path: Path, rows: int, classes: bool) -> None:
 
 RUN = """
 import resource, sys
-from streamkern.cli import main
+from streamkern.commands.parser import main
 status = main(sys.argv[1:])
 usage = resource.getrusage(resource.RUSAGE_SELF)
 with open("/proc/self/status") as file:

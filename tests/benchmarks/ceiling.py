@@ -38,7 +38,7 @@ from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
-from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.contributions import Gradient
 from tests.benchmarks.workers import watched
 
 try:

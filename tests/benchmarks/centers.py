@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.centers import Centers, KMeans, RPCholesky, Uniform
 from streamkern.data.targets import Classes
 from streamkern.execute import Executor, open_executor
-from streamkern.pipeline import load_pipeline
+from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 
 

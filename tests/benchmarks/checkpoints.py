@@ -22,8 +22,8 @@ from streamkern.data.targets import Classes
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.pipeline import load_pipeline
-from streamkern.pipeline.checkpoints import Checkpoints
+from streamkern.runs import load_pipeline
+from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint, Problem, train
 
 OFTEN = 2.0

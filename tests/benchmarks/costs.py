@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 import streamkern as sk
-from streamkern.solvers.metered import Bill, Size
+from streamkern.costs.shape_run import Bill, Size
 
 SOLVERS: dict[str, Any] = {
     "`EigenPro`, exact": lambda E: sk.EigenPro(projection="exact", epochs=E),

@@ -26,9 +26,9 @@ from numcodecs import blosc
 from pyarrow import csv, feather
 
 import streamkern as sk
+from streamkern.formats import open_source
 from streamkern.memory import format_bytes, parse_bytes, peak_resident
 from streamkern.rng import row_hash
-from streamkern.storage import open_source
 
 
 def write_sources(folder: Path, rows: int, columns: int) -> dict[str, Path]:

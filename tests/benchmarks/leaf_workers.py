@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import streamkern as sk
-from streamkern.pipeline import load_pipeline
+from streamkern.runs import load_pipeline
 from tests.benchmarks.workers import watched
 from tests.simulate import LeafCosts, simulate_leaves
 

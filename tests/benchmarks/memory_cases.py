@@ -260,7 +260,7 @@ def _model(folder: Path, d: int, c: int, columns: list[str] | None, labels: int 
     """A model of random weights; with ``labels``, of classes whose names have so many letters."""
     import streamkern as sk
     from streamkern.data.targets import Classes, Continuous
-    from streamkern.model import KernelMachine
+    from streamkern.models.machine import KernelMachine
 
     rng = np.random.default_rng(0)
     Z, weights = rng.random((300, d), dtype=np.float32), rng.random((300, max(1, c)), dtype=np.float32)
@@ -284,7 +284,7 @@ def _predict(source: str, folder: Path, memory: int, options: dict[str, Any]) ->
 
 def _command(memory: int, *words: Any) -> tuple[int, int]:
     import streamkern.memory
-    from streamkern.cli import main
+    from streamkern.commands.parser import main
 
     bounded = words[0] == "ingest" or hasattr(streamkern.memory, "limited")
     status = main([str(word) for word in (*words, "--threads", 2, *(["--memory", memory] if bounded else []))])

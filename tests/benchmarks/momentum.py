@@ -17,7 +17,7 @@ import numpy as np
 import streamkern as sk
 from streamkern.data.targets import Classes
 from streamkern.execute import ThreadsExecutor
-from streamkern.pipeline import load_pipeline
+from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 
 FASHION = Path(__file__).parents[2] / "pipelines/fashion_mnist.py"

@@ -29,8 +29,8 @@ from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
 from streamkern.execute.lanes import ROOTS
 from streamkern.kernels import Expansion
-from streamkern.solvers.gradient import Gradient
-from streamkern.solvers.projection import ExactProjection
+from streamkern.precondition.projection import ExactProjection
+from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork, task_level
 from tests.benchmarks.step_overhead import Idle
 from tests.benchmarks.workers import lane_seconds, watched

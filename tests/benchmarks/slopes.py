@@ -22,7 +22,7 @@ import streamkern as sk
 from streamkern.data.stream import Block
 from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
-from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.contributions import Gradient
 from tests.benchmarks.workers import watched
 
 BASE = {"n": 2048, "p": 4000, "d": 100, "c": 10, "threads": 1}

@@ -39,7 +39,7 @@ def measure(name: str, p: int, rows: int) -> dict[str, Any]:
     from streamkern.centers import CenterSet
     from streamkern.data.targets import Classes
     from streamkern.execute import open_executor
-    from streamkern.pipeline import load_pipeline
+    from streamkern.runs import load_pipeline
     from streamkern.solvers import Problem, train
 
     kind, settings, features = SOLVERS[name]

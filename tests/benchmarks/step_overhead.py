@@ -26,7 +26,7 @@ from streamkern.data.targets import Classes
 from streamkern.execute import open_executor
 from streamkern.execute.base import Parts, Placement
 from streamkern.kernels import Expansion, Laplace
-from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork
 
 LANES = 4

@@ -24,10 +24,10 @@ import numpy as np
 import streamkern as sk
 from streamkern.data.targets import Classes
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.pipeline import load_pipeline
+from streamkern.formats import ArraySource
+from streamkern.formats.blosc import WholeChunks
+from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
-from streamkern.storage import ArraySource
-from streamkern.storage.frames import WholeChunks
 
 CACHE = 64 << 20
 ZARR = "disk, by zarr"

@@ -54,14 +54,14 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
 
     import streamkern as sk
     from streamkern.centers import CenterSet
+    from streamkern.costs.shape_run import Size
     from streamkern.data.stream import Assembly
     from streamkern.data.targets import Classes
+    from streamkern.evaluation.score import score
     from streamkern.execute.threads import ThreadsExecutor
-    from streamkern.pipeline import load_pipeline
+    from streamkern.fitting.solver_choice import choose_solver
+    from streamkern.runs import load_pipeline
     from streamkern.solvers import Checkpoint, Problem, train
-    from streamkern.solvers.auto import choose_solver
-    from streamkern.solvers.metered import Size
-    from streamkern.solvers.score import score
     from streamkern.sweep import gather
 
     settings = {"rows": "60000", "noise": "0", "centers": str(centers), "seed": str(seed)}

@@ -31,12 +31,12 @@ import streamkern as sk
 from streamkern.data.stream import Scan
 from streamkern.engine.triangle import unpacked
 from streamkern.execute import open_executor
+from streamkern.fitting.fit import Stages, prepare
 from streamkern.kernels import RADIAL
+from streamkern.selection.ridge_path import path_scores
 from streamkern.solvers import Problem
+from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.direct import add_ridge
-from streamkern.solvers.fit import Stages, prepare
-from streamkern.solvers.gradient import NormalEquations
-from streamkern.solvers.path import path_scores
 from streamkern.sweep import ScanWork, sweep
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,7 +4,7 @@
 
 A fit on all rows, then 1% more rows by ``partial_fit``, interleaved; seconds of the processor and by the clock, and
 their ratio. Then 1% of the rows are forgotten, and the weights compared with those of a fit that never saw them. Last,
-the same ratio on shapes for 10 million rows (``solvers/metered.py``): all operations at nominal prices.
+the same ratio on shapes for 10 million rows (``costs/shape_run.py``): all operations at nominal prices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 
 import streamkern as sk
-from streamkern.solvers.metered import Size, nominal_work
+from streamkern.costs.shape_run import Size, nominal_work
 
 SHARE = 0.01
 KERNELS = {"Laplace": sk.Laplace(6.0), "Gaussian": sk.Gaussian(4.0)}

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import streamkern as sk
-from streamkern.registry.warm import warm
+from streamkern.registry.warm_start import warm
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 BEFORE, NOW = 57_000, 60_000

@@ -33,9 +33,9 @@ from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.execute import open_executor
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
-from streamkern.pipeline import load_pipeline
+from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem
-from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork
 from tests.benchmarks.step_overhead import Idle, compare
 

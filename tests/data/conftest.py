@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from streamkern.storage import Source
+from streamkern.formats import Source
 from streamkern.types import IntArray, Rows, Target
 
 

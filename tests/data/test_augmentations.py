@@ -18,8 +18,8 @@ from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import UnitRows
 from streamkern.errors import DataError, UsageError
+from streamkern.formats import ArraySource
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.storage import ArraySource
 from streamkern.testing.augmentation import AugmentationSuite
 from tests.augmentations import augmented, mixed
 

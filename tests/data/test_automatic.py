@@ -12,13 +12,13 @@ import pytest
 from scipy.stats import norm
 
 import streamkern as sk
-from streamkern.data.auto import planned_note
 from streamkern.data.encoders import Calendar, TargetMeans, folds_of
-from streamkern.data.preprocess import Units, expected, share_of_features
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers.fit import Stages, learn, prepare
+from streamkern.fitting.fit import Stages, learn, prepare
+from streamkern.preprocessing.automatic import planned_note
+from streamkern.preprocessing.steps import Units, expected, share_of_features
 from tests.processors import own_products
 
 N = 900

@@ -12,9 +12,9 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.encoders import folds_of
-from streamkern.data.numeric import explains_more, joined_columns
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers.fit import Stages, prepare
+from streamkern.fitting.fit import Stages, prepare
+from streamkern.preprocessing.numeric import explains_more, joined_columns
 from tests.data.test_automatic import Recipe, rows_of, standard
 
 N = 3_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.origins import features_of
 from streamkern.execute import ThreadsExecutor
-from streamkern.solvers.fit import Stages, prepare
+from streamkern.fitting.fit import Stages, prepare
+from streamkern.preprocessing.feature_origins import features_of
 
 
 def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:

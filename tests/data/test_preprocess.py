@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.data import categories, preprocess
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode
-from streamkern.data.preprocess import expected
 from streamkern.data.statistics import TransformedScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.fitting.fit import Stages, learn, prepare
+from streamkern.preprocessing import categories
+from streamkern.preprocessing import steps as preprocess
+from streamkern.preprocessing.steps import expected
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.solvers.fit import Stages, learn, prepare
 from streamkern.storage.artifact import load_artifact, save_artifact
 
 

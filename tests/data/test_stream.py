@@ -17,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
-from streamkern.storage import ArraySource
+from streamkern.formats import ArraySource
 
 CODES = Classes(np.arange(10))
 

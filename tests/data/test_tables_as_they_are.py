@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import feather
 
 import streamkern as sk
-from streamkern.storage.schema import Column
+from streamkern.sources.schema import Column
 
 WORDS = ["Oslo", "Zürich", "東京", "a,b", 'say "x"', " x ", "NA?", "0123"]
 N = 90

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 import streamkern as sk
-from streamkern.storage.schema import number_of
+from streamkern.sources.schema import number_of
 from streamkern.testing.source import read_all
 
 N = 240

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.serving.predict import evaluate, predict
+from streamkern.serving.predict_files import evaluate, predict
 
 N = 200
 

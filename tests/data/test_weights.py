@@ -15,8 +15,8 @@ from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 
 import streamkern as sk
 from streamkern.data.stream import Assembly, Scan, Stream
-from streamkern.storage import ArraySource
-from streamkern.storage.weighted import WeightedSource
+from streamkern.formats import ArraySource
+from streamkern.sources.weighted import WeightedSource
 from streamkern.testing.source import SourceSuite, read_all
 
 N = 500

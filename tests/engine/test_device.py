@@ -19,8 +19,8 @@ from streamkern.engine.gpu import on_device as module
 from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
-from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.projection import project_exactly
+from streamkern.precondition.projection import project_exactly
+from streamkern.solvers.contributions import Gradient, NormalProduct
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in
 from tests.device import HostDevice, StrictDevice

@@ -19,7 +19,7 @@ from streamkern.execute import open_executor
 from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
-from streamkern.pipeline import load_pipeline
+from streamkern.runs import load_pipeline
 from streamkern.testing.executor import OrderSensitive, doubled, expected_step, expected_weights, small_weights
 
 ROOT = Path(__file__).parents[2]

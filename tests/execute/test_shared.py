@@ -22,8 +22,8 @@ from streamkern.execute.shared_lanes import SharedLanes
 from streamkern.execute.shares import require_whole
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
-from streamkern.pipeline import load_pipeline
-from streamkern.pipeline.checkpoints import Checkpoints
+from streamkern.runs import load_pipeline
+from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
 from streamkern.testing.executor import SharedSums
 
@@ -496,7 +496,7 @@ import os
 import time
 
 import streamkern as sk
-from streamkern.pipeline.checkpoints import Checkpoints
+from streamkern.runs.checkpoints import Checkpoints
 
 offer, pause = Checkpoints.offer, float(os.environ.get("PAUSE", "0"))
 

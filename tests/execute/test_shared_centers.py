@@ -11,12 +11,12 @@ import streamkern as sk
 from streamkern.backends import product
 from streamkern.data.targets import Continuous
 from streamkern.engine.packed import factor_bytes
+from streamkern.evaluation.score import SquaredError
 from streamkern.events import EventLog
 from streamkern.execute.base import SharedState
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.pipeline.checkpoints import Checkpoints
+from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
-from streamkern.solvers.score import SquaredError
 from tests.execute.test_shared import killed_within, workers_of
 
 N, P, TILE = 5_000, 2_400, 512  # five tiles, the last of which is not whole
@@ -35,7 +35,7 @@ def rows():
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """Use tiles of 512 centers, so that each of four workers has at least one."""
-    monkeypatch.setattr("streamkern.solvers.packed.CENTER_TILE", TILE)
+    monkeypatch.setattr("streamkern.precondition.packed_projection.CENTER_TILE", TILE)
 
 
 def weights(
@@ -66,7 +66,7 @@ def weights(
 @pytest.fixture(scope="module")
 def expected(rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamkern.solvers.packed.CENTER_TILE", TILE)
+        patch.setattr("streamkern.precondition.packed_projection.CENTER_TILE", TILE)
         with ThreadsExecutor(2) as executor:
             return {lead: weights(rows, executor, lead) for lead in (LEAD, HALF)}
 

@@ -13,8 +13,8 @@ from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes
 from streamkern.errors import StorageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.partition import rows
-from streamkern.partition.tree import CutTree
+from streamkern.models.tree import CutTree
+from streamkern.partition import shuffle as rows
 
 D = 5
 

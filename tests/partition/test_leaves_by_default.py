@@ -14,9 +14,10 @@ import pytest
 
 import streamkern as sk
 from streamkern import solvers
-from streamkern.partition import choice, tree
-from streamkern.partition.choice import LEAST_TABLE, by_default
-from streamkern.solvers.row_errors import Errors
+from streamkern.evaluation.paired_errors import Errors
+from streamkern.models import tree
+from streamkern.partition import trial as choice
+from streamkern.partition.trial import LEAST_TABLE, by_default
 
 N, D = 4_500, 5
 

@@ -25,12 +25,12 @@ from streamkern.backends import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
+from streamkern.models.partitioned import Leaves
+from streamkern.models.tree import CutTree
 from streamkern.partition import grow
 from streamkern.partition.fit import _counted
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
-from streamkern.partition.model import Leaves
-from streamkern.partition.rows import LeafIds, Prints, Scattered
-from streamkern.partition.tree import CutTree
+from streamkern.partition.shuffle import LeafIds, Prints, Scattered
 from streamkern.report import read_run
 from streamkern.report.page import page
 from streamkern.report.status import status

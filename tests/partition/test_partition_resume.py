@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.partition import grow, rows
-from streamkern.serving.predict import predict
+from streamkern.partition import grow
+from streamkern.partition import shuffle as rows
+from streamkern.serving.predict_files import predict
 
 PROGRAM = """
 import os, signal, sys
 import streamkern as sk
 from streamkern.partition import fit, grow, rows
-from streamkern.storage import artifact
+from streamkern.formats import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
 calls, ended = [], []
@@ -136,7 +137,7 @@ def test_a_prediction_that_is_killed_goes_on_to_the_same_bytes(
     forked: Callable[..., Any], place: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder, _ = place
-    monkeypatch.setattr("streamkern.serving.predict.PART_BYTES", 8000)
+    monkeypatch.setattr("streamkern.serving.predict_files.PART_BYTES", 8000)
     whole = predict(folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "whole.zarr", threads=1)
     call = (folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "halves.zarr")
     (tmp_path / "prediction.py").write_text(PREDICTION)

@@ -11,12 +11,12 @@ import pytest
 import streamkern as sk
 from streamkern.errors import PlanRefusedError
 from streamkern.execute import open_executor
-from streamkern.partition import choice
-from streamkern.partition.choice import by_default, settled, trial_footprint, without
+from streamkern.fitting.fit import Stages
+from streamkern.fitting.planning import projection
+from streamkern.partition import trial as choice
 from streamkern.partition.memory import PartitionMemory
 from streamkern.partition.recipe import LeafRecipe
-from streamkern.solvers.fit import Stages
-from streamkern.solvers.planning import projection
+from streamkern.partition.trial import by_default, settled, trial_footprint, without
 
 MIB = 1 << 20
 FRESH = 250 * MIB  # of a process that has just loaded the engine

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import streamkern as sk
-from streamkern.pipeline.plan import plan
-from streamkern.pipeline.run import run
 from streamkern.registry.retrain import retrain
 from streamkern.report import read_run
 from streamkern.report.verdict import basis
+from streamkern.runs.plan import plan
+from streamkern.runs.run import run
 
 Make = Callable[..., sk.Pipeline]
 

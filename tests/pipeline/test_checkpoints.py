@@ -24,8 +24,8 @@ from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.execute.base import KeptShares, SharedState
 from streamkern.execute.shares import read_tiles, require_whole, write_share
-from streamkern.pipeline import checkpoints, load_pipeline, resume, run
-from streamkern.pipeline.checkpoints import KEPT, Checkpoints
+from streamkern.runs import checkpoints, load_pipeline, resume, run
+from streamkern.runs.checkpoints import KEPT, Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
 
@@ -408,7 +408,7 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
             import numpy as np
 
             import streamkern as sk
-            from streamkern.solvers.gradient import NormalEquations
+            from streamkern.solvers.contributions import NormalEquations
 
             contribute, pause = NormalEquations.__call__, float(os.environ.get("PAUSE", "0"))
 

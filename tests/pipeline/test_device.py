@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.errors import PlanRefusedError, UsageError
-from streamkern.pipeline.pipeline import Pipeline
-from streamkern.solvers import placement
+from streamkern.fitting import placement
+from streamkern.runs.pipeline import Pipeline
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in
 from tests.device import HostDevice

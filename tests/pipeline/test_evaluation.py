@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.evaluation import score
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.pipeline import examples as module
-from streamkern.pipeline.examples import COPIES, ROWS, examples
-from streamkern.solvers import score
+from streamkern.runs import examples as module
+from streamkern.runs.examples import COPIES, ROWS, examples
 from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}

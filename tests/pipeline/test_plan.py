@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs import footprint
+from streamkern.costs.machine_speed import Calibration, Prices, Shapes, gemm_rate
 from streamkern.engine.operations import Operations
 from streamkern.engine.packed import PANEL, factor_bytes
+from streamkern.formats import ArraySource
 from streamkern.memory import format_bytes
-from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
-from streamkern.solvers import footprint
-from streamkern.solvers.packed import packed_lead
-from streamkern.storage import ArraySource
+from streamkern.precondition.packed_projection import packed_lead
 from tests.processors import own_products
 
 Make = Callable[..., sk.Pipeline]
@@ -76,7 +76,7 @@ def test_threads_share_what_is_read_in_them(make: Make):
 
 def test_passes_that_do_not_stay_in_memory_are_read_again(monkeypatch: pytest.MonkeyPatch):
     # Whatever ran in this process before. (The package's function plan hides the module of that name.)
-    monkeypatch.setattr(importlib.import_module("streamkern.pipeline.plan"), "loaded", lambda: 200 << 20)
+    monkeypatch.setattr(importlib.import_module("streamkern.runs.plan"), "loaded", lambda: 200 << 20)
     X = np.zeros((60_000, 400), dtype=np.float32)
     data = sk.from_arrays(X, np.arange(60_000) % 2)
     job = sk.Pipeline(train=data, kernel=sk.Laplace(1.0), centers=sk.Uniform(10), solver=sk.EigenPro(epochs=4))
@@ -177,7 +177,7 @@ def shapes() -> Shapes:
 def test_a_calibration_measures_once_and_is_kept(
     make: Make, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streamkern.pipeline.calibrate.TIMED", 0.002)
+    monkeypatch.setattr("streamkern.costs.machine_speed.TIMED", 0.002)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = Calibration(2).prices(shapes, make().train)
     for price in (*astuple(first.work), first.step, first.row, first.moments, first.byte):
@@ -295,7 +295,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
 @own_products  # which keep packed centers in memory
 def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypatch):
     """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
-    module = sys.modules["streamkern.pipeline.plan"]
+    module = sys.modules["streamkern.runs.plan"]
     monkeypatch.setattr(module, "loaded", lambda: 300 << 20)  # whatever earlier tests have left
     n, p, d = 100_000, 20_000, 784
     pipeline = many(n, p, sk.EigenPro(), d)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
-from streamkern.pipeline import resume
+from streamkern.commands.parser import main
+from streamkern.runs import resume
 
 FILE = """
 import os

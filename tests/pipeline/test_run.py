@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.pipeline.run import run
-from streamkern.solvers.metrics import flat
-from streamkern.storage import ArraySource
+from streamkern.evaluation.metrics import flat
+from streamkern.formats import ArraySource
+from streamkern.runs.run import run
 
 Make = Callable[..., sk.Pipeline]
 STAGES = ["statistics", "check-test", "centers", "eigensystem", "train", "save", "evaluate"]
@@ -137,7 +137,7 @@ def test_two_pipelines_in_one_directory_do_not_mix(make: Make, write_rows: Calla
 
 def test_a_new_release_takes_nothing_over(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(make(), tmp_path / "run")
-    monkeypatch.setattr("streamkern.pipeline.stages.VERSION", "99.0")
+    monkeypatch.setattr("streamkern.runs.stages.VERSION", "99.0")
     assert computed(run(make(), tmp_path / "run")) == STAGES
 
 

@@ -17,9 +17,9 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.pipeline.tune import RIDGES, next_command, tune
+from streamkern.runs.tune import RIDGES, next_command, tune
+from streamkern.selection.ridge_path import RidgePath, path_scores
 from streamkern.solvers import Problem
-from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.storage.writer import write_json
 
 Make = Callable[..., sk.Pipeline]
@@ -126,8 +126,8 @@ def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> No
 
 
 def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
+    from streamkern.costs.machine_speed import Prices
     from streamkern.engine.operations import Operations
-    from streamkern.pipeline.calibrate import Prices
 
     prices = Prices(Operations(values=1e-9, gemm=1e-12, gemm64=1e-9, panel=1e-9), 1e-3, 1e-6, 1e-6, 1e-9)
     found = tune(make(centers=sk.Uniform(128)), prices=prices, memory="4GiB", threads=1)
@@ -192,7 +192,7 @@ def test_the_next_command_is_one_that_gives_the_choice(tmp_path: Path) -> None:
 def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkern.cli import main
+    from streamkern.commands.parser import main
 
     monkeypatch.chdir(tmp_path)
     Path("waves.py").write_text(FILE)
@@ -224,7 +224,7 @@ def pipeline(centers: int = 300):
 def test_a_kernel_that_is_left_open_is_searched_for_and_the_page_shows_every_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkern.cli import main
+    from streamkern.commands.parser import main
 
     monkeypatch.chdir(tmp_path)
     Path("table.py").write_text(OPEN)

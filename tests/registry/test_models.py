@@ -16,7 +16,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
-from streamkern.model import KernelMachine
+from streamkern.models.machine import KernelMachine
 from streamkern.registry.models import REMEMBERED, Registry
 
 

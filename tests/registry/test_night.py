@@ -14,11 +14,11 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.registry.known_rows import ledger
 from streamkern.registry.models import Registry
 from streamkern.registry.retrain import profile
-from streamkern.registry.reuse import ledger
 from streamkern.storage.artifact import load_artifact
 
 GATE = "accuracy > 0"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.evaluation.metrics import flat
 from streamkern.execute import open_executor
-from streamkern.registry.paired import compare_models
-from streamkern.solvers.metrics import flat
+from streamkern.registry.paired_errors import compare_models
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -19,14 +19,14 @@ import pytest
 from scipy.stats import binomtest, ttest_rel
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
+from streamkern.evaluation.metrics import NAMES, flat
 from streamkern.registry import drift
 from streamkern.registry.models import Registry
-from streamkern.registry.paired import compare_models
-from streamkern.registry.warm import warm
+from streamkern.registry.paired_errors import compare_models
+from streamkern.registry.warm_start import warm
 from streamkern.report import read_run
 from streamkern.report.page import write_report
-from streamkern.solvers.metrics import NAMES, flat
 
 PIPELINE = """
 import streamkern as sk
@@ -334,7 +334,7 @@ def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, c
 
 KILLED = """
 import os, signal, sys
-from streamkern.cli import main
+from streamkern.commands.parser import main
 
 seen = sys.argv[1]
 before = os.stat(seen).st_ino
@@ -367,8 +367,8 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 STOPS = [
     ("streamkern.registry.retrain.save_artifact", False),
     ("streamkern.registry.models.write_json", False),
-    ("streamkern.storage.model_store.commit", False),
-    ("streamkern.storage.model_store.commit", True),
+    ("streamkern.registry.store.commit", False),
+    ("streamkern.registry.store.commit", True),
     ("streamkern.registry.models.Registry._set", False),
     ("streamkern.registry.models.Registry._set", True),
     ("streamkern.registry.models.Registry.log", False),

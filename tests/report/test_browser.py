@@ -24,7 +24,7 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.report import read_run
 from streamkern.report.live import LivePage
 from streamkern.report.page import write_report

@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
-from streamkern.report import inspect as inspection
-from streamkern.report.inspect import inspect
-from streamkern.storage import arrow, csv, described, layout, write_parquet
+from streamkern.commands.parser import main
+from streamkern.formats import arrow, csv, write_parquet
+from streamkern.inspection import inspect as inspection
+from streamkern.inspection.inspect import inspect
+from streamkern.sources import layout
+from streamkern.sources import unusable_columns as described
 
 
 @pytest.fixture

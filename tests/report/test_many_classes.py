@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.report import read_run
 from streamkern.report.page import page
 from streamkern.report.verdict import baseline

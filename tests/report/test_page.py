@@ -15,7 +15,7 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.report import read_run
 from streamkern.report.figures import bins, log_ticks, number_text, short, ticks
 from streamkern.report.markup import bar, png, table

@@ -14,8 +14,9 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.report.quality import Spread, shuffle_warning, stored_ratio, stream_ratio
-from streamkern.storage import ArraySource, layout
+from streamkern.formats import ArraySource
+from streamkern.inspection.shuffle_quality import Spread, shuffle_warning, stored_ratio, stream_ratio
+from streamkern.sources import layout
 from streamkern.sweep import ScanWork, sweep
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.report import read_run, status, status_text
 from streamkern.report.page import page
 from streamkern.report.status import duration

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from sklearn.inspection import permutation_importance
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import UsageError
 from streamkern.report import read_run
 from streamkern.serving.explain import row_gradients

@@ -19,12 +19,12 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.cli import main
-from streamkern.serving import predict as module
-from streamkern.serving.predict import predict
-from streamkern.storage.predictions import FORMATS as FORMATS_OF_PREDICTIONS
-from streamkern.storage.predictions import OutputColumn, record_at
-from streamkern.storage.tables import open_tables
+from streamkern.commands.parser import main
+from streamkern.formats.tables import open_tables
+from streamkern.serving import predict_files as module
+from streamkern.serving.outputs import FORMATS as FORMATS_OF_PREDICTIONS
+from streamkern.serving.outputs import OutputColumn, record_at
+from streamkern.serving.predict_files import predict
 
 FORMATS = ("parquet", "zarr")
 NAMES = list("abcdef")
@@ -144,7 +144,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from streamkern.serving import predict as module
-from streamkern.storage import predictions
+from streamkern.formats import predictions
 module.PART_ROWS = 257
 after, model, data, target = int(sys.argv[1]), *sys.argv[2:]
 for kind in predictions.FORMATS.values():
@@ -343,7 +343,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
 
 PEAK = """
 import sys
-from streamkern.serving.predict import predict
+from streamkern.serving.predict_files import predict
 found = predict(sys.argv[1], sys.argv[2], sys.argv[3], id="key", scores=True, memory="2GiB", threads=2)
 print(found.peak_memory_bytes, found.projected_memory_bytes)
 """

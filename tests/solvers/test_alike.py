@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkern.solvers.left_out import alike
+from streamkern.calibration.held_out import alike
 
 
 def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.formats import ArraySource
 from streamkern.kernels import Expansion, StreamedExpansion
 from streamkern.kernels.streamed import TILE_ROWS, in_tiles
-from streamkern.storage import ArraySource
 from streamkern.storage.artifact import SavedRows
 
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.solvers.auto import LONG_WORK, choose_solver, default_passes, resolved
-from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import Bill, Size, nominal, sums_held
+from streamkern.costs.footprint import solver_memory
+from streamkern.costs.shape_run import Bill, Size, nominal, sums_held
+from streamkern.fitting.solver_choice import LONG_WORK, choose_solver, default_passes, resolved
 
 
 def name(size: Size, **more: Any) -> str:

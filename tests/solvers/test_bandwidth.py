@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 import streamkern as sk
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import kernel_from_json
-from streamkern.solvers.bandwidth import ROWS, median_distance
+from streamkern.selection.bandwidth import ROWS, median_distance
 
 WIDE = np.dtype(np.float64)
 

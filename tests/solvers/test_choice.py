@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.costs.footprint import solver_memory
+from streamkern.costs.shape_run import THREADS, Bill, Size, nominal, nominal_work
 from streamkern.data.targets import Classes
+from streamkern.fitting.solver_choice import choose_solver, resolved
 from streamkern.report import read_run
-from streamkern.solvers import choice
-from streamkern.solvers.auto import choose_solver, resolved
-from streamkern.solvers.choice import (
+from streamkern.selection import kernel_search as choice
+from streamkern.selection.kernel_search import (
     LEAST_EVERY_ROW,
     LEAST_WORK,
     MOST_WORK,
@@ -27,9 +29,7 @@ from streamkern.solvers.choice import (
     default_centers,
     search_for,
 )
-from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import THREADS, Bill, Size, nominal, nominal_work
-from streamkern.solvers.metric import Metric, Round
+from streamkern.selection.metric import Metric, Round
 from streamkern.storage.serialize import load_value, save_value
 
 N = 3600

@@ -16,9 +16,9 @@ from streamkern.data.dataset import Dataset
 from streamkern.execute import ThreadsExecutor
 from streamkern.execute.base import Executor
 from streamkern.execute.dask import local
+from streamkern.formats import ArraySource
 from streamkern.solvers import Outcome, Problem, Solver
-from streamkern.storage import ArraySource
-from streamkern.storage.weighted import WeightedSource
+from streamkern.sources.weighted import WeightedSource
 from streamkern.testing.solver import small_data, small_problem, solve
 from tests.references import kernel_least_squares
 

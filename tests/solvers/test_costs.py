@@ -16,6 +16,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
+from streamkern.costs.shape_run import Bill, Effort, Size
 from streamkern.data.stream import SCAN_ROWS
 from streamkern.data.targets import Continuous
 from streamkern.engine.gpu.engine import DeviceEngine
@@ -25,7 +26,6 @@ from streamkern.kernels import features
 from streamkern.memory import release
 from streamkern.solvers import Problem, train
 from streamkern.solvers.base import ahead_bytes
-from streamkern.solvers.metered import Bill, Effort, Size
 from streamkern.solvers.unlearned import measured_by_itself, unlearned
 from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
 from tests.cuda_host import needs_compiler

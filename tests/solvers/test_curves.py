@@ -5,12 +5,12 @@ import pytest
 from sklearn import metrics as theirs
 
 import streamkern as sk
+from streamkern.calibration.intervals import relative_scales
 from streamkern.data.targets import Classes, Indicators
+from streamkern.evaluation import metrics as ours
+from streamkern.evaluation.curves import CURVES, STEPS, curves_of
+from streamkern.evaluation.metrics import Measured, measured
 from streamkern.execute import open_executor
-from streamkern.solvers import metrics as ours
-from streamkern.solvers.curves import CURVES, STEPS, curves_of
-from streamkern.solvers.intervals import relative_scales
-from streamkern.solvers.metrics import Measured, measured
 
 
 def _rows(k: int, n: int = 4000, weighted: bool = False):

@@ -7,7 +7,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import DataError
-from streamkern.solvers.direction import gradient_outer
+from streamkern.selection.direction import gradient_outer
 
 HOW = {"centers": 125, "ridges": (1e-6, 1e-4, 1e-2)}
 rng = np.random.default_rng(0)

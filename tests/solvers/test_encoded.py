@@ -13,11 +13,11 @@ from streamkern.data import from_arrays
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.errors import PrecisionError
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.model import KernelMachine
+from streamkern.fitting.fit import Stages, fit
+from streamkern.fitting.leaf import fit_encoded
+from streamkern.models.machine import KernelMachine
 from streamkern.partition.recipe import LeafRecipe
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.encoded import fit_encoded
-from streamkern.solvers.fit import Stages, fit
 
 N, RIDGE = 300, 1e-4
 rng = np.random.default_rng(0)

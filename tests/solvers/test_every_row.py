@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
+from streamkern.calibration.held_out import ROWS
 from streamkern.centers import Uniform
+from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers import Problem, every_row, train
-from streamkern.solvers.left_out import ROWS
-from streamkern.solvers.metered import Bill, Size
+from streamkern.solvers import Problem, train
+from streamkern.solvers import full_kernel as every_row
 from tests.problems import drawn
 
 N = 70

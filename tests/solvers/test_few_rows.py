@@ -9,15 +9,15 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import streamkern as sk
+from streamkern.calibration.held_out import ROWS
 from streamkern.centers import Uniform
+from streamkern.costs.shape_run import Bill, Size, nominal
 from streamkern.engine import default_engine
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.selection.kernel_search import search_for
+from streamkern.selection.metric import AGOP
+from streamkern.selection.small_tables import RIDGES, LeftOutRounds, left_out_path
 from streamkern.solvers import Problem, train
-from streamkern.solvers.choice import search_for
-from streamkern.solvers.few_rows import RIDGES, LeftOutRounds, left_out_path
-from streamkern.solvers.left_out import ROWS
-from streamkern.solvers.metered import Bill, Size, nominal
-from streamkern.solvers.metric import AGOP
 from tests.problems import drawn
 
 N = 60

@@ -17,8 +17,8 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
-from streamkern.pipeline import load_pipeline, run
 from streamkern.precondition.nystrom import HALVINGS, StepSize
+from streamkern.runs import load_pipeline, run
 from streamkern.solvers.loop import train, train_stably
 from streamkern.testing.solver import small_data, small_problem
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.calibration.held_out import ROWS, rows_left_out
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from streamkern.solvers.leave_one_out import leave_one_out, on_validation
-from streamkern.solvers.left_out import ROWS, rows_left_out
 from tests.problems import drawn
 
 

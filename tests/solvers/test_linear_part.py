@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import kernel_from_json
-from streamkern.pipeline.tune import tune
 from streamkern.report import read_run
-from streamkern.solvers.choice import radial_part
-from streamkern.solvers.row_errors import Errors
+from streamkern.runs.tune import tune
+from streamkern.selection.kernel_search import radial_part
 
 
 def _linear(n: int, seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
 
 
 def test_errors_of_rounds_are_those_of_their_held_out_rows(monkeypatch: pytest.MonkeyPatch):
-    from streamkern.solvers.metric import Rounds
+    from streamkern.selection.metric import Rounds
 
     seen, own = [], Rounds.errors
 

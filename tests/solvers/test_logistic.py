@@ -11,9 +11,10 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.solvers import choice, logistic
-from streamkern.solvers.choice import search_for, with_ridge
-from streamkern.solvers.metered import Bill, Size
+from streamkern.costs.shape_run import Bill, Size
+from streamkern.selection import kernel_search as choice
+from streamkern.selection.kernel_search import search_for, with_ridge
+from streamkern.solvers import logistic
 
 LAM = 1e-3
 

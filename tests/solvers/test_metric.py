@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs.shape_run import Size
 from streamkern.data import from_arrays
 from streamkern.data.stream import Block
 from streamkern.data.targets import Continuous
@@ -20,9 +21,8 @@ from streamkern.engine.gpu.engine import DeviceEngine
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
+from streamkern.selection.metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
 from streamkern.solvers.base import Problem
-from streamkern.solvers.metered import Size
-from streamkern.solvers.metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
 from tests.device import StrictDevice
 
 KERNEL = sk.Laplace("median")

@@ -8,9 +8,9 @@ from sklearn import metrics as theirs
 
 import streamkern as sk
 from streamkern.data.targets import Classes, Continuous
+from streamkern.evaluation import metrics as ours
+from streamkern.evaluation.metrics import Ranks, flat, measured, metrics_of
 from streamkern.execute import open_executor
-from streamkern.solvers import metrics as ours
-from streamkern.solvers.metrics import Ranks, flat, measured, metrics_of
 
 
 def _blocks(encoding, F, y, w, P=None, size=97):

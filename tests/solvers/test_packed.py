@@ -15,9 +15,9 @@ from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.precondition.nystrom import NystromPreconditioner
+from streamkern.precondition.packed_projection import PackedKernel, packed_lead, project_packed
+from streamkern.precondition.projection import center_eigensystem
 from streamkern.solvers.eigenpro import exact_bytes
-from streamkern.solvers.packed import PackedKernel, packed_lead, project_packed
-from streamkern.solvers.projection import center_eigensystem
 from streamkern.testing.solver import small_problem, solve
 from tests import references
 

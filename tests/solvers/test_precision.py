@@ -10,10 +10,10 @@ import pytest
 from sklearn.metrics import r2_score
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
+from streamkern.fitting.precision import TOLERANCE, rounding, sizes
 from streamkern.kernels import Kernel
 from streamkern.solvers import Direct
-from streamkern.solvers.precision import TOLERANCE, rounding, sizes
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 U = np.random.default_rng(0).normal(size=(600, 3))

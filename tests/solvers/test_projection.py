@@ -12,10 +12,10 @@ import streamkern as sk
 from streamkern.engine import default_engine
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
+from streamkern.precondition import projection
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner
-from streamkern.solvers import projection
-from streamkern.solvers.projection import (
+from streamkern.precondition.projection import (
     JITTER,
     ProjectedKernel,
     center_eigensystem,

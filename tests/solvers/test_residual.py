@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 
 import streamkern as sk
-from streamkern.solvers import footprint
+from streamkern.costs import footprint
 from streamkern.solvers.residual import FAR, relative_residual
 from streamkern.types import Array
 

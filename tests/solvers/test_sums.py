@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 import streamkern as sk
 from streamkern.errors import DataError, ModelFormatError, PlanRefusedError, StreamkernError, UsageError
-from streamkern.solvers.sums import StoredSums, Sums
+from streamkern.solvers.normal_equations import StoredSums, Sums
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact
 

@@ -10,6 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
+from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import UsageError
@@ -19,7 +20,6 @@ from streamkern.kernels.features import Identity
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
-from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.svrg import SVRG
 
 N, M, RIDGE = 1200, 60, 1e-6

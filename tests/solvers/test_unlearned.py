@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.partition.choice import settled
+from streamkern.partition.trial import settled
 from streamkern.solvers.batches import passes_of
 from streamkern.solvers.residual import FAR
 from streamkern.types import Array

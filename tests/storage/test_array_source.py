@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import ArraySource, open_source
-from streamkern.storage.dask import DaskArraySource
+from streamkern.formats import ArraySource, open_source
+from streamkern.formats.dask import DaskArraySource
 from streamkern.testing.source import SourceSuite, read_all
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import DataError, PlanRefusedError
-from streamkern.storage import csv
-from streamkern.storage.csv_records import blocks, first_end, last_end
-from streamkern.storage.tables import open_tables
+from streamkern.formats import csv
+from streamkern.formats.csv_records import blocks, first_end, last_end
+from streamkern.formats.tables import open_tables
 
 UNCLOSED = "the quote that opens here is not closed before the end of the file"
 CLOSED = "the quote that opens here is closed in the middle of text"

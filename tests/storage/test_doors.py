@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 
 import streamkern as sk
-from streamkern.serving.predict import evaluate
+from streamkern.serving.predict_files import evaluate
 from streamkern.serving.predictor import Predictor
 
 N = 40

@@ -15,8 +15,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage import open_source, open_zarr
-from streamkern.storage.remote import COUNTS
+from streamkern.formats import open_source, open_zarr
+from streamkern.sources.remote import COUNTS
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, first_time, one_in
 
@@ -32,7 +32,7 @@ X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)
 def _small_chunks():
     """Every stored chunk is one of the source."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+        patch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
         yield
 
 

@@ -13,14 +13,14 @@ from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec
 from zarr.storage import LocalStore
 
 import streamkern as sk
-from streamkern.storage.frames import WholeChunks
+from streamkern.formats.blosc import WholeChunks
 
 ROWS, CHUNK = 23, 5
 
 
 @pytest.fixture(autouse=True)
 def _every_stored_chunk_is_one_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
 
 
 def stored(folder: Path, X: np.ndarray, checksum: bool = True) -> sk.Dataset:
@@ -102,7 +102,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(how: str, checksum: bool, tmp
 def test_numbers_that_are_not_compressed_are_read_in_place(checksum: bool, tmp_path: Path):
     X = np.random.default_rng(0).random((20, 700), dtype=np.float32)
     source = stored(tmp_path, X, checksum).source
-    with patch("streamkern.storage.frames.blosc.decompress", side_effect=AssertionError):
+    with patch("streamkern.formats.blosc.blosc.decompress", side_effect=AssertionError):
         found = [source.read(chunk).X for chunk in range(4)]
     np.testing.assert_array_equal(np.concatenate(found), X)
     assert all(rows.flags.aligned for rows in found)

@@ -23,11 +23,12 @@ from pyarrow import feather
 from scipy import stats
 
 import streamkern as sk
-from streamkern.cli import main
-from streamkern.storage import ingest as ingest_module
-from streamkern.storage import layout, open_source, write_parquet, write_zarr, writer
-from streamkern.storage.ingest import ingest
-from streamkern.storage.ingest_record import ingest_record
+from streamkern.commands.parser import main
+from streamkern.formats import open_source, write_parquet, write_zarr, writer
+from streamkern.ingestion import ingest as ingest_module
+from streamkern.ingestion.ingest import ingest
+from streamkern.sources import layout
+from streamkern.sources.ingest_record import ingest_record
 from streamkern.testing.source import read_all
 
 FORMATS = ("zarr", "parquet")
@@ -265,8 +266,8 @@ def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
 
 KILLED = """
 import json, os, random, signal, sys, threading
-from streamkern.storage import ingest as module, layout
-from streamkern.storage.ingest import ingest
+from streamkern.formats import ingest as module, layout
+from streamkern.ingestion.ingest import ingest
 layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
 folder, kills = sys.argv[1], int(sys.argv[2])
 random.seed(1)
@@ -473,8 +474,8 @@ def test_a_shard_without_bytes_is_refused_by_its_name(tmp_path):
 MEASURED = """
 import sys
 from streamkern.memory import peak_resident, resident
-from streamkern.storage.ingest import ingest
-import streamkern.storage.dask
+from streamkern.ingestion.ingest import ingest
+import streamkern.formats.dask
 folder, room = sys.argv[1], int(sys.argv[2])
 budget = resident() + (room << 20)
 made = ingest(f"{folder}/rows.parquet", f"{folder}/out", shuffle=True, memory=budget, threads=int(sys.argv[3]))

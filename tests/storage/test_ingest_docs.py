@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text(encoding="utf-8")
 PAGE = PAGE.partition("## Data that were never shuffled")[0]  # which tests/test_docs.py runs

@@ -13,11 +13,11 @@ import pytest
 import s3fs
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.data.targets import Continuous
-from streamkern.model import KernelMachine
+from streamkern.models.machine import KernelMachine
 from streamkern.registry.models import Registry
-from streamkern.storage.model_store import CHAMPION, LARGEST
+from streamkern.registry.store import CHAMPION, LARGEST
 
 PIPELINE = """
 import streamkern as sk

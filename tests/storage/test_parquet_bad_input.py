@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import open_parquet, open_source, write_parquet
+from streamkern.formats import open_parquet, open_source, write_parquet
 from streamkern.testing.source import read_all
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, UsageError
-from streamkern.storage import open_parquet, open_source, write_parquet
+from streamkern.formats import open_parquet, open_source, write_parquet
 from streamkern.testing.source import SourceSuite, read_all
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.serving.predictor import Predictor
 
 NAMES = ("a[1]", "a*", "a?b", "_a", ".a", "a b#c", "~a")

@@ -16,11 +16,11 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import StorageError, UsageError
+from streamkern.formats import open_source
 from streamkern.redaction import keep_secret, redacted
-from streamkern.storage import open_source
-from streamkern.storage.remote import COUNTS, Retry
+from streamkern.sources.remote import COUNTS, Retry
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import Fault, FaultyServer
 
@@ -31,7 +31,7 @@ _buckets = (f"bucket-{number}" for number in itertools.count())
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     """Every stored chunk is one of the source."""
-    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
 
 
 @pytest.fixture

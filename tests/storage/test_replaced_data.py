@@ -19,7 +19,7 @@ import zarr
 
 import streamkern as sk
 from streamkern.errors import StorageError
-from streamkern.storage.tables import open_tables
+from streamkern.formats.tables import open_tables
 
 N = 600
 

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import CorruptChunkError, DataError
-from streamkern.storage import parquet, remote
-from streamkern.storage.base import Source
-from streamkern.storage.tables import open_tables
+from streamkern.formats import parquet
+from streamkern.formats.tables import open_tables
+from streamkern.sources import remote
+from streamkern.sources.source import Source
 
 N = 1000
 MIB = 1 << 20

@@ -19,9 +19,10 @@ from pyarrow import feather
 import streamkern as sk
 from streamkern.data.filtered import FilteredSource
 from streamkern.data.split import Listed, Rule, Without
-from streamkern.storage import csv, layout, open_source
-from streamkern.storage.schema import number_of
-from streamkern.storage.tables import open_tables
+from streamkern.formats import csv, open_source
+from streamkern.formats.tables import open_tables
+from streamkern.sources import layout
+from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer
 

@@ -18,9 +18,9 @@ from hypothesis.extra import numpy as hnp
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Continuous
-from streamkern.storage import ArraySource, open_source, write_parquet, write_zarr
-from streamkern.storage.dask import DaskArraySource
-from streamkern.storage.layout import CHUNK_BYTES, merged
+from streamkern.formats import ArraySource, open_source, write_parquet, write_zarr
+from streamkern.formats.dask import DaskArraySource
+from streamkern.sources.layout import CHUNK_BYTES, merged
 from streamkern.testing.source import read_all
 
 shapes = st.tuples(st.integers(0, 40), st.integers(1, 5))

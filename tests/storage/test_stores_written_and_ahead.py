@@ -13,7 +13,8 @@ import pytest
 import streamkern as sk
 from streamkern.data.reader import AT_ONCE, Reader
 from streamkern.data.stream import Assembly, Scan, Stream
-from streamkern.storage import ingest_store, open_source
+from streamkern.formats import open_source
+from streamkern.ingestion import store as ingest_store
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, Request
 
@@ -26,7 +27,7 @@ _names = (f"made-{number}" for number in itertools.count())
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 20 * 64)
+    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 20 * 64)
     monkeypatch.setattr(ingest_store.tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
 

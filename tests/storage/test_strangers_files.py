@@ -21,11 +21,11 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern.formats import write_parquet, write_zarr
+from streamkern.formats.tables import open_tables
 from streamkern.memory import limited, parse_bytes, peak_resident
 from streamkern.report.run_directory import read_run
-from streamkern.storage import write_parquet, write_zarr
-from streamkern.storage.predictions import record_at
-from streamkern.storage.tables import open_tables
+from streamkern.serving.outputs import record_at
 
 X = np.random.default_rng(0).normal(size=(60, 3))
 Y, TEXT = X[:, 0].copy(), np.array(["u", "v", "w"] * 20, dtype=object)

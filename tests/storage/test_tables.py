@@ -15,10 +15,11 @@ import pytest
 from pyarrow import feather
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import csv, layout
-from streamkern.storage.convert import converted
-from streamkern.storage.schema import Column
-from streamkern.storage.tables import open_tables
+from streamkern.formats import csv
+from streamkern.formats.tables import open_tables
+from streamkern.sources import layout
+from streamkern.sources.convert import converted
+from streamkern.sources.schema import Column
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer
 

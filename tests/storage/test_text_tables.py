@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
-from streamkern.serving.predict import evaluate
+from streamkern.commands.parser import main
+from streamkern.serving.predict_files import evaluate
 
 PLAIN = b"a,b,c\n1,2.5,x\n3,4.5,y\n5,6.5,x\n"
 
@@ -82,7 +82,7 @@ def test_ends_of_lines_encodings_and_compression_change_nothing(tmp_path, text, 
 @pytest.mark.parametrize("ending", [".csv", ".csv.xz", ".csv.zst"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
 def test_tables_of_many_chunks_are_read_in_any_order(tmp_path, monkeypatch, ending, encoding):
-    monkeypatch.setattr("streamkern.storage.csv.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("streamkern.formats.csv.BLOCK_BYTES", 1 << 10)
     text = "a,ü\n" + "".join(f"{i},{i / 4}\n" for i in range(1000))
     packed = {"": bytes, ".xz": lzma.compress, ".zst": zstandard}[ending.removeprefix(".csv")](text.encode(encoding))
     data = opened(tmp_path, packed, ending, encoding=encoding)

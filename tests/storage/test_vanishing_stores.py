@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import main
+from streamkern.commands.parser import main
 from streamkern.errors import StorageError
-from streamkern.serving import predict as serving
+from streamkern.serving import predict_files as serving
 from tests.faults import Fault, FaultyServer
 from tests.storage.test_replaced_data import KINDS, N
 
@@ -23,7 +23,7 @@ STAGES = ["statistics", "centers", "step", "evaluate"]
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored chunks are those of the source, rows without chunks are read a hundred at once, and parts are small."""
-    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 100 * 24)
+    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 100 * 24)
     monkeypatch.setattr(serving, "PART_BYTES", 8 * 100)
 
 

@@ -30,14 +30,15 @@ import pyarrow as pa
 import pytest
 
 import streamkern as sk
-from streamkern.pipeline.calibrate import Calibration
+from streamkern.costs.machine_speed import Calibration
+from streamkern.formats import open_source, write_parquet, writer
+from streamkern.ingestion import ingest as ingest_module
+from streamkern.ingestion.ingest import ingest
+from streamkern.registry.store import DirectoryStore
 from streamkern.report.page import write_text
-from streamkern.storage import ingest as ingest_module
-from streamkern.storage import layout, open_source, write_parquet, writer
+from streamkern.serving.outputs import FORMATS, OutputColumn, record_at
+from streamkern.sources import layout
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.ingest import ingest
-from streamkern.storage.model_store import DirectoryStore
-from streamkern.storage.predictions import FORMATS, OutputColumn, record_at
 from streamkern.testing.source import read_all
 
 OLD, NEW = 1, 2

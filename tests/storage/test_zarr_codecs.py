@@ -18,8 +18,8 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.storage import open_source, open_zarr
-from streamkern.storage.codecs import objection
+from streamkern.formats import open_source, open_zarr
+from streamkern.formats.codecs import objection
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
 

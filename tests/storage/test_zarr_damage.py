@@ -11,8 +11,8 @@ import zarr
 from zarr.codecs import BloscCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.storage import open_source, open_zarr, write_zarr
-from streamkern.storage.frames import WholeChunks
+from streamkern.formats import open_source, open_zarr, write_zarr
+from streamkern.formats.blosc import WholeChunks
 from streamkern.testing.source import read_all
 
 X = np.random.default_rng(0).normal(size=(100, 6))

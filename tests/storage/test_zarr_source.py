@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import open_source, open_zarr, write_zarr
+from streamkern.formats import open_source, open_zarr, write_zarr
 from streamkern.testing.source import SourceSuite, read_all
 
 
@@ -104,7 +104,7 @@ class TestRemoteStore(ZarrSuite):
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch):
-        monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+        monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
 
     def write(self, place, X, y):
         write_zarr(place, X, y, columns=list("abcdef"), chunk_rows=30)

@@ -1,0 +1,1 @@
+"""Probabilities, intervals and thresholds from held-out rows."""

@@ -1,0 +1,308 @@
+"""Intervals about predicted values, by split conformal prediction on rows that the model was not fitted to.
+
+A scale s(x) of the residuals is fitted to some of the rows. The quantile q of |y − f(x)|/s(x) over the other rows gives
+the interval f(x) ± q s(x). If rows are exchangeable, it contains the target with the requested probability,
+whatever the quality of model and scale: with m rows between coverage
+and coverage + 1/(m + 1), over draws of them (Papadopoulos et al. 2002; Lei et al. 2018). Weights count as in a
+weighted quantile.
+
+Each fifth of the predicted scale has its own quantile, if there are enough rows, so that the coverage holds in
+each of them (Mondrian conformal prediction: Vovk, Gammerman and Shafer 2005, section 4.5; Boström and Johansson 2020).
+
+The scale is a second output: ridge regression of |residual| on the first functions of the model's own basis, so that it
+costs a prediction one column more. Its ridge is the best by leave-one-out error, a constant scale among the choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.calibration.held_out import LeftOut, require_coverage
+from streamkern.engine import Engine
+from streamkern.engine.triangle import cuts
+from streamkern.errors import ModelFormatError, NumericalError
+from streamkern.kernels import Basis, Expansion
+from streamkern.rng import uniform_rows
+from streamkern.storage.serialize import serializable, sound_array
+from streamkern.types import Array
+
+LEAST = 100
+"""Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
+
+FIFTHS = 5
+"""Parts of the predicted scale that have a quantile each."""
+
+LEARNED = 2000
+"""Rows, at most, that the scale is learned from."""
+
+FUNCTIONS = 300
+"""Functions of the basis, at most, that the scale is made of."""
+
+FLOOR = 0.1
+"""Least scale, as a share of the mean one."""
+
+SCORED = 0.9
+"""Coverage that metrics are of."""
+
+_RIDGES = tuple(10.0**-e for e in range(8, -2, -1))
+_HALF = 0x68616C66  # name of the draw that cuts rows in halves
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Intervals from outputs.
+
+    Attributes:
+        scores: |residual| over scale of each output, in encoded units, fifth after fifth, ascending in each: (m, c).
+        shares: share of the rows' weight up to each score: shape (m, c), below 1.
+        mean: mean scale of each output, in encoded units, shape (c,).
+        weights: of the first functions of the basis, what is added to 1 as a share of the mean scale: shape (q, c).
+        facts: JSON-serialisable: ``source``, ``rows``, ``functions`` and ``fifths``.
+        levels: scale of each row as a share of the mean one, shape (m, c); None where all rows share a quantile.
+        starts: where each fifth begins, shape (6, c); None where all rows share a quantile.
+    """
+
+    scores: Array
+    shares: Array
+    mean: Array
+    weights: Array
+    facts: dict[str, Any]
+    levels: Array | None = None
+    starts: Array | None = None
+
+    def widened(self, weights: Array) -> Array:
+        """Weights of the outputs and of their scales, side by side: shape (M, 2c)."""
+        scales = np.zeros_like(weights)
+        scales[: len(self.weights)] = self.weights
+        return np.concatenate([weights, scales], axis=1)
+
+    def scales(self, found: Array) -> Array:
+        """Predicted scales in encoded units, shape (n, c), from the outputs for the scales' weights."""
+        return np.asarray(self.mean * relative_scales(found))
+
+    def half_widths(self, scale: Array, coverage: float, outputs: slice = slice(None)) -> Array:
+        """Half the width of intervals in encoded units, infinite where there are too few rows for the coverage.
+
+        Args:
+            scale: ``relative_scales`` of rows, shape (n, c).
+            coverage: probability that an interval holds its target.
+            outputs: the c outputs that the scales are of; by default all.
+
+        Raises:
+            UsageError: the coverage is not between 0 and 1.
+        """
+        require_coverage(coverage)
+        q = self._known.get(coverage)
+        if q is None:
+            q = self._quantiles(coverage)
+            self._known.clear()
+            self._known[coverage] = q
+        q = q[:, outputs]
+        if len(q) > 1:
+            bounds = self._bounds[outputs]
+            fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(bounds, scale.T, strict=True)])
+            q = np.take_along_axis(q, fifth.T, axis=0)
+        return np.asarray(q * self.mean[outputs] * scale)
+
+    @cached_property
+    def _known(self) -> dict[float, Array]:
+        """Quantiles of the last requested coverage: every block of a prediction requests the same."""
+        return {}
+
+    def _quantiles(self, coverage: float) -> Array:
+        """Quantiles of the fifths, shape (5, c), that of all rows for a fifth of few; or of all, shape (1, c)."""
+        m, c = self.scores.shape
+        starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
+        found = np.full((len(starts) - 1, c), np.inf)
+        for j in range(c):
+            scores, shares = self.scores[:, j], self.shares[:, j]
+            for i, (a, b) in enumerate(pairwise(starts[:, j])):
+                found[i, j] = _quantile(scores[a:b], shares[a:b], shares[a - 1] if a else 0.0, coverage)
+            few = np.isinf(found[:, j])
+            if few.any() and len(found) > 1:
+                order = np.argsort(scores, kind="stable")
+                shares = np.cumsum(np.diff(shares, prepend=0.0)[order])
+                found[few, j] = _quantile(scores[order], shares, 0.0, coverage)
+        return found
+
+    @cached_property
+    def _bounds(self) -> Array:
+        """Scale from which on each fifth but the first is meant, shape (c, 4)."""
+        assert self.levels is not None
+        assert self.starts is not None
+        found = np.full((self.scores.shape[1], FIFTHS - 1), np.inf)
+        for j, (level, starts) in enumerate(zip(self.levels.T, self.starts.T, strict=True)):
+            for i, (a, b) in enumerate(pairwise(starts[1:])):
+                found[j, i] = level[a:b].min() if b > a else np.inf
+        return found
+
+    def require(self, outputs: int, functions: int) -> None:
+        """Refuse intervals of other outputs, or of more functions than the model has.
+
+        Raises:
+            ModelFormatError: an array has another shape, or a number is not finite.
+        """
+        shape, q = np.shape(self.scores), len(self.weights)
+        right = shape[1:] == (outputs,) and sound_array(self.scores, shape) and sound_array(self.shares, shape)
+        right = right and sound_array(self.mean, (outputs,)) and sound_array(self.weights, (q, outputs))
+        if self.starts is not None:
+            right = right and sound_array(self.levels, shape) and sound_array(self.starts, (FIFTHS + 1, outputs), "iu")
+            right = right and not self.starts[0].any() and bool((self.starts[-1] == shape[0]).all())
+            right = right and bool((np.diff(self.starts, axis=0) >= 0).all())
+        if not right or q > functions:
+            raise ModelFormatError(
+                f"The intervals' numbers have shape {shape}, or are not finite.",
+                where="answers",
+                expected=f"finite numbers of {outputs} output(s)",
+                remedy="restore the model from a copy",
+            )
+
+
+def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> float:
+    """The score with so much of the rows' weight up to it; infinite where there are too few rows.
+
+    Args:
+        scores: ascending.
+        shares: of the weight up to each, beyond those that lie ``before`` all of them.
+        before: see ``shares``.
+        coverage: the share.
+    """
+    if not len(scores):
+        return np.inf
+    # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
+    mass = float(shares[-1] - before) * (1.0 + 1.0 / len(scores))
+    place = int(np.searchsorted(shares, before + (coverage - 1e-12) * mass))
+    return float(scores[place]) if mass > 0 and place < len(scores) else np.inf
+
+
+def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) -> Intervals:
+    """The intervals that outputs on rows teach.
+
+    Args:
+        left_out: outputs and encoded targets, shape (m, c).
+        X: the rows, as the basis wants them, shape (m, d).
+        basis: the model's functions.
+        engine: of the arithmetic.
+    """
+    missed = np.abs(left_out.outputs - left_out.y)
+    m, c = missed.shape
+    w = np.ones(m) if left_out.w is None else np.asarray(left_out.w, dtype=np.float64)
+    rest, weights, mean = np.arange(m), np.zeros((0, c)), np.ones(c)
+    functions = 0
+    if m >= LEAST:
+        first = uniform_rows(0, _HALF, left_out.ids, 1)[:, 0] < 0.5
+        learning = np.flatnonzero(first)[:LEARNED]
+        rest = np.setdiff1d(rest, learning, assume_unique=True)
+        mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)
+        mean = np.where(mean > 0, mean, 1.0)
+        if isinstance(basis, Expansion) and isinstance(basis.Z, np.ndarray) and w[learning].sum() > 0:
+            functions = min(basis.p, FUNCTIONS, len(learning) // 5)
+            targets = missed[learning] / mean - 1.0
+            weights = _scale(basis.head(functions), X[learning], targets, w[learning], engine)
+    found = np.zeros((len(rest), c))
+    if functions:
+        head = basis.head(functions)  # type: ignore[attr-defined]
+        for rows in cuts(len(rest)):
+            found[rows] = engine.product(engine.values(head, X[rest[rows]]).astype(np.float64), weights)
+    levels = relative_scales(found)
+    parts = ranked(missed[rest] / (mean * levels), w[rest], levels)
+    fifths = [FIFTHS if each else 1 for each in (parts.starts[1] < len(rest)).tolist()]
+    facts = {"source": left_out.source, "rows": len(rest), "functions": functions, "fifths": fifths}
+    return Intervals(mean=mean, weights=weights, facts=facts, **parts._asdict())
+
+
+class Ranked(NamedTuple):
+    """Scores by fifth of the scale: the fields of ``Intervals``, by their names."""
+
+    scores: Array
+    shares: Array
+    levels: Array
+    starts: Array
+
+
+def ranked(scores: Array, w: Array, levels: Array) -> Ranked:
+    """Scores of rows, fifth after fifth of the scale's weight, ascending in each.
+
+    Equal scales are in one fifth. Where a fifth would have fewer than ``LEAST`` rows, the first has all of them.
+
+    Args:
+        scores: shape (m, c).
+        w: weights of the rows, shape (m,), or (m, c) where they differ by output.
+        levels: scale of each row as a share of the mean one, shape (m, c).
+    """
+    m, c = scores.shape
+    w = np.broadcast_to(w[:, None] if w.ndim == 1 else w, scores.shape)
+    order, starts = np.argsort(levels, axis=0, kind="stable"), np.zeros((FIFTHS + 1, c), dtype=np.int64)
+    for j in range(c):
+        rows = order[:, j]
+        upto = np.cumsum(w[rows, j])
+        inner = np.searchsorted(upto, np.linspace(0.0, upto[-1] if m else 0.0, FIFTHS + 1)[1:-1])
+        level = levels[rows, j]
+        starts[1:-1, j] = np.searchsorted(level, level[np.minimum(inner, m - 1)]) if m else 0
+        starts[-1, j] = m
+        if np.diff(starts[:, j]).min() < LEAST:
+            starts[1:, j] = m
+        fifth = np.searchsorted(starts[1:-1, j], np.arange(m), side="right")
+        order[:, j] = rows[np.lexsort((scores[rows, j], fifth))]
+    scores, mass, levels = (np.take_along_axis(each, order, axis=0) for each in (scores, w, levels))
+    total = mass.sum(axis=0)
+    total = total + np.where(total > 0, total / max(1, m), 1.0)
+    return Ranked(scores, np.cumsum(mass, axis=0) / total, levels, starts)
+
+
+def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Array:
+    """Weights of ridge regression of t on the basis at the ridge of least leave-one-out error; 0 where 0 is better."""
+    here = engine.here()
+    root = np.sqrt(w / w.mean())[:, None]
+    phi = engine.values(basis, X).astype(np.float64) * root
+    m = len(phi)
+    K = here.kernel_matrix(basis, basis.p)
+    K[np.diag_indices(len(K))] += 1e-6 * np.trace(K) / len(K)
+    try:
+        L = here.cholesky(K)
+    except NumericalError:
+        return np.zeros((basis.p, t.shape[1]))
+    white = here.triangular_solve(L, phi.T.copy(), lower=True).T.copy()  # rows φᵀL⁻ᵀ
+    values, vectors = here.eigh(here.gram(white.T.copy()) / m)
+    turned = here.product(white, vectors)
+    moment = here.product(turned.T.copy(), t * root) / m
+    squares = np.square(turned) / m
+    best = np.square(t * root).sum(axis=0), np.zeros((basis.p, t.shape[1]))
+    for ridge in _RIDGES:
+        inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
+        h = squares @ inverse
+        inside = moment * inverse[:, None]
+        errors = np.square((t * root - here.product(turned, inside)) / np.maximum(1.0 - h, 1e-6)[:, None]).sum(axis=0)
+        made = here.triangular_solve(L, here.product(vectors, inside), lower=True, transposed=True)
+        better = errors < best[0]
+        best = np.where(better, errors, best[0]), np.where(better, made, best[1])
+    return best[1]
+
+
+def relative_scales(found: Array) -> Array:
+    """Predicted scales as shares of the mean one, shape (n, c), from the outputs for the scales' weights."""
+    return np.maximum(1.0 + found.astype(np.float64), FLOOR)
+
+
+class Covered(NamedTuple):
+    """Mask of the targets inside their intervals.
+
+    Attributes:
+        inside: shape (n, c), booleans.
+        scale: predicted scale of the errors as a share of the mean one, shape (n, c).
+    """
+
+    inside: Array
+    scale: Array
+
+
+def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Covered:
+    """Mask of the targets in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
+    scale = relative_scales(found)
+    return Covered(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)

@@ -1,0 +1,433 @@
+"""Probabilities of classes from outputs, by a calibration on rows that the model was not fitted to.
+
+Outputs are regressed on one-hot codes, so each is near the probability of its class, and may be below 0 or above 1.
+With s(u) = ε log(1 + exp(u/ε)), which is u for u ≫ ε and stays positive, and s' of a larger ε,
+
+    z_k = a_k log s(f_k) − c_k log s(1 − f_k) + a' log s'(f_k) − c' log s'(1 − f_k) + b_k,    p = softmax(z).
+
+At a = 1 and all others 0 the probabilities are the outputs themselves, made positive and divided by their sum; the
+parameters turn that into the observed classes. Those of each class are near those of all, a_k = a + δ_k, by a Gaussian
+prior, so that rare classes lean on the others. The posterior is log-concave: Newton's method finds its mode.
+(Platt 1999; Guo, Pleiss, Sun and Weinberger 2017; Kull, Silva Filho and Flach 2017, beta calibration; Kull et al. 2019,
+Dirichlet calibration, diagonal.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from streamkern.calibration.held_out import LeftOut, require_coverage
+from streamkern.engine import Engine
+from streamkern.errors import ModelFormatError
+from streamkern.storage.serialize import serializable, sound_array
+from streamkern.types import Array, IntArray
+
+SOFTNESS = 0.02
+"""ε: how far below 0 an output counts as nearly impossible."""
+
+WIDE = 0.1
+"""The larger ε: a link of one softness is too steep between sure and unsure outputs, or too flat (ADR 20)."""
+
+OWN_PARAMETERS = 100
+"""Classes up to which each has a and c of its own."""
+
+_STEPS = 50
+_DECREMENT = 1e-10  # of Newton's method, in units of log loss: no step gains more
+_PRIOR = 1e-3  # precision of δ and of a − 1, c, a', c', by weight of the rows: that of a thousand rows is 1
+_PRIOR_BIAS = 1e-5  # of b
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ClassScores:
+    """Scores for prediction sets: 1 − p of the true class on rows that the model was not fitted to.
+
+    Attributes:
+        scores: those of each class ascending, class after class, shape (m,).
+        shares: share of the class's weight up to each, with one row more that is counted as the worst: shape (m,).
+        starts: where each class begins, shape (K + 1,).
+    """
+
+    scores: Array
+    shares: Array
+    starts: Array
+
+    @classmethod
+    def of(cls, P: Array, y: Array, w: Array) -> ClassScores:
+        """The scores of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
+        scores = 1.0 - P[np.arange(len(y)), y]
+        order = np.lexsort((scores, y))
+        starts = np.searchsorted(y[order], np.arange(P.shape[1] + 1))
+        shares = np.zeros(len(y))
+        for a, b in pairwise(starts):
+            mass = w[order[a:b]]
+            shares[a:b] = np.cumsum(mass) / (mass.sum() + (mass.mean() if mass.sum() > 0 else 1.0)) if b > a else 0.0
+        return cls(scores[order], shares, starts)
+
+    def least(self, coverage: float) -> Array:
+        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows.
+
+        Raises:
+            UsageError: the coverage is not between 0 and 1.
+        """
+        require_coverage(coverage)
+        found = np.zeros(len(self.starts) - 1)
+        for k, (a, b) in enumerate(pairwise(self.starts)):
+            place = a + int(np.searchsorted(self.shares[a:b], coverage - 1e-12))
+            found[k] = 1.0 - self.scores[place] if place < b else 0.0
+        return found
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ProbabilityCalibration:
+    """Probabilities from outputs.
+
+    Attributes:
+        below: a, shape (K,).
+        above: c, shape (K,).
+        bias: b, shape (K,).
+        sets: quantiles for sets of classes, or None.
+        cut: of two classes the second is predicted where its output less the first's is greater.
+        logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
+        wide: a' and c', shape (2,); None without, as in models saved before they were.
+        decides: whether the prediction is the class of the largest probability; False in models saved before it was.
+        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
+    """
+
+    below: Array
+    above: Array
+    bias: Array
+    facts: dict[str, Any]
+    sets: ClassScores | None = None
+    cut: float = 0.0
+    logits: bool = False
+    wide: Array | None = None
+    decides: bool = False
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
+        return np.asarray(np.exp(self.log_probabilities(outputs)))
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Their logarithms, which stay finite where a probability rounds to 0."""
+        return np.asarray(log_softmax(self.scores(outputs), axis=1))
+
+    def most_probable(self, outputs: Array) -> IntArray:
+        """Codes of the classes of the largest probability, shape (n,)."""
+        return np.asarray(self.scores(outputs).argmax(axis=1))
+
+    def scores(self, outputs: Array) -> Array:
+        """Logarithms of the probabilities, but for a number that all classes of a row share, shape (n, K)."""
+        F = _compared(outputs, self.logits)
+        if self.logits:
+            return np.asarray(self.below * F + self.bias)
+        z = self.below * _log_soft(F, SOFTNESS) - self.above * _log_soft(1.0 - F, SOFTNESS)
+        if self.wide is not None:
+            z += self.wide[0] * _log_soft(F, WIDE) - self.wide[1] * _log_soft(1.0 - F, WIDE)
+        return np.asarray(z + self.bias)
+
+    def require(self, classes: int) -> None:
+        """Refuse a calibration of other classes.
+
+        Raises:
+            ModelFormatError: an array has another shape, or a number is not finite.
+        """
+        arrays = {"below": (self.below, classes), "above": (self.above, classes), "bias": (self.bias, classes)}
+        for name, (value, n) in (arrays | ({} if self.wide is None else {"wide": (self.wide, 2)})).items():
+            if not sound_array(value, (n,)):
+                raise ModelFormatError(
+                    f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
+                    where="answers",
+                    expected=f"{n} finite numbers",
+                    remedy="restore the model from a copy",
+                )
+        if self.sets is not None:
+            m, starts = len(self.sets.scores), self.sets.starts
+            right = sound_array(starts, (classes + 1,), "iu")
+            right = right and sound_array(self.sets.scores, (m,)) and sound_array(self.sets.shares, (m,))
+            if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
+                raise ModelFormatError(
+                    f"The scores of classes have starts of shape {np.shape(starts)}.",
+                    where="answers",
+                    expected=f"{classes + 1} places, ascending, among {m} scores",
+                    remedy="restore the model from a copy",
+                )
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class LabelCalibration:
+    """A calibration from outputs of several labels a row to a probability of each, as of two classes, label by label.
+
+    Attributes:
+        below: a of the label's absence and presence, shape (L, 2).
+        above: c, shape (L, 2).
+        bias: b, shape (L, 2).
+        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
+            have.
+        cuts: thresholds of outputs where labels are decided, shape (L,); None for 1/2.
+        wide: a' and c', shape (L, 2); None without.
+    """
+
+    below: Array
+    above: Array
+    bias: Array
+    facts: dict[str, Any]
+    cuts: Array | None = None
+    wide: Array | None = None
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
+        return np.asarray(np.exp(self.log_probabilities(outputs)))
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Their logarithms, shape (n, L)."""
+        pairs = (np.column_stack([1.0 - f, f]) for f in outputs.astype(np.float64).T)
+        made = [self.label(j).log_probabilities(pair)[:, 1] for j, pair in enumerate(pairs)]
+        return np.column_stack(made)
+
+    def label(self, j: int) -> ProbabilityCalibration:
+        """The calibration of one label."""
+        wide = None if self.wide is None else self.wide[j]
+        return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
+
+    def require(self, labels: int) -> None:
+        """Refuse a calibration of other labels.
+
+        Raises:
+            ModelFormatError: an array has another shape, or a number is not finite.
+        """
+        cut = self.cuts is None or sound_array(self.cuts, (labels,))
+        pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
+        if not cut or not all(sound_array(each, (labels, 2)) for each in pairs):
+            raise ModelFormatError(
+                f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
+                where="answers",
+                expected=f"finite numbers of shape ({labels}, 2)",
+                remedy="restore the model from a copy",
+            )
+
+
+def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
+    """The calibration that outputs on rows of several labels teach.
+
+    Args:
+        left_out: outputs and targets, shape (m, L).
+        engine: sums in a fixed order.
+    """
+    made, missing = [], []
+    for j, (f, y) in enumerate(zip(left_out.outputs.T, left_out.y.T, strict=True)):
+        pair = replace(left_out, outputs=np.column_stack([1.0 - f, f]), y=(y > 0.5).astype(np.int64))
+        made.append(calibrated(pair, engine))
+        missing += [j] if made[-1].facts["missing"] else []
+    facts = {"source": left_out.source, "rows": len(left_out.y), "missing": missing}
+    arrays = {name: np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias", "wide")}
+    return LabelCalibration(facts=facts, **arrays)
+
+
+def _compared(outputs: Array, logits: bool) -> Array:
+    """Outputs in float64. Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
+    F = outputs.astype(np.float64)
+    if F.shape[1] == 2:
+        second = (F[:, 1:] - F[:, :1] + (0.0 if logits else 1.0)) / 2
+        F = np.concatenate([-second if logits else 1.0 - second, second], axis=1)
+    return F
+
+
+def _features(F: Array, logits: bool) -> list[Array]:
+    """Variables that z is linear in besides the bias, of ``_compared`` outputs: those with class parameters first."""
+    if logits:
+        return [F]
+    return [sign * _log_soft(each, width) for width in (SOFTNESS, WIDE) for sign, each in ((1.0, F), (-1.0, 1.0 - F))]
+
+
+def _log_soft(F: Array, width: float) -> Array:
+    """log(ε log(1 + exp(f/ε))), which is f/ε + log ε far below 0."""
+    u = F / width
+    soft = np.logaddexp(0.0, u)
+    tiny = u < -30
+    return np.asarray(np.where(tiny, u, np.log(np.where(tiny, 1.0, soft))) + np.log(width))
+
+
+def softmax_of_logits(classes: int) -> ProbabilityCalibration:
+    """Return the softmax of logits, without calibration."""
+    one, none = np.ones(classes), np.zeros(classes)
+    return ProbabilityCalibration(one, none, none, {"source": "softmax", "rows": 0, "missing": []}, logits=True)
+
+
+def parameters_of(classes: int) -> int:
+    """Parameters that the calibration of so many classes has."""
+    return 4 + (3 if classes <= OWN_PARAMETERS else 1) * classes
+
+
+def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
+    """The calibration that outputs on rows teach.
+
+    Args:
+        left_out: outputs and class codes.
+        engine: sums in a fixed order.
+        logits: whether outputs are logits.
+    """
+    F, y, w = left_out.outputs, left_out.y, left_out.w
+    K = F.shape[1]
+    if w is not None:
+        counted = w > 0 if w.any() else np.ones(len(w), dtype=bool)
+        F, y, w = F[counted], y[counted], w[counted] if w.any() else None
+    mass = np.bincount(y, weights=w, minlength=K)
+    present = np.flatnonzero(mass > 0)
+    code = np.searchsorted(present, y)
+    weight = np.ones(len(y)) if w is None else w / w.mean()
+    features = [each[:, present] for each in _features(_compared(F, logits), logits)]
+    made = _solved(features, code, weight, engine, K, present, logits)
+    if K == 2 and not _rises(made):  # few rows: one softness has the order of the scores
+        made = _solved(features[:2], code, weight, engine, K, present, logits)
+    if not _follows(made):  # outputs on rows left out say the opposite, as of few rows that are far from one another
+        one, none = np.ones(K), np.zeros(K)
+        made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
+    missing = np.flatnonzero(mass == 0).tolist()
+    made = replace(made, facts={"source": left_out.source, "rows": len(y), "missing": missing} | made.facts)
+    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+
+
+def _solved(
+    features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
+) -> ProbabilityCalibration:
+    """The calibration of so many classes, of which those present have parameters of their own."""
+    fit = _Newton(features, code, w, engine, own=classes <= OWN_PARAMETERS)
+    steps = fit.solved()
+    shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
+    below, above = np.full(classes, shared[0]), np.full(classes, 0.0 if logits else shared[1])
+    bias = np.full(classes, b.mean())
+    below[present], bias[present] = fit.coefficient(0), b
+    if not logits:
+        above[present] = fit.coefficient(1)
+    wide = None if logits else np.append(shared[2:], np.zeros(4 - len(features)))
+    return ProbabilityCalibration(below, above, bias, {"steps": steps}, logits=logits, wide=wide, decides=True)
+
+
+def _rises(made: ProbabilityCalibration) -> bool:
+    """Return True if, of two classes, the second's probability rises with its output."""
+    f = np.linspace(-1.0, 2.0, 601)
+    log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
+    return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
+
+
+def _follows(made: ProbabilityCalibration) -> bool:
+    """Return True if each class's score is greater where its output is 1 than where it is 0; of two, the difference."""
+    K = len(made.bias)
+    Z = made.scores(np.eye(K))
+    if K == 2:
+        return bool(Z[0, 0] - Z[0, 1] > Z[1, 0] - Z[1, 1])
+    return bool((np.diag(Z) > made.scores(np.zeros((1, K)))[0]).all())
+
+
+class _Newton:
+    """Newton's method with a line search on the log loss of all rows plus the prior.
+
+    Parameters: of each feature the one that classes share, of the first two the δ of each class where classes have
+    their own, b.
+
+    Args:
+        features: variables that z is linear in besides b, each of shape (n, K).
+        code: class of each row, shape (n,).
+        w: weights, shape (n,).
+        engine: sums in a fixed order.
+        own: whether classes have a δ.
+    """
+
+    def __init__(self, features: Sequence[Array], code: Array, w: Array, engine: Engine, own: bool) -> None:
+        self.features, self.w, self.engine = [*features, np.ones((len(code), 1))], w, engine
+        self.k, count = features[0].shape[1], len(features)
+        self.own = min(2, count) if own else 0
+        self.at = (np.arange(len(code)), code)
+        self.theta = np.zeros(count + (self.own + 1) * self.k)
+        self.theta[0] = 1.0
+        self.center = self.theta.copy()
+        self.prior = np.full(len(self.theta), _PRIOR * float(w.sum()))
+        self.prior[-self.k :] = _PRIOR_BIAS * float(w.sum())
+
+    def coefficient(self, feature: int) -> Array:
+        """Coefficient of a feature in every class, shape (K,); b of the last one, which is 1."""
+        return self._coefficient(self.theta, feature)
+
+    def _coefficient(self, theta: Array, feature: int) -> Array:
+        return np.asarray(sum((theta[place] for place in self._places(feature)), np.zeros(self.k)))
+
+    def _places(self, feature: int) -> list[Any]:
+        """Positions of a feature's parameters: the shared one, and those of the classes."""
+        k, count = self.k, len(self.features) - 1
+        if feature == count:
+            return [slice(len(self.theta) - k, len(self.theta))]
+        first = count + feature * k
+        return [feature, *([slice(first, first + k)] if feature < self.own else [])]
+
+    def loss(self, theta: Array) -> tuple[float, Array]:
+        """The objective, and log p, shape (n, K)."""
+        z = sum(self._coefficient(theta, j) * x for j, x in enumerate(self.features))
+        log_p = log_softmax(z, axis=1)
+        penalty = 0.5 * float(np.sum(self.prior * np.square(theta - self.center)))
+        return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p
+
+    def slopes(self, theta: Array, log_p: Array) -> tuple[Array, Array]:
+        """Gradient and Hessian."""
+        P = np.exp(log_p)
+        pull = P * self.w[:, None]
+        residual = pull.copy()
+        residual[self.at] -= self.w
+        gradient, root = self.prior * (theta - self.center), np.sqrt(self.w)
+        columns = np.empty((len(theta), len(P)))  # √w times the mean of each parameter's feature, under p
+        for j, x in enumerate(self.features):
+            by_class, mean = (residual * x).sum(axis=0), P * x
+            for place in self._places(j):
+                shared = isinstance(place, int)
+                gradient[place] += by_class.sum() if shared else by_class
+                columns[place] = (mean.sum(axis=1) if shared else mean.T) * root
+        H = -self.engine.here().gram(columns)
+        # Σ w p_k x_k x'_k: of a class with itself.
+        for i, x in enumerate(self.features):
+            for j, other in enumerate(self.features[: i + 1]):
+                d = (pull * x * other).sum(axis=0)
+                self._add_own(H, i, j, d)
+                if j < i:
+                    self._add_own(H, j, i, d)
+        H[np.diag_indices(len(H))] += self.prior
+        return gradient, H
+
+    def _add_own(self, H: Array, i: int, j: int, d: Array) -> None:
+        """Add each class's product with itself to the entries of features i and j of the Hessian."""
+        for rows in self._places(i):
+            for cols in self._places(j):
+                if isinstance(rows, int) and isinstance(cols, int):
+                    H[rows, cols] += d.sum()
+                elif isinstance(rows, int) or isinstance(cols, int):
+                    H[rows, cols] += d
+                else:
+                    H[np.arange(rows.start, rows.stop), np.arange(cols.start, cols.stop)] += d
+
+    def solved(self) -> int:
+        """Move to the mode; the steps that it took."""
+        value, log_p = self.loss(self.theta)
+        step = 0
+        while step < _STEPS:
+            step += 1
+            gradient, H = self.slopes(self.theta, log_p)
+            change = self.engine.here().spd_solve(H, gradient[:, None])[:, 0]
+            decrement = float(gradient @ change)
+            if decrement <= _DECREMENT * float(self.w.sum()):
+                break
+            scale = 1.0
+            while True:
+                then = self.theta - scale * change
+                found, log_found = self.loss(then)
+                if found <= value - 0.25 * scale * decrement or scale < 1e-6:
+                    break
+                scale /= 2
+            self.theta, value, log_p = then, found, log_found
+        return step

@@ -1,0 +1,360 @@
+"""Seconds of each kind of operation on this machine: measured once, in a few seconds, and kept.
+
+Each kind is timed as a run does it, with the threads of the run. Operations that depend on the pipeline (a value
+of its kernel at its width, the assembly of a row) are timed at its shapes, so a plan of a new shape takes part of a
+second more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from threadpoolctl import threadpool_limits
+
+from streamkern import backends
+from streamkern.backends import get_backend
+from streamkern.centers import CenterSet
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import Moments
+from streamkern.data.stream import Assembly, Block, Raw
+from streamkern.data.targets import Classes
+from streamkern.engine import default_engine
+from streamkern.engine.operations import Operations, eigh
+from streamkern.errors import StorageError, StreamkernError
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.formats import open_source
+from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
+from streamkern.release import version_of
+from streamkern.solvers import EigenPro, Problem, train
+from streamkern.solvers.contributions import Gradient
+from streamkern.sources.source import Source
+from streamkern.storage.digest import digest
+from streamkern.storage.writer import read_json, write_json
+from streamkern.types import Array
+
+TIMED = 0.1
+"""Seconds that each measurement takes, once it has run for the first time."""
+
+_CENTERS = 8192  # beyond which a value costs no more
+_ROWS = 256
+_MIDDLE = 0.4  # quantile of the repetitions that counts
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes that prices depend on, in addition to the machine.
+
+    Attributes:
+        kernel: the kernel; None for a Laplace kernel.
+        features: the feature map, or None for kernel values at centers.
+        centers: centers of the pipeline, 0 for none.
+        d: features of a row.
+        outputs: outputs c.
+        dtype: of the arithmetic.
+        lanes: blocks of a step.
+    """
+
+    kernel: Kernel | None
+    features: FeatureMap | None
+    centers: int
+    d: int
+    outputs: int
+    dtype: np.dtype[Any]
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of this machine, all its threads at work.
+
+    Attributes:
+        work: of an operation of each kind.
+        step: of a step beyond its operations.
+        row: of the assembly of a row, one thread at work.
+        moments: of a row's part in the statistics.
+        byte: of reading and decoding a stored byte of the training rows, one thread at work.
+        page: of a byte of memory that is touched for the first time.
+    """
+
+    work: Operations
+    step: float
+    row: float
+    moments: float
+    byte: float
+    page: float = 0.0
+
+
+class Calibration:
+    """Measurements by name, in a file of the user's cache directory; kept in memory where it cannot be written.
+
+    Args:
+        slots: threads at work.
+        folder: where the file lies; ``$XDG_CACHE_HOME/streamkern`` by default.
+    """
+
+    def __init__(self, slots: int, folder: Path | None = None) -> None:
+        self.slots = slots
+        if folder is None:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamkern"
+        self.path = folder / f"calibration-{digest(_machine(), slots)[:16]}.json"
+        found = read_json(self.path) or {}  # missing, or damaged: measured again
+        self.seconds = {
+            name: float(value)
+            for name, value in found.items()
+            if isinstance(value, int | float) and np.isfinite(value) and value > 0
+        }
+
+    def measured(self, name: str, measure: Callable[[], float]) -> float:
+        """Seconds measured earlier under a name, or by ``measure`` now."""
+        if name not in self.seconds:
+            with threadpool_limits(1, user_api="blas"):
+                self.seconds[name] = measure()
+            self._keep()
+        return self.seconds[name]
+
+    def _keep(self) -> None:
+        with suppress(StorageError):
+            write_json(self.path, self.seconds)
+
+    def prices(self, shapes: Shapes, dataset: Dataset) -> Prices:
+        """Prices at the shapes of a pipeline; rows are assembled as those of a dataset."""
+        c, dtype = shapes.outputs, shapes.dtype
+        wide, narrow = np.dtype(np.float64), dtype.name
+        shape = digest(
+            None if shapes.kernel is None else shapes.kernel.to_json(),
+            None if shapes.features is None else shapes.features.to_json(),
+            min(shapes.centers, _CENTERS),
+            shapes.d,
+            dtype.name,
+        )[:16]
+        value = self.measured(f"value {shape}", lambda: self._value(shapes))
+        work = Operations(
+            values=value,
+            values64=self.measured(f"value64 {shape}", lambda: self._value64(shapes)),
+            panel=self.measured(f"panel {shape} {c}", lambda: self._panel(shapes, value)),
+            gemm=self.measured(f"gemm {narrow}", lambda: self._gemm(dtype)),
+            gemm64=self.measured("gemm float64", lambda: self._gemm(wide)),
+            thin=self.measured(f"gram {narrow} {c}", lambda: self._gram(dtype, c)),
+            thin64=self.measured(f"thin float64 {c}", lambda: self._thin(c)),
+            vector64=self.measured("vector float64", lambda: self._thin(1)),
+            serial64=self.measured("serial float64", self._serial),
+            eigen=self.measured("top eigenpairs", _eigen),
+            numbers=self.measured("numbers", _numbers),
+        )
+        augmentations = [a.to_json() for a in dataset.augmentations]
+        row = digest(shapes.d, dataset.source.dtype.name, dtype.name, augmentations)[:16]
+        return Prices(
+            work,
+            self.measured(f"step of training {shapes.lanes}", lambda: self._step(shapes.lanes)),
+            self.measured(f"row {row}", lambda: _row(dataset, dtype)),
+            self.measured(f"moments {row}", lambda: self._moments(dataset)),
+            self.measured(f"byte {digest(dataset.source.fingerprint)[:16]}", lambda: _byte(dataset.source)),
+            self.measured("page", _page),
+        )
+
+    def _timed(self, make: Callable[[], Callable[[], Any]], threads: int | None = None) -> float:
+        """Seconds of a call with ``threads`` of them at a time, over their number."""
+        number = threads or self.slots
+        with ThreadPoolExecutor(number) as pool:
+            calls = list(pool.map(lambda _: make(), range(number)))
+            found = list(pool.map(_repeated, calls))
+        return float(np.mean(found)) / number
+
+    def _value(self, shapes: Shapes) -> float:
+        basis = _basis(shapes)
+        X = _rows(basis.row_tile, shapes.d, shapes.dtype)
+
+        def make() -> Callable[[], Any]:
+            out = np.empty((len(X), basis.width), dtype=basis.dtype)
+            return lambda: basis.block(X, out=out)
+
+        return self._timed(make) / (len(X) * basis.width)
+
+    def _value64(self, shapes: Shapes) -> float:
+        d, wide = shapes.d, np.dtype(np.float64)
+        basis = Expansion(shapes.kernel or Laplace(1.0), _rows(2 * _ROWS, d, wide))
+        X = _rows(_ROWS, d, wide)
+        return self._timed(lambda: lambda: basis.block(X)) / (len(X) * basis.width)
+
+    def _panel(self, shapes: Shapes, value: float) -> float:
+        """Seconds of a gradient beyond its kernel values: two products, residuals and the loss."""
+        basis, c = _basis(shapes), shapes.outputs
+        gradient, ids = Gradient(basis), np.arange(_ROWS, dtype=np.int64)
+        block = Block(_rows(_ROWS, shapes.d, shapes.dtype), ids % c, ids, (0,))
+        W = np.zeros((basis.width, c), dtype=shapes.dtype)
+        entry = self._timed(lambda: lambda: gradient(block, W)) / (_ROWS * basis.width)
+        return max(entry - value, 0.1 * value) / (4.0 * c)
+
+    def _gemm(self, dtype: np.dtype[Any]) -> float:
+        size = 512
+
+        def make() -> Callable[[], Any]:
+            A, B = (np.ones((size, size), dtype=dtype) for _ in range(2))
+            return lambda: default_engine().right_factor(B).times(A)
+
+        return self._timed(make) / (2.0 * size**3)
+
+    def _serial(self) -> float:
+        """A product of float64 as NumPy takes it, on one thread."""
+        A, B = (np.ones((512, 512)) for _ in range(2))
+        return self._timed(lambda: lambda: A @ B, 1) / (2.0 * 512**3)
+
+    def _gram(self, dtype: np.dtype[Any], c: int) -> float:
+        """Wᵀ W B for matrices of 32 MB together, which no cache near a core holds, and c columns."""
+        rows, columns = 512, max(4 << 20, (32 << 20) // self.slots) // (512 * dtype.itemsize)
+
+        def make() -> Callable[[], Any]:
+            W, B = np.ones((rows, columns), dtype=dtype), np.ones((columns, c), dtype=dtype)
+            return lambda: default_engine().gram_product(W, B)
+
+        return self._timed(make) / (4.0 * rows * columns * c)
+
+    def _thin(self, c: int) -> float:
+        """A product of 32 MB of float64 and c columns on one thread."""
+
+        def make() -> Callable[[], Any]:
+            A, B = np.ones((512, 8192)), np.ones((8192, c))
+            return lambda: A @ B
+
+        return self._timed(make, 1) / (2.0 * 512 * 8192 * c)
+
+    def _step(self, lanes: int) -> float:
+        """A step of a training with next to no arithmetic."""
+        X = _rows(256 * lanes, 16, np.dtype(np.float32))
+        codes, passes = np.arange(len(X)) % 10, 10
+        with ThreadsExecutor(self.slots) as executor:
+            centers = CenterSet(X[:256], None)
+            problem = Problem(
+                from_arrays(X, codes), Classes(np.arange(10)), Laplace(1.0), centers, executor, lanes=lanes
+            )
+            iteration = EigenPro(epochs=passes, batch=16 * lanes).setup(problem)
+            steps = passes * iteration.stream.steps
+            return _repeated(lambda: train(problem, iteration), time.process_time) / steps
+
+    def _moments(self, dataset: Dataset) -> float:
+        raw = _raw(dataset)
+        moments = Moments(np.zeros(dataset.source.n_features), None, get_backend())
+        return self._timed(lambda: lambda: moments((raw, ""), None)) / len(raw.X)
+
+
+def _machine() -> list[Any]:
+    """The machine that measurements belong to: processor, cores, the loops here, libraries, and the threads of BLAS."""
+    model = platform.processor()
+    with suppress(OSError, StopIteration):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        model = next(line for line in text.splitlines() if line.startswith("model name"))
+    names = ("streamkern", "numpy", "scipy", "numba")
+    loops = sorted(Path(backends.__file__).parent.glob("*.py"))  # in a clone they change between versions
+    return [
+        *(zlib.crc32(file.read_bytes()) for file in loops),
+        platform.node(), platform.machine(), model, os.cpu_count(), os.environ.get("OPENBLAS_CORETYPE"),
+        *(version_of(name) for name in names),
+    ]  # fmt: skip
+
+
+def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> list[float]:
+    """Seconds of a call, several times, after a first one that compiles and touches pages.
+
+    The clock is that of the processor: on a busy machine a call is not charged with the work of others.
+    """
+    call()
+    found: list[float] = []
+    end = clock() + TIMED
+    while clock() < end or len(found) < 3:
+        start = clock()
+        call()
+        found.append(clock() - start)
+    return found
+
+
+def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
+    return float(np.quantile(timings(call, clock), _MIDDLE))
+
+
+def _basis(shapes: Shapes) -> Basis:
+    Z = _rows(min(shapes.centers, _CENTERS), shapes.d, shapes.dtype)
+    if shapes.features is None:
+        return Expansion(shapes.kernel or Laplace(1.0), Z)
+    return shapes.features.basis(shapes.d, shapes.dtype, Z if shapes.features.needs_centers else None)
+
+
+def _rows(n: int, d: int, dtype: np.dtype[Any]) -> Array:
+    return np.random.default_rng(0).standard_normal((n, d), dtype=dtype.type)
+
+
+def _raw(dataset: Dataset) -> Raw:
+    """Rows such as a dataset stores, without reading any."""
+    n, source = _ROWS, dataset.source
+    X = np.random.default_rng(0).integers(0, 2 if source.dtype.kind == "b" else 100, (n, dataset.source.n_features))
+    ids = np.arange(n, dtype=np.int64)
+    return Raw(X.astype(source.dtype), np.arange(n) % 10, ids, np.zeros(n, dtype=np.int64))
+
+
+def _row(dataset: Dataset, dtype: np.dtype[Any]) -> float:
+    raw, assembly = _raw(dataset), Assembly(dataset, dtype=dtype)
+    order = np.random.default_rng(0).permutation(len(raw.ids))
+    return _repeated(lambda: assembly.build(raw, order, (0,), "")) / len(order)
+
+
+def _eigen() -> float:
+    size = 1024
+    X = _rows(size, 32, np.dtype(np.float64))
+    K = np.exp(-0.05 * np.square(X[:, None, :4] - X[None, :, :4]).sum(axis=2))
+    return _repeated(lambda: scipy.linalg.eigh(K, subset_by_index=(3 * size // 4, size - 1))) / eigh(size)
+
+
+def _numbers() -> float:
+    mean, new = np.zeros((10_000, 10)), np.ones((10_000, 10))
+    return _repeated(lambda: mean + 0.5 * (new - mean)) / (3.0 * mean.size)
+
+
+def _byte(source: Source) -> float:
+    """Reading the first chunk of a source, where its rows are stored; wherever they are, from memory the second time.
+
+    Where it cannot be read, which is for the run to tell: a zarr group as this library writes it.
+    """
+    with suppress(StreamkernError, OSError):
+        return _reading(source)
+    from streamkern.formats.zarr import write_zarr  # imports zarr and Arrow
+
+    X = np.random.default_rng(0).integers(0, 64, (4096, 1024), dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.zarr"
+        write_zarr(path, X, np.zeros(len(X)), target="y")
+        return _reading(open_source(path, target="y"))
+
+
+def _reading(source: Source) -> float:
+    return _repeated(lambda: source.read(0), time.perf_counter) / max(1, source.read(0).X.nbytes)
+
+
+def _page() -> float:
+    """Touching memory that the process has from the system, which clears it first."""
+    size = 32 << 20
+
+    def touch() -> None:
+        with mmap.mmap(-1, size) as memory:
+            np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
+
+    return _repeated(touch) / size
+
+
+def gemm_rate() -> float:
+    """Single-precision operations per second of one thread's matrix products, measured for a tenth of a second."""
+    A, B = (np.ones((512, 512), dtype=np.float32) for _ in range(2))
+    with threadpool_limits(1, user_api="blas"):
+        return 2.0 * 512**3 / _repeated(lambda: A @ B)

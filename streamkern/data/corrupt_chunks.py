@@ -1,0 +1,48 @@
+"""Search for corrupt chunks, before the other chunks are used."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import NamedTuple
+
+from streamkern.errors import CorruptChunkError
+from streamkern.sources.source import Source
+
+_THREADS = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
+
+
+class Quarantined(NamedTuple):
+    """A range of rows excluded because their chunk is corrupt.
+
+    Attributes:
+        start: id of the first row.
+        stop: id of the last row + 1.
+        where: the chunk's description.
+        why: the error when reading the chunk.
+    """
+
+    start: int
+    stop: int
+    where: str
+    why: str
+
+
+def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
+    """Read every chunk once and return the corrupt ones, in ascending order of rows.
+
+    Raises:
+        StorageError: the store cannot be reached, so its chunks cannot be judged.
+    """
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkern-verify") as pool:
+        found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
+        return tuple(each for each in found if each is not None)
+
+
+def _read(source: Source, chunk: int) -> Quarantined | None:
+    try:
+        source.read(chunk)
+    except CorruptChunkError as error:
+        start, stop = source.bounds[chunk : chunk + 2].tolist()
+        return Quarantined(start, stop, source.where(chunk), error.what)
+    return None

@@ -1,0 +1,1 @@
+"""Metrics of a model over rows, and curves of reports."""

@@ -1,0 +1,219 @@
+"""Error of a model over the rows of a scan: one sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.calibration.intervals import Intervals, covered
+from streamkern.calibration.saved import Answers
+from streamkern.data.encoders import warn_unseen
+from streamkern.data.split import Chooser
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.engine.squared import residual
+from streamkern.evaluation.curves import curves_of
+from streamkern.evaluation.metrics import measured, metrics_of
+from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.kernels import Basis
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array, IntArray
+
+CONFUSED = 100
+"""Classes, at most, that are counted against one another."""
+
+SAMPLED = 2000
+"""Rows, at most, whose values are kept along with the metrics."""
+
+
+@dataclass(eq=False)
+class SquaredError:
+    """Contributes unseen categories, rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
+
+    And details, and the sums that all other metrics come from.
+
+    Without sample weights every w is 1.
+
+    Details are, for classes, how many rows of class i are predicted as j, shape (K, K); for values,
+    (y, f(x)) of the rows that a rule keeps.
+
+    Args:
+        basis: the functions the model is linear in.
+        classify: whether targets are class codes.
+        sample: rows whose values are kept; None for no details.
+        encoding: of the targets.
+        every: whether sums of all metrics are wanted, not of squared error and accuracy alone.
+        answers: calibration of probabilities or intervals, or None.
+    """
+
+    basis: Basis
+    classify: bool
+    sample: Chooser | None = None
+    encoding: Encoding | None = None
+    every: bool = False
+    answers: Answers | None = None
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Sums over the block under weights ``state``, shape (M, c); with intervals (M, 2c), with those of scales."""
+        n = len(block.X)
+        y, w = block.y, block.w
+        assert y is not None
+        F, held, P = self.basis.predict(block.X, state), None, None
+        if isinstance(self.answers, Intervals):
+            F, found = np.ascontiguousarray(F[:, : F.shape[1] // 2]), F[:, F.shape[1] // 2 :]
+            held = covered(self.answers, F, found, y)
+        elif self.answers is not None:
+            P = self.answers.probabilities(F)
+        predicted = self._decided(F) if self.classify else None
+        correct, details = 0.0, self._details(block, y, F, predicted)
+        more = measured(self.encoding, F, y, w, P, held, predicted) if self.every and self.encoding is not None else 0
+        if self.classify:
+            right = predicted == y
+            correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
+        if isinstance(self.encoding, Classes):
+            F = self.encoding.comparable(F)
+        residual(F, y)
+        error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
+        if self.classify:
+            none = np.zeros(F.shape[1])
+            return block.unseen, n, mass, _total(error, w), correct, none, none, details, more
+        return block.unseen, n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
+
+    def _decided(self, F: Array) -> IntArray:
+        encoding = self.encoding
+        return encoding.decided(F) if isinstance(encoding, Classes) else np.asarray(F.argmax(axis=1))
+
+    def _details(self, block: Block, y: Array, F: Array, predicted: IntArray | None) -> Any:
+        if self.sample is None:
+            return 0
+        if predicted is not None:
+            K = F.shape[1]
+            return np.bincount(y * K + predicted, minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+        keep = self.sample.keep(block.ids)
+        return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
+
+
+def _total(values: Array, w: Array | None) -> Array:
+    total: Array = values.sum(axis=0) if w is None else w @ values
+    return total
+
+
+class Scored(NamedTuple):
+    """The metrics of a model on a dataset.
+
+    Attributes:
+        metrics: as from ``score``.
+        confusion: how many rows of class i were taken for class j, shape (K, K); None for values, or more than
+            ``CONFUSED`` classes.
+        actual: targets of a fixed sample of rows, shape (k, c), in stored units; None for classes.
+        predicted: outputs for the same rows, shape (k, c).
+        curves: as from ``curves_of``.
+    """
+
+    metrics: dict[str, Any]
+    confusion: Array | None = None
+    actual: Array | None = None
+    predicted: Array | None = None
+    curves: Mapping[str, Array] = MappingProxyType({})
+
+    @property
+    def details(self) -> dict[str, Array]:
+        """All arrays that are there, by name."""
+        named = {"confusion": self.confusion, "actual": self.actual, "predicted": self.predicted}
+        return {name: array for name, array in named.items() if array is not None} | dict(self.curves)
+
+
+def score(
+    executor: Executor,
+    assembly: Assembly,
+    basis: Basis,
+    weights: Array,
+    block_rows: int = 1024,
+    *,
+    every: bool = False,
+    answers: Answers | None = None,
+) -> dict[str, Any]:
+    """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
+
+    Args:
+        executor: where blocks run.
+        assembly: the dataset, its encoding and the centre of the basis.
+        basis: the functions φ_j.
+        weights: w, shape (M, c).
+        block_rows: most rows of a block.
+        every: whether all metrics are wanted, not those alone that a pass is judged by.
+        answers: calibration of probabilities or intervals, or None; then all metrics are wanted.
+
+    Returns:
+        ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
+        ``r2`` (mean over outputs); means are weighted where rows have sample weights. With ``every`` those of
+        ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
+    """
+    classify = isinstance(assembly.encoding, Classes)
+    error = SquaredError(basis, classify, None, assembly.encoding, every, answers)
+    unseen, *sums = _sums(executor, assembly, error, weights, block_rows)
+    if every:
+        warn_unseen(unseen, sums[0])
+    return _metrics(assembly.encoding, sums)
+
+
+def score_in_detail(
+    executor: Executor,
+    assembly: Assembly,
+    basis: Basis,
+    weights: Array,
+    block_rows: int = 1024,
+    answers: Answers | None = None,
+) -> Scored:
+    """As ``score``, with the details that a report shows, in the same sweep."""
+    encoding, data = assembly.encoding, assembly.dataset
+    classify = isinstance(encoding, Classes)
+    sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
+    _, *sums = _sums(
+        executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows
+    )
+    metrics, details = _metrics(encoding, sums), sums[-2]
+    curves = curves_of(encoding, sums[-1], answers) if encoding is not None and sums[-1] else {}
+    if classify:
+        return Scored(metrics, details if isinstance(details, np.ndarray) else None, curves=curves)
+    assert isinstance(encoding, Continuous)
+    actual, predicted = (
+        np.concatenate(pieces) * encoding.unit + encoding.mean for pieces in zip(*details, strict=True)
+    )
+    return Scored(metrics, None, actual, predicted, curves)
+
+
+def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
+    if isinstance(error.answers, Intervals):
+        weights = error.answers.widened(weights)
+    *sums, more = sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
+    return (*sums, more.compact() if more else more)
+
+
+def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
+    n, mass, error, correct, total, squares, _, more = sums
+    mass = mass or np.nan  # every weight is 0: there is no mean
+    unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
+    errors = error * unit**2 / mass
+    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(errors))}
+    if isinstance(encoding, Classes):
+        metrics["accuracy"] = correct / mass
+        return metrics | (metrics_of(encoding, more) if more else {})
+    if isinstance(encoding, Indicators):
+        return metrics | (metrics_of(encoding, more) if more else {})
+    spread = squares - total**2 / mass
+    varies = spread > 0
+    r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
+    metrics["r2"] = float(np.mean(r2))
+    if not more or encoding is None:
+        return metrics
+    found = metrics_of(encoding, more)
+    # The mean over the outputs of their RMSE, as scikit-learn's root_mean_squared_error has it.
+    metrics["rmse"] = float(np.mean(np.sqrt(errors)))
+    if "by_output" in found:
+        found["by_output"] |= {"rmse": np.sqrt(errors).tolist(), "r2": r2.tolist()}
+    return metrics | found

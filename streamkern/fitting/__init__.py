@@ -1,0 +1,1 @@
+"""A fit: its recipe, its checks, and the order of its parts."""

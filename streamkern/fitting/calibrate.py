@@ -1,0 +1,250 @@
+"""Probabilities and intervals, learned from rows that the model was not fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.calibration.held_out import FEW, LeftOut, rows_left_out
+from streamkern.calibration.intervals import Intervals, made_intervals
+from streamkern.calibration.probabilities import (
+    LabelCalibration,
+    ProbabilityCalibration,
+    calibrated,
+    calibrated_labels,
+)
+from streamkern.calibration.saved import Answers
+from streamkern.calibration.thresholds import cut_for
+from streamkern.centers import Uniform
+from streamkern.data.class_weights import class_factors, row_factors
+from streamkern.data.dataset import Dataset
+from streamkern.data.targets import Classes, Encoding, Indicators, as_values
+from streamkern.errors import UsageError
+from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.leave_one_out import on_validation
+from streamkern.solvers.loop import Outcome
+
+LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
+"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
+
+
+def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
+    """Source of outputs on rows that the model was not fitted to: ``validation``, ``leave-one-out``, or None.
+
+    Validation rows where there are some. Else ``Direct`` has the outputs on training rows, each left out, in closed
+    form; not on augmented rows, whose copies would stay.
+    """
+    if validation is not None:
+        return "validation"
+    whole = not train.augmentations and len(train) == train.base_rows
+    return "leave-one-out" if isinstance(solver, Direct) and whole else None
+
+
+def with_held_out(recipe: Any) -> tuple[Any, str]:
+    """Return the recipe with rows held out for probabilities or intervals, and their description, "" without such rows.
+
+    Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
+
+    Args:
+        recipe: a frozen dataclass that is a ``Recipe``.
+    """
+    data = recipe.train
+    n = data.base_rows
+    if recipe.validation is not None or n < LEAST_HELD_OUT or data.augmentations or len(data) != n:
+        return recipe, ""
+    drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
+    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
+        return recipe, ""
+    train, held = data.split(min(SHARE_HELD_OUT, MOST_HELD_OUT / n), recipe.seed)
+    what = "probabilities" if recipe.task == "classification" else "intervals"
+    why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
+    return replace(recipe, train=train, validation=held.plain()), why
+
+
+def require_left_out(source: str | None) -> None:
+    """Check that there are rows to choose a threshold on.
+
+    Raises:
+        UsageError: there are no such rows.
+    """
+    if source is None:
+        raise UsageError(
+            "A threshold cannot be chosen without held-out rows.",
+            where="threshold",
+            expected="validation rows, or the solver Direct without augmentation",
+            remedy="give validation=0.1 (Pipeline(validation=...)), or solver=sk.Direct()",
+        )
+
+
+def require_two(encoding: Encoding | None) -> None:
+    """Refuse a threshold where there are neither two classes nor several labels a row.
+
+    Raises:
+        UsageError: there are more classes, or values.
+    """
+    if not isinstance(encoding, Indicators) and (not isinstance(encoding, Classes) or encoding.outputs != 2):
+        found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
+        raise UsageError(
+            f"There is a threshold to choose, and {found}.",
+            where="threshold",
+            expected="two classes, or several labels a row",
+            remedy='leave it out; class_weight="balanced" finds more of rare classes',
+        )
+
+
+def make_answers(
+    problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
+) -> Answers | None:
+    """Learn probabilities or intervals; None if there are no rows to learn them from.
+
+    Args:
+        problem: as it was solved.
+        outcome: the weights, and outputs on rows that were left out.
+        warn: called with a message about classes that those rows lack.
+        threshold: the metric that a threshold is chosen for, or None.
+    """
+    encoding = problem.encoding
+    left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
+    if left_out is None:
+        return None
+    if found := no_better(left_out, encoding):
+        warn(found)
+    if not isinstance(encoding, Classes | Indicators):
+        X, _, _ = problem.full_rows(left_out.ids, problem.validation)
+        return made_intervals(left_out, X, problem.predictor(), problem.engine)
+    return class_answers(left_out, problem, warn, threshold)
+
+
+def no_better(left_out: LeftOut, encoding: Encoding) -> str:
+    """Say in a sentence if a model is no better than the mean of the targets on rows that it was not fitted to.
+
+    Empty if it is better, or if the rows are fewer than ``FEW``, which tell too little.
+    """
+    F, classes = left_out.outputs, isinstance(encoding, Classes)
+    if isinstance(encoding, Classes):
+        F = encoding.comparable(F)
+    y = as_values(left_out.y, F.shape[1])
+    mean = np.average(y, axis=0, weights=left_out.w)
+    error, base = (float(np.average(np.square(E).mean(axis=1), weights=left_out.w)) for E in (F - y, mean - y))
+    if len(y) < FEW or not 0 < base <= error:
+        return ""
+    than = "the shares of the classes" if classes else "the mean of the targets"
+    return (
+        f"The model is no better on held-out rows than {than}: squared error {error:.4g}, and {base:.4g} without any "
+        "feature. Remedies: check the target and the scale of the features, or a larger ridge or bandwidth, or more "
+        "rows."
+    )
+
+
+def class_answers(
+    left_out: LeftOut, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
+) -> ProbabilityCalibration | LabelCalibration:
+    """Probabilities of classes, and a threshold between two; or of several labels a row, and one for each.
+
+    They are those of the rows as they are, whatever classes weighed in the fit.
+
+    Args:
+        left_out: outputs on rows.
+        problem: as it was solved.
+        warn: as for ``make_answers``.
+        threshold: as for ``make_answers``.
+    """
+    encoding, factors = problem.encoding, class_factors(problem.train)
+    if factors is not None and left_out.w is not None:
+        weights = row_factors(np.where(factors > 0, factors, 1.0), left_out.y)
+        left_out = replace(left_out, w=left_out.w / weights)
+    if isinstance(encoding, Indicators):
+        several = calibrated_labels(left_out, problem.engine)
+        return several if threshold is None else _with_cuts(several, left_out, threshold, encoding, warn)
+    assert isinstance(encoding, Classes)
+    made = calibrated(left_out, problem.engine, encoding.logits)
+    if factors is not None:  # weights of classes are for decisions: probabilities are those of the rows as they are
+        made = replace(made, decides=False)
+    if threshold is not None:
+        made = _with_cut(made, left_out, threshold, warn)
+    missing = [str(encoding.values[code]) for code in made.facts["missing"]]
+    if missing:
+        shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+        warn(
+            f"{len(missing)} of {encoding.outputs} classes are not among the {made.facts['rows']:,} rows that "
+            f"probabilities are fitted to ({shown}): they get the parameters shared by all classes"
+        )
+    return made
+
+
+def _with_cut(
+    made: ProbabilityCalibration, left_out: LeftOut, metric: str, warn: Callable[[str], None]
+) -> ProbabilityCalibration:
+    """Probabilities with the threshold that is best for a metric."""
+    F = left_out.outputs
+    cut = cut_for(metric, F[:, 1] - F[:, 0], left_out.y == 1, left_out.w)
+    if cut is None:
+        warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it keeps its default")
+        return made
+    half = np.array([[-cut.value / 2, cut.value / 2]]) + (0.0 if made.logits else 0.5)
+    found = {
+        "metric": metric,
+        "value": cut.value,
+        "probability": float(made.probabilities(half)[0, 1]),
+        "score": cut.best,
+        "score_without": cut.plain,
+    }
+    return replace(made, cut=cut.value, decides=False, facts=made.facts | {"threshold": found})
+
+
+def _with_cuts(
+    made: LabelCalibration, left_out: LeftOut, metric: str, encoding: Indicators, warn: Callable[[str], None]
+) -> LabelCalibration:
+    """Probabilities of labels with the threshold of each that is best for a metric."""
+    found = [
+        cut_for(metric, f - 0.5, y > 0.5, left_out.w) for f, y in zip(left_out.outputs.T, left_out.y.T, strict=True)
+    ]
+    missing = [name for name, cut in zip(encoding.names, found, strict=True) if cut is None]
+    if missing:
+        shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+        warn(
+            f"all or none of the {len(left_out.y):,} rows that thresholds would be chosen on have the label(s) "
+            f"{shown}, whose threshold keeps its default"
+        )
+    values = np.array([0.5 if cut is None else 0.5 + cut.value for cut in found])
+    facts = {
+        "metric": metric,
+        "labels": list(encoding.names),
+        "value": values.tolist(),
+        "probability": made.probabilities(values[None, :])[0].tolist(),
+        "score": [None if cut is None else cut.best for cut in found],
+        "score_without": [None if cut is None else cut.plain for cut in found],
+    }
+    return replace(made, cuts=values, facts=made.facts | {"threshold": facts})
+
+
+def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
+    """The encoding, which predicts classes by the probabilities of the answers or by a chosen threshold."""
+    if isinstance(encoding, Classes):
+        own = answers if isinstance(answers, ProbabilityCalibration) else None
+        return replace(encoding, cut=own.cut if own else 0.0, probabilities=own if own and own.decides else None)
+    if isinstance(encoding, Indicators):
+        cuts = answers.cuts if isinstance(answers, LabelCalibration) else None
+        return replace(encoding, cuts=() if cuts is None else tuple(cuts.tolist()))
+    return encoding
+
+
+def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:
+    """A plan's note on probabilities, or intervals, in a sentence."""
+    what = "probabilities" if task == "classification" else "intervals"
+    if source is None:
+        return f"no {what}: they take validation rows, or the solver Direct without augmentation"
+    rows = rows_left_out((train if validation is None else validation).base_rows, outputs)
+    where = "validation rows" if source == "validation" else "training rows, each left out of the fit in closed form"
+    return f"{what}: fitted to the outputs on {rows:,} {where}"
+
+
+def described_answers(answers: Answers | None) -> dict[str, Any]:
+    """JSON-serialisable facts, for results."""
+    if answers is None:
+        return {}
+    return {"intervals" if isinstance(answers, Intervals) else "probabilities": answers.facts}

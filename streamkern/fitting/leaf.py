@@ -1,0 +1,109 @@
+"""A fit to encoded rows in memory, each of them a center, where kernel and ridge are known: one of many leaves.
+
+``solvers.fit.fit`` reads rows from wherever they are, checks them, and chooses what is open. Here the rows are in
+memory and were checked with all others, so that what is left is the solve itself, which both share
+(``solvers.every_row``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import CenterSet
+from streamkern.costs.footprint import Footprint
+from streamkern.data import from_arrays
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, as_values
+from streamkern.errors import NumericalError
+from streamkern.execute.base import Executor
+from streamkern.fitting.calibrate import make_answers
+from streamkern.fitting.fit import Fitted
+from streamkern.fitting.precision import require_resolved, sizes
+from streamkern.kernels import Kernel
+from streamkern.memory import check
+from streamkern.solvers.base import Problem
+from streamkern.solvers.full_kernel import solve_every_row
+from streamkern.solvers.loop import Outcome
+from streamkern.types import Array
+
+_LOOKED = 100  # rows, about, whose distances are compared with their rounding errors: of many leaves
+
+
+def fit_encoded(
+    rows: tuple[Array, Array, Array | None],
+    kernel: Kernel,
+    ridge: float,
+    whole: Encoding,
+    executor: Executor,
+    takes: Footprint,
+    seed: int = 0,
+    left_out: int = 0,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Fitted:
+    """The result of ``solvers.fit.fit`` by ``Direct``, without a look at rows that were looked at.
+
+    Args:
+        rows: encoded features (n, d), float32 or float64; targets as ``whole`` encodes them, of two classes at least
+            where they are classes; and positive weights (n,), or None.
+        kernel: the kernel; a bandwidth is a number.
+        ridge: λ.
+        whole: the encoding of the targets, which rows here are some of.
+        executor: with one thread.
+        takes: the projected memory.
+        seed: of draws.
+        left_out: rows, at most, that answers are learned from; 0 for none.
+        warn: called with messages about the answers.
+
+    Raises:
+        PrecisionError: the dtype cannot represent the kernel on these rows.
+        NumericalError: the kernel matrix has no factor, or the weights are not finite.
+    """
+    check()
+    started = time.perf_counter()
+    X, targets, w = rows
+    n = len(X)
+    looked_at = sizes(X[:: -(-n // _LOOKED)], kernel.translation_invariant, kernel.norm)
+    require_resolved(kernel, looked_at, X.dtype)
+    encoding, y = _encoded(targets, w, whole)
+    mean_weight = 1.0 if w is None else float(w.sum()) / n
+    scaled = None if w is None else w / mean_weight
+    problem = Problem(
+        from_arrays(X, targets, sample_weight=w), encoding, kernel, CenterSet(X, np.arange(n)), executor, X.dtype, seed,
+        1, mean_weight=mean_weight, largest_weight=1.0 if scaled is None else float(scaled.max()), leave_out=left_out,
+        every_row=True,
+    )  # fmt: skip
+    basis = problem.expansion()
+    weights, found, facts = solve_every_row(problem, basis, ridge, (basis.Z, y, scaled))
+    values = as_values(y, encoding.outputs)
+    squares = np.square(values).sum(axis=1)
+    loss = float(squares.sum() if scaled is None else scaled @ squares) / (n * encoding.outputs)
+    if not np.isfinite(weights).all():
+        raise NumericalError(
+            "The weights are not finite.",
+            where="non-finite",
+            expected="an iteration that stays finite and comes closer",
+            remedy="compute in float64, or check the data's scale",
+        )
+    seconds = time.perf_counter() - started
+    history: list[dict[str, Any]] = [{"pass": 1, "loss": loss, "rows": n, "seconds": seconds}]
+    outcome = Outcome(weights.astype(X.dtype), 1, n, seconds, 0.0, history, left_out=found)
+    answers = None
+    if left_out and not isinstance(encoding, Classes | Indicators):  # those of classes are learned for all leaves
+        answers = make_answers(problem, outcome, warn)
+    return Fitted(problem, outcome, {"ridge": ridge, **facts}, takes.after({"ridge": ridge}), answers=answers)
+
+
+def _encoded(targets: Array, w: Array | None, whole: Encoding) -> tuple[Encoding, Array]:
+    """The encoding of some rows' targets, and these by it."""
+    if isinstance(whole, Classes):
+        values, codes = np.unique(targets, return_inverse=True)
+        return Classes(values), codes
+    if isinstance(whole, Indicators):
+        return whole, targets
+    mean = np.average(targets, axis=0, weights=w)
+    spread = np.sqrt(np.average(np.square(targets - mean), axis=0, weights=w))
+    own = Continuous.of(mean, spread, flat=False)
+    return own, own.encode(targets, np.arange(len(targets)), "a leaf")

@@ -1,0 +1,146 @@
+"""What a recipe comes to before its rows are read: its steps, its width, and the memory of its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from streamkern.centers import Given, Uniform
+from streamkern.costs.footprint import AnswersFrom, Billed, Footprint, footprint
+from streamkern.data.class_weights import planned_weights
+from streamkern.data.dataset import Dataset
+from streamkern.errors import UsageError
+from streamkern.execute.base import Executor
+from streamkern.fitting.calibrate import source_of
+from streamkern.fitting.recipe import Recipe
+from streamkern.preprocessing.automatic import automatic
+from streamkern.preprocessing.categories import TargetEncode
+from streamkern.preprocessing.steps import Standardise, Step, expected, learning_bytes
+from streamkern.selection import bandwidth
+from streamkern.selection.kernel_search import Search, leaves_open, search_for
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.full_kernel import takes_a_factor
+
+OUTPUTS_GUESS = 16
+"""Outputs assumed before the labels are known; they take little memory compared with the centers."""
+
+
+def likely_outputs(dataset: Dataset) -> int:
+    """Outputs assumed before the labels are known: as many as a row has targets, at least ``OUTPUTS_GUESS``."""
+    return max(OUTPUTS_GUESS, 1 if dataset.target is None else dataset.target.width)
+
+
+def steps(recipe: Recipe) -> tuple[Step, ...]:
+    """The preprocessing of a recipe; of an automatic one as the schema says, and the rows may add to it."""
+    chosen = recipe.preprocess
+    if isinstance(chosen, str):
+        features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
+        adaptive = features and (recipe.kernel is None or bandwidth.needs_median(recipe))
+        never = recipe.standardise is not None
+        kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
+        chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
+    steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
+    return (*steps, *((Standardise(),) if recipe.standardise else ()))
+
+
+def planned(recipe: Recipe) -> Dataset:
+    """The training rows as wide as preprocessing is expected to make them: for projections, not for reading."""
+    return expected(planned_weights(recipe.train, recipe.class_weight), steps(recipe))
+
+
+def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
+    """The trials for a recipe without a kernel; None where ``default_kernel`` is taken without a search."""
+    if not leaves_open(recipe):
+        return None
+    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
+    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
+
+
+def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
+    """Number of basis functions that a recipe requests on these rows, by default ``planned``: centers, or features.
+
+    Raises:
+        UsageError: there are neither centers nor features that do without them.
+    """
+    dataset = planned(recipe) if dataset is None else dataset
+    p = 0 if recipe.centers is None else recipe.centers.count(dataset)
+    if recipe.features is None or recipe.features.needs_centers:
+        if recipe.centers is None:
+            raise UsageError(
+                "There are no centers.",
+                where="centers",
+                expected="centers, for a kernel",
+                remedy="give centers, such as sk.Uniform(1000)",
+            )
+        if recipe.features is None:
+            return p
+    return recipe.features.width(dataset.n_features, p)
+
+
+def every_row(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
+    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor."""
+    if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or takes_a_factor(recipe.kernel)):
+        return False
+    return recipe.features is None and isinstance(recipe.centers, Uniform) and width(recipe, dataset) == len(dataset)
+
+
+def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
+    """Bytes at the peak of choosing centers among these rows, by default ``planned``, beyond reading rows.
+
+    Or taking the distances that a bandwidth is the median of, which goes before.
+    """
+    dataset, itemsize = planned(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
+    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
+    return max(chosen, bandwidth.setup_bytes(dataset, itemsize) if bandwidth.needs_median(recipe) else 0)
+
+
+def projection(
+    recipe: Recipe,
+    executor: Executor,
+    budget: int,
+    baseline: int,
+    left_out: int,
+    share: float | None = None,
+    lanes: int | None = None,
+    takes: Footprint | None = None,
+) -> tuple[Footprint, Search | None, Callable[[Dataset, int], Footprint]]:
+    """Project the memory of a fit from its recipe.
+
+    Args:
+        recipe: of the fit.
+        executor: where blocks run.
+        budget: bytes the process may hold.
+        baseline: bytes it holds now.
+        left_out: see ``Stages.left_out``.
+        share: see ``Stages.search_share``.
+        lanes: of a step; by default those of the recipe.
+        takes: the projection, where it is known.
+
+    Returns:
+        The projection, the search for a kernel that is part of it or None, and the function that projects the fit for
+        rows of another width and another number of outputs.
+
+    Raises:
+        PlanRefusedError: it cannot fit; with the remedy.
+    """
+    source = source_of(recipe.solver, recipe.train, recipe.validation) if left_out else None
+
+    def project(learning: Billed | None, rows: Dataset, outputs: int) -> Footprint:
+        return footprint(
+            rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
+            lanes=recipe.lanes if lanes is None else lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            validate=recipe.validation is not None, centers_bytes=centers_bytes(recipe, executor.slots, rows),
+            stored_centers=recipe.centers is not None and recipe.centers.stored, features=recipe.features,
+            learning_bytes=learning_bytes(recipe.train, steps(recipe)), overlaps=executor.overlaps, learning=learning,
+            answers=None if source is None else AnswersFrom(source, recipe.task, left_out),
+            processes=executor.processes, every_row=every_row(recipe, rows),
+        )  # fmt: skip
+
+    guess = planned(recipe)
+    found = takes or project(recipe.metric, guess, likely_outputs(guess))
+    search = search_of(recipe, found, share)
+    found = found if search is None else project(search, guess, likely_outputs(guess))
+    return found, search, partial(project, recipe.metric if search is None else search)

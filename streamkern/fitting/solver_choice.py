@@ -1,0 +1,231 @@
+"""``solver="auto"``: the choice of a solver by the size of the problem, with the reason.
+
+The choice depends on operations, passes and memory at the fixed prices below, never on measurements of this machine,
+its threads or the memory in use, so that a pipeline has the same solver, and weights, everywhere. Among solvers that
+fit the memory, the one with the least work is chosen: one pass of normal equations gives the solution that the others
+converge to, and an iterative method takes the given passes. If the kernel of a table is not given, a search also finds
+a ridge, and a solver that takes it, ``Direct`` or else ``Falkon``, may take ``RIDGE_WORTH`` times as much. Features
+that the user did not ask for are never chosen: they change the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.costs.footprint import solver_memory
+from streamkern.costs.shape_run import SECOND, THREADS, Bill, Size, nominal_work, sums_held
+from streamkern.errors import UsageError
+from streamkern.fitting.planning import OUTPUTS_GUESS, every_row, planned, width
+from streamkern.memory import format_bytes
+from streamkern.selection.kernel_search import WIDEST_L1, default_centers, leaves_open, most_factored
+from streamkern.solvers.base import Solver
+from streamkern.solvers.batches import MAX_EPOCHS, passes_of
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.eigenpro1 import EigenPro1
+from streamkern.solvers.eigenpro2 import EigenPro2
+from streamkern.solvers.falkon import Falkon
+
+AUTO = "auto"
+
+FEW_PASSES = 8
+"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``, or than ``SETUP_WORTH`` times
+the set-up. One pass learns too little."""
+
+LONG_WORK = 120 * SECOND
+"""Work of passes over many rows, at most, where the set-up takes little."""
+
+SETUP_WORTH = 2.0
+"""Work of passes for that of the set-up: it is wasted where few passes follow."""
+
+PATIENCE = 3
+"""Passes without improvement before training stops, where there are validation rows."""
+
+RIDGE_WORTH = 4.0
+"""Work of a solver that takes a ridge, up to which it is chosen where held-out rows find one: as a multiple of that of
+EigenPro's passes.
+
+EigenPro takes none: on targets with noise its passes over few rows are worse at more centers, and may be worse than the
+mean; a ridge prevents that.
+"""
+
+R = TypeVar("R")
+
+
+class Choice(NamedTuple):
+    """A solver, and why it was chosen, in a sentence."""
+
+    solver: Solver
+    reason: str
+
+
+def default_passes(n: int, work: float = LONG_WORK, setup: float = 0.0) -> int:
+    """Passes that an iterative method is given.
+
+    Args:
+        n: training rows.
+        work: of one pass, at nominal prices.
+        setup: work before the first of them.
+    """
+    most = max(LONG_WORK, SETUP_WORTH * setup)
+    return int(max(passes_of(n), min(most // work, FEW_PASSES)))
+
+
+def choose_solver(
+    size: Size,
+    *,
+    passes: int | None = None,
+    features: bool = False,
+    patience: int | None = None,
+    ridge: bool = False,
+    threads: int = THREADS,
+) -> Choice:
+    """The solver for a problem.
+
+    Args:
+        size: of the problem; its ``memory`` bounds that of a solver, and None is no bound.
+        passes: for an iterative method; ``default_passes`` by default.
+        features: whether the model is linear in features rather than kernel values at centers.
+        patience: for an iterative method, where there are validation rows.
+        ridge: whether a ridge will be chosen by held-out rows.
+        threads: that sums of normal equations are reckoned for: more than there are, unless their number is known.
+    """
+    size = replace(size, slots=THREADS, overlaps=True)
+    direct = Direct()
+    made = EigenPro1 if features else EigenPro
+    passes = passes or default_passes(size.n, *_pass_work(made, size))
+    iterative: Solver = made(epochs=passes, patience=patience)
+    takes = Bill(direct, size).memory
+    # Where every row is a center there are no sums, and one matrix.
+    held = takes.training if size.every_row else sums_held(threads, size.scanned) * takes.sums
+    name = type(iterative).__name__
+    if size.memory is not None and held > size.memory:
+        return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
+            iterative,
+            f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {threads} "
+            f"thread(s), and {format_bytes(size.memory)} are there for matrices",
+        )
+    try:
+        once, more = (nominal_work(solver, size) for solver in (direct, iterative))
+    except UsageError as error:  # as a run of the iterative method would be refused
+        return Choice(direct, f"Direct: {name} cannot be used. {error.what}")
+    if once <= more:
+        return Choice(
+            direct,
+            f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
+            "gives the solution that they converge to",
+        )
+    if ridge and once <= RIDGE_WORTH * more:
+        return Choice(
+            direct,
+            f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
+            f"of {passes} pass(es) of {name}, which have no ridge",
+        )
+    return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
+        iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
+    )
+
+
+def _conjugate(size: Size, iterative: Any, patience: int | None) -> Choice | None:
+    """``Falkon``, which takes the ridge, with the passes that ``RIDGE_WORTH`` or ``LONG_WORK`` allow, or None."""
+    takes = Bill(Falkon(), size).memory
+    if size.memory is not None and max(takes.setup, takes.training) > size.memory:
+        return None
+    few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (FEW_PASSES, MAX_EPOCHS))
+    allowed = max(LONG_WORK, RIDGE_WORTH * nominal_work(iterative, size))
+    if few > allowed:
+        return None
+    a_pass = (many - few) / (MAX_EPOCHS - FEW_PASSES)
+    passes = int(min(MAX_EPOCHS, FEW_PASSES + (allowed - few) // a_pass))
+    return Choice(
+        Falkon(epochs=passes, patience=patience),
+        f"Falkon: it takes the ridge that held-out rows choose, and at most {passes} pass(es); "
+        f"{type(iterative).__name__} has no ridge",
+    )
+
+
+def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> tuple[float, float]:
+    """Work of one pass, and of the set-up; the most there is, where the method is refused."""
+    try:
+        one, two = (nominal_work(made(epochs=epochs), size) for epochs in (1, 2))
+    except UsageError:
+        return LONG_WORK, 0.0
+    return two - one, 2 * one - two
+
+
+def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False) -> tuple[R, str]:
+    """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
+
+    Args:
+        recipe: a frozen dataclass that is a ``Recipe``, but for centers that may be None, and for its solver, which may
+            be ``"auto"``.
+        budget: bytes that the process may hold.
+        threads: see ``choose_solver``.
+        ridge: whether held-out rows have chosen a ridge already.
+    """
+    given: Any = recipe
+    if given.centers is None and given.features is None:
+        given.train.require_rows()
+        every = with_every_row(given, budget)
+        rows, d = given.train.base_rows, given.train.n_features
+        recipe = given = every or replace(given, centers=default_centers(rows, d, budget, given.seed))
+    if given.solver != AUTO:
+        return recipe, ""
+    given.train.require_rows()
+    data, itemsize = planned(given), np.dtype(given.dtype).itemsize
+    p, d, target = width(given), data.n_features, data.target
+    outputs = OUTPUTS_GUESS
+    if given.task == "regression" and target is not None:
+        outputs = max(1, int(np.prod(target.outputs)))
+    memory = solver_memory(budget, data, p, itemsize)
+    patience = None if given.validation is None else PATIENCE
+    if _every_row(given) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
+        why = "EigenPro2: every training row is a center, so no step is projected"
+        return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
+    choice = choose_solver(
+        Size(
+            len(data),
+            p,
+            d,
+            outputs,
+            itemsize,
+            given.lanes,
+            THREADS,
+            memory,
+            features=given.features,
+            every_row=every_row(given, data),
+            weighted=data.weighted,
+        ),
+        features=given.features is not None,
+        patience=patience,
+        ridge=d <= WIDEST_L1 and (ridge or leaves_open(given)),
+        threads=threads,
+    )
+    return replace(given, solver=choice.solver), choice.reason
+
+
+def with_every_row(recipe: R, budget: int) -> R | None:
+    """A recipe without centers, with all rows as centers; None where they are too many or their matrix has no factor.
+
+    Args:
+        recipe: as in ``resolved``.
+        budget: bytes that the process may hold.
+    """
+    given: Any = recipe
+    rows, solver = given.train.base_rows, given.solver
+    every = replace(given, centers=Uniform(rows, given.seed))
+    direct = solver == AUTO or (isinstance(solver, Direct) and not solver.keep_sums)
+    fits = rows <= most_factored(rows, given.train.n_features, budget)
+    return every if direct and fits and every_row(every, given.train) else None
+
+
+def _every_row(recipe: Any) -> bool:
+    """Return True if every training row is a center, and a row as it is stored, wherever the centers are."""
+    data, centers = recipe.train, recipe.centers
+    if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
+        return False
+    return bool(centers.stored) or every_row(recipe, data, any_kernel=True)

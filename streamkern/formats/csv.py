@@ -1,0 +1,428 @@
+"""Text tables as a Source: one pass finds where records begin, and types and widths of columns."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pacsv
+
+from streamkern.errors import DataError, PlanRefusedError
+from streamkern.formats.arrow import TableSource, fields_of
+from streamkern.formats.csv_records import blocks, first_end
+from streamkern.formats.table_file import TableFile
+from streamkern.memory import check, default_budget, format_bytes
+from streamkern.sources.columns import Request, choose_columns
+from streamkern.sources.layout import check_chunk
+from streamkern.sources.read_options import ReadOptions
+from streamkern.sources.schema import Schema, declared
+from streamkern.sources.source import TEXT_BYTES
+from streamkern.storage.digest import digest
+
+BLOCK_BYTES = 4 << 20
+"""Bytes of text in a chunk."""
+
+COLUMN_BYTES = 10_000
+"""Bytes of Arrow's parser for each column, for any number of rows; 9,500 measured for 10⁶ columns."""
+
+_BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+"""Byte order marks that tell an encoding other than UTF-8."""
+
+_COPIES = 8  # copies of a block in memory: the longest record, its text, and its columns
+_DELIMITERS, _LINE = ",\t;|", b"\n"
+_NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
+
+
+class NoRowsError(DataError):
+    """Error for a text table with a header but no rows, so that columns have no types."""
+
+
+class CsvSource(TableSource):
+    """Rows of a text table; a chunk is about 4 MiB of whole records.
+
+    Opening reads the text once, since it has no metadata. Features have the narrowest dtype that holds all whole
+    numbers, or float64 if there are decimals or missing values.
+
+    Args:
+        file: the file; ``.gz`` is read decompressed.
+        request: the columns to use.
+        header: whether the first record names the columns; else they are called f0, f1, ...
+        memory: memory limit of the process in bytes, which bounds the text read at once; half of the machine's by
+            default.
+        options: see ``read_options``.
+
+    Raises:
+        StorageError: the text cannot be parsed.
+        DataError: columns that cannot be features or target; a quote that is not closed, a record with more or fewer
+            fields than columns, a NUL byte, or a number outside float64; the message names line or row.
+        PlanRefusedError: there are too many columns for ``memory``.
+    """
+
+    def __init__(
+        self,
+        file: TableFile,
+        request: Request,
+        header: bool = True,
+        memory: int | None = None,
+        options: ReadOptions | None = None,
+    ) -> None:
+        self._file, self._places, self._options = file, (file,), options or ReadOptions()
+        budget = default_budget() if memory is None else memory
+        self._block_bytes = min(BLOCK_BYTES, max(1 << 16, budget // 64))
+        with file.explaining("a text table with one record a line"):
+            self._decode()
+            self._names, self._delimiter, start, first_line = self._head(header)
+            if COLUMN_BYTES * len(self._names) + _COPIES * self._block_bytes > budget:
+                raise PlanRefusedError(
+                    f"To read {len(self._names):,} columns of text takes about "
+                    f"{format_bytes(COLUMN_BYTES * len(self._names) + _COPIES * self._block_bytes)}.",
+                    where=file.path,
+                    expected=f"at most the memory allowed, {format_bytes(budget)}",
+                    remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
+                )
+            lossy = _Lossy(file.path, request.targets)
+            spans: list[tuple[int, int]] = []
+            lengths: list[int] = []
+            types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
+            low = dict.fromkeys(self._names, 0)
+            high = dict.fromkeys(self._names, 0)
+            missing: set[str] = set()
+            wanted = request.named
+            if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
+                wanted = [name for name in self._names if name not in request.exclude]
+            # Categories are read as they are written: with leading zeros, and all digits.
+            kinds = declared(request.schema).items()
+            as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
+            if wanted is not None and not set(wanted) <= set(self._names):
+                wanted = None  # choose_columns reports missing names
+            for begin, line, text in self._blocks(start, first_line):
+                check()
+                table = self._parse(text, as_text, wanted, line)
+                if not table.num_rows:
+                    continue
+                for column, values in zip(table.schema, table.columns, strict=True):
+                    as_written = partial(self._parse, text, {column.name: pa.string()}, [column.name])
+                    lossy.look(column.name, values, sum(lengths), as_written)
+                spans.append((begin, len(text)))
+                lengths.append(table.num_rows)
+                for column, values in zip(table.schema, table.columns, strict=True):
+                    types[column.name] = _wider(types[column.name], column.type)
+                    if pa.types.is_binary(column.type):
+                        raise self._not_utf8(text, line)
+                    if values.null_count or (pa.types.is_string(column.type) and pc.any(pc.equal(values, "")).as_py()):
+                        missing.add(column.name)
+                    if pa.types.is_integer(column.type):
+                        ends = pc.min_max(values)
+                        low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
+                        high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
+        if request.role != "target":  # ids are copied, digit by digit
+            types |= dict.fromkeys(set(lossy.found) & set(request.targets), pa.string())
+        lossy.refuse(types)
+        empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
+        types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
+        if not spans:
+            raise NoRowsError(
+                "the file has no row",
+                where=file.path,
+                expected="a record after the names of the columns",
+                remedy="check the file, or leave it out",
+            )
+        types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
+        gaps = {name: name in missing for name in types}
+        fields = fields_of(types, file.path, missing=gaps)
+        fields |= {name: replace(fields[name], empty=True) for name in empty & {*fields}}
+        # The first pass did not parse excluded columns.
+        request = replace(
+            request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
+        )
+        roles = choose_columns(fields, request, file.path)
+        names = roles.features
+        if roles.dtype.kind == "i":
+            fits = [
+                np.dtype(code)
+                for code in _NARROW
+                if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
+            ]
+            roles = replace(roles, dtype=fits[0])
+        super().__init__(roles, request, lengths)
+        self._spans = spans
+        self._types = {name: types[name] for name in (*roles.stored, *dict(roles.non_features))}
+
+    @property
+    def fingerprint(self) -> str:
+        options = [] if self._options == ReadOptions() else [astuple(self._options)]
+        return digest("csv", self._file.identity, self._names, self._roles.identity(), *options)
+
+    def _read_by(self, schema: Schema) -> None:
+        super()._read_by(schema)
+        self._types |= {column.name: pa.string() for column in schema.columns if column.kind == "category"}
+
+    def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return values with empty texts as nulls."""
+        if not pa.types.is_string(values.type):
+            return values
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+
+    def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
+        check_chunk(chunk, self.bounds)
+        with self._file.explaining("the same text as when the file was opened"):
+            types = {name: self._types[name] for name in names}
+            # Arrow reads all columns if given none: one is enough for the number of rows.
+            table = self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
+        for name in set(self._roles.targets) & set(names):  # an empty field of the target is a missing label
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, self._given(table.column(at)))
+        return table
+
+    def _decoded(self) -> tuple[int, int]:
+        """Bytes of the text, the parser's copy with ends of fields, and the columns in use."""
+        rows = max(1, self._most_rows())
+        size = max((size for _, size in self._spans), default=0)
+        texts = size if self.target is not None and self.target.dtype == object else 0
+        fields = 4 * rows * len(self._names)
+        described = 4 * size if self.non_features else 0
+        return 2 * size + fields + 8 * rows * len(self._roles.stored) + described, TEXT_BYTES + texts // rows
+
+    def where(self, chunk: int) -> str:
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
+
+    def _head(self, header: bool) -> tuple[list[str], str, int, int]:
+        """Return the names of the columns, the delimiter, and the byte and line where the first row begins."""
+        any_of = (self._options.delimiter or _DELIMITERS.replace(self._options.decimal, "")).encode()
+        with self._file.open() as stream:
+            begin, skipped = _begin(stream.read(self._block_bytes), self._options.skip, any_of)
+        with self._file.open() as stream:
+            found = blocks(stream, begin, 1 + skipped, any_of, self._block_bytes, self._file.path)
+            _, _, text = next(found, (0, 1, b""))
+        record = text[: first_end(text, any_of, self._file.path)]
+        end = begin + len(record)
+        try:
+            line = record.decode()
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(text, 1 + skipped) from error
+        delimiter = max(any_of.decode(), key=partial(_width, line))
+        fields = _fields(line, delimiter)
+        names = fields if header else [f"f{j}" for j in range(len(fields))]
+        for j in range(1, next((j for j, name in enumerate(names) if name), 0)):
+            names[j] = f"Unnamed: {j}"  # the levels of an index: pandas gives them this name, too
+        if not names or len(set(names)) < len(names):
+            twice = next((name for name, times in Counter(names).items() if times > 1), None)
+            raise DataError(
+                f"the first record names {twice!r} twice" if names else "the file is empty",
+                where=self._file.path,
+                expected="distinct names in the first line",
+                remedy="if the file has no line of names, say so: --no-header, header=False",
+            )
+        first = 1 + skipped
+        return names, delimiter, end if header else begin, first + line.count("\n") if header else first
+
+    def _decode(self) -> None:
+        """Find the encoding of the file and the ends of its lines, so that it is read as UTF-8 with line feeds."""
+        with self._file.open() as stream:
+            mark = stream.read(2)
+        encoding = self._options.encoding or _BOMS.get(mark, "")
+        if codecs.lookup(encoding or "utf-8").name in ("utf-8", "ascii"):
+            encoding = ""
+        self._file.read_as_text(encoding)
+        with self._file.open() as stream:
+            start = stream.read(self._block_bytes)
+        self._file.read_as_text(encoding, carriage_returns=b"\r" in start and _LINE not in start)
+
+    def _not_utf8(self, text: bytes, line: int) -> DataError:
+        """Return the error for a text with bytes that are not UTF-8; ``line`` is the number of its first line."""
+        try:
+            at = len(text.decode())
+        except UnicodeDecodeError as error:
+            at = error.start
+        around = text[max(0, at - 20) : at + 20].decode("latin-1")
+        return DataError(
+            f"the bytes {text[at : at + 4]!r} are not UTF-8; as latin-1 they are in {shortened(around)}",
+            where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
+            expected="text in UTF-8, or in UTF-16 with a byte order mark",
+            remedy='say how the file is encoded: read_options=sk.read_options(encoding="latin-1")',
+        )
+
+    def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (offset, line, text) of whole records."""
+        with self._file.open() as stream:
+            yield from blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
+
+    def _parse(
+        self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
+    ) -> pa.Table:
+        """Parse columns of records; an error for a wrong number of fields names the line, if ``line`` is given."""
+        ragged: list[Any] = []
+
+        def refuse(row: Any) -> str:
+            ragged.append(row)
+            return "error"
+
+        try:
+            table = pacsv.read_csv(
+                pa.py_buffer(text),
+                pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
+                pacsv.ParseOptions(
+                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse if line else None
+                ),
+                pacsv.ConvertOptions(
+                    column_types=types,
+                    include_columns=columns or [],
+                    strings_can_be_null=False,
+                    decimal_point=self._options.decimal,
+                    null_values=[*pacsv.ConvertOptions().null_values, *self._options.missing],
+                ),
+            )
+            return self._without_markers(table)
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise self._not_utf8(text, line or 1) from error
+            if not ragged or line is None:
+                raise
+            row = ragged[0]
+            at = _line_of(row.text.encode(), text)
+            raise DataError(
+                f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
+                where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
+                expected=f"{row.expected_columns} fields, with {self._delimiter!r} between them",
+                remedy="correct the line: a field with the delimiter must be quoted; or, where lines before the names "
+                "or another delimiter are the cause, say so: read_options=sk.read_options(delimiter=..., skip=...)",
+            ) from error
+
+    def _without_markers(self, table: pa.Table) -> pa.Table:
+        """Return a table with nulls for texts that the user says are missing."""
+        if not self._options.missing:
+            return table
+        markers = pa.array(self._options.missing, pa.string())
+        for at, column in enumerate(table.columns):
+            if pa.types.is_string(column.type):
+                gone = pc.is_in(column, markers)
+                table = table.set_column(
+                    at, table.schema.names[at], pc.if_else(gone, pa.scalar(None, pa.string()), column)
+                )
+        return table
+
+
+@dataclass
+class _Lossy:
+    """Find values that float64 cannot represent: out of range, or whole numbers of a target that would be rounded.
+
+    Args:
+        path: the file in words.
+        targets: columns whose whole numbers are identifiers, such as labels or ids.
+    """
+
+    path: str
+    targets: Sequence[str]
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # first bad row of each column, and its text
+
+    def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.Table]) -> None:
+        """Check some rows of a column; ``first`` is the first row's number, ``as_written()`` returns their texts."""
+        if name in self.found or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+            return
+        numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
+        large = np.isinf(numbers) | ((numbers >= _WHOLE) if name in self.targets else False)
+        if not large.any():
+            return
+        rows = np.flatnonzero(large)
+        for row, text in zip(rows, as_written().column(0).take(pa.array(rows)).to_pylist(), strict=True):
+            if _is_lossy(text.strip()):
+                self.found[name] = (first + int(row), text)
+                return
+
+    def refuse(self, types: dict[str, pa.DataType]) -> None:
+        """Raise DataError if a column of numbers has such a value; text columns keep it."""
+        for name, (row, text) in self.found.items():
+            if pa.types.is_floating(types[name]):
+                raise DataError(
+                    f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
+                    where=self.path,
+                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
+                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
+                )
+
+
+_WHOLE = float(1 << 53)
+
+
+def _is_lossy(text: str) -> bool:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return math.isinf(number := float(text)) or int(number) != int(text)
+    return re.fullmatch(r"[+-]?(inf|infinity)", text, re.IGNORECASE) is None and math.isinf(float(text))
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Return the fields of one record; a name may hold delimiters and line breaks in quotes."""
+    return next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter), [])
+
+
+def _width(line: str, delimiter: str) -> int:
+    """Return the number of fields of one record; 0 if a field is longer than Python's parser takes."""
+    try:
+        return len(_fields(line, delimiter))
+    except csv.Error:
+        return 0
+
+
+def _begin(text: bytes, skip: int, delimiters: bytes) -> tuple[int, int]:
+    """Return the byte and the number of lines before the first record: blank lines, comments, and ``skip`` lines.
+
+    A line such as ``#chrom,start`` names columns: no blank follows the sign, and the next line has as many fields.
+    """
+    at, lines = 3 if text.startswith(b"\xef\xbb\xbf") else 0, 0
+
+    def end_of(start: int) -> int:
+        return text.find(_LINE, start) + 1 or len(text)
+
+    def width(start: int) -> int:
+        line = text[start : end_of(start)]
+        return max(line.count(bytes([each])) for each in delimiters)
+
+    while at < len(text):
+        end = end_of(at)
+        line = text[at:end].strip(b" \r\n")
+        named = line[:1] == b"#" and line[1:2].strip() and 0 < width(at) == width(end)
+        if lines >= skip and line and (line[:1] != b"#" or named):
+            break
+        at, lines = end, lines + 1
+    return at, lines
+
+
+def _line_of(record: bytes, text: bytes) -> int:
+    """Return the line number of a record that is a whole line of a text; 0 if absent."""
+    at = text.find(record)
+    while at > 0:
+        after = text[at + len(record) : at + len(record) + 1]
+        if text[at - 1 : at] == b"\n" and after in (b"", b"\r", b"\n"):
+            break
+        at = text.find(record, at + 1)
+    return max(0, at)
+
+
+def shortened(text: Any) -> str:
+    """Shorten a text for a message."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type for values of both types; text in the last resort."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
+        zones = {kind.tz for kind in (one, other) if pa.types.is_timestamp(kind)}
+        return pa.timestamp("ns", zones.pop()) if len(zones) == 1 else pa.string()
+    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
+    return pa.float64() if all(numeric) else pa.string()

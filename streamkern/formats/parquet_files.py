@@ -1,0 +1,451 @@
+"""The files of a parquet dataset: finding them, their footers, and reads whose errors name the damaged file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.sources.remote import Remote, Retry, bare, is_remote, reread, version
+from streamkern.storage.files import SIGNS, changed, explaining, natural, not_seen, split_pattern, stamp
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+_FOOTERS_KEPT = 64
+_MAGIC = b"PAR1"
+_BUFFER = 1 << 16  # bytes of a column that are read at a time, where its pages follow one another
+_PAGE = 1 << 20  # bytes of values at which writers end a page by default
+_HEADER = 32  # bytes of a page's header that state its size
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """The state of a parquet file when the dataset was opened.
+
+    Attributes:
+        path: path or URL for messages, with secrets hidden.
+        address: path for the file system.
+        name: path relative to the dataset.
+        size: in bytes.
+        version: identifier of this content: time of the last change in ns, or a remote store's tag.
+        rows: rows of each row group.
+        schema: the file's Arrow schema.
+        widest: largest uncompressed bytes of each column in a row group, in the schema's order.
+        footer: digest of the footer.
+        partitions: key=value pairs of the file's folders.
+    """
+
+    path: str
+    address: str
+    name: str
+    size: int
+    version: str
+    rows: tuple[int, ...]
+    schema: pa.Schema
+    widest: tuple[int, ...]
+    footer: str
+    partitions: dict[str, str]
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifier of the content from metadata; copies with the same time share it."""
+        return [self.name, self.size, self.version, self.footer]
+
+
+class DatasetFiles:
+    """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or any fsspec URL.
+
+    Raises:
+        StorageError: the path does not exist, a file has no complete footer, or the store does not answer.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None) -> None:
+        self._fs: Remote | LocalFileSystem
+        if is_remote(url):
+            self._fs = Remote(url, storage_options, retry)
+            root = self._fs.root
+        else:
+            self._fs = LocalFileSystem()
+            root = self._fs._strip_protocol(url)
+        try:
+            found = _find(self._fs, root)
+            self._root = root
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"the files cannot be listed: {error}",
+                where=url,
+                expected="a directory or glob that can be listed",
+                remedy="check the path",
+            ) from None
+        if not found:
+            raise StorageError(
+                "there are no parquet files here",
+                where=url,
+                expected=f"a file, or a directory or glob with files that end in {', '.join(SUFFIXES)}",
+                remedy="check the URL" if is_remote(url) else f"check the path; relative paths start at {os.getcwd()}",
+            )
+        self._footers: dict[str, pq.FileMetaData] = {}
+        self._lock = Lock()
+        with ThreadPoolExecutor(8) as pool:  # reading each remote footer waits for the network
+            self.files: list[DataFile] = list(pool.map(self._describe, *zip(*found, strict=True)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_footers": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    @property
+    def remote(self) -> bool:
+        """True if the files are in a store."""
+        return isinstance(self._fs, Remote)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifiers of all files."""
+        return [file.identity for file in self.files]
+
+    def require_unchanged(self) -> None:
+        infos: dict[str, dict[str, Any]] = {}
+        if self.remote:
+            infos = {address: info for address, _, info in _find(self._fs, self._root)}
+        for file in self.files:
+            try:
+                found = self._version(file.address, infos.get(file.address, {}))
+                same = found == (file.size, file.version)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise changed(file.path)
+
+    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
+        """Return size and version of a file."""
+        if not isinstance(self._fs, Remote):
+            size, written = stamp(address)
+            return size, str(written)
+        info = info if info.get("size") else self._fs.info(address)
+        return info["size"], version(info)
+
+    def missing(self) -> dict[str, bool | None]:
+        """Return whether each column has missing values, from the footers' statistics; None if a footer lacks them."""
+        found: dict[str, bool | None] = {}
+        for file in self.files:
+            footer = self._footer(file)
+            paths = _paths(footer)
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for name, column in zip(paths, map(group.column, range(group.num_columns)), strict=True):
+                    known = column.is_stats_set and column.statistics.has_null_count
+                    gaps = column.statistics.null_count > 0 if known else None
+                    before = found.get(name, False)
+                    found[name] = True if before or gaps else None if before is None or gaps is None else False
+        return found
+
+    def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
+        """Return (rows, values) of a list column in each row group, from the footer."""
+        footer = self._footer(file)
+        groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
+        if not groups:
+            return []
+        names = _paths(footer)
+        leaf = next(j for j, name in enumerate(names) if name.split(".")[0] == column or name.startswith(f"{column}."))
+        return [(group.num_rows, group.column(leaf).num_values) for group in groups]
+
+    def read(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
+    ) -> pa.Table:
+        """Return columns of neighbouring row groups of one file. A page that does not decode is read again.
+
+        Args:
+            file: the file.
+            groups: numbers of the row groups.
+            columns: names of the columns.
+            words: columns of text to read as dictionaries, as stored, to save memory for long texts in many rows.
+
+        Raises:
+            CorruptChunkError: a page does not decode.
+            StorageError: the file is gone or has changed, or the store cannot be read.
+        """
+        with self._explaining(file, groups, columns):
+            table = reread(lambda: self._read(file, groups, columns, words))
+        self._require_rows(file, groups, table.num_rows)
+        return table
+
+    def batches(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str], rows: int
+    ) -> Iterator[pa.Table]:
+        """Yield columns of row groups in tables of at most ``rows`` rows; arguments and errors of ``read``."""
+        found: list[Iterator[pa.RecordBatch]] = []  # empty after a failed read: the next one begins anew
+        done = count = 0
+        with ExitStack() as stack:
+
+            def following() -> pa.RecordBatch | None:
+                if not found:
+                    # All columns are open at a time; of a local file, each holds one page rather than all.
+                    opened = stack.enter_context(self._opened(file, self.remote, words, 0 if self.remote else _BUFFER))
+                    made = opened.iter_batches(rows, list(groups), list(columns), use_threads=False)
+                    found.append(islice(made, done, None))
+                try:
+                    return next(found[0], None)
+                except Exception:
+                    found.clear()
+                    raise
+
+            while True:
+                with self._explaining(file, groups, columns):
+                    batch = reread(following)
+                if batch is None:
+                    break
+                done, count = done + 1, count + batch.num_rows
+                yield pa.Table.from_batches([batch])
+        self._require_rows(file, groups, count)
+
+    def _require_rows(self, file: DataFile, groups: Sequence[int], found: int) -> None:
+        rows = sum(file.rows[g] for g in groups)
+        if found != rows:
+            raise self._changed(file, f"{found} rows in row groups {list(groups)} instead of {rows}")
+
+    @contextmanager
+    def _explaining(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> Iterator[None]:
+        """Convert errors of a read to those that ``read`` documents."""
+        try:
+            yield
+        except (MemoryError, StorageError):
+            raise
+        except (FileNotFoundError, PermissionError) as error:
+            if not isinstance(self._fs, Remote) and not os.path.exists(file.address):
+                raise not_seen(file.path) from error
+            raise StorageError(
+                f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
+                where=f"{file.path}, row group {groups[0]}",
+                expected="a row group that the file has",
+                remedy="restore the file, or open the dataset again",
+            ) from error
+        except Exception as error:  # decoders may raise anything
+            group, error = self._culprit(file, groups, columns, error)
+            raise CorruptChunkError(
+                f"row group {group} cannot be read: {type(error).__name__}: {error}",
+                where=f"{file.path}, row group {group}",
+                expected="pages that decode as the footer says",
+                remedy="the file is truncated or corrupt: restore it from a copy, or write it again; or leave the rows "
+                'out with open_dataset(..., on_corrupt="quarantine")',
+            ) from error
+
+    def _read(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
+    ) -> pa.Table:
+        with self._opened(file, self.remote, words) as opened:
+            return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+
+    def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
+        """Return the first values of a column of a file with rows, reading only their pages.
+
+        Raises:
+            StorageError: the file is gone or has changed, or the store cannot be read.
+        """
+        with self._opened(file, False, ()) as opened:
+            for batch in opened.iter_batches(rows, columns=[column], use_threads=False):
+                return list(batch.column(0).to_pylist())
+        return []
+
+    def pages(self, file: DataFile, columns: Sequence[str]) -> int:
+        """Return bytes of pages that ``batches`` holds: of each column one, with its dictionary, stored and decoded.
+
+        Files do not state the size of their pages: it is that of the first ones. From a store, all pages are fetched.
+        """
+        if self.remote or not any(file.rows):
+            return sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in columns)
+        footer, held = self._footer(file), 0
+        group = footer.row_group(max(range(len(file.rows)), key=lambda g: file.rows[g]))
+        with open(file.address, "rb") as stream:
+            for j, name in enumerate(_paths(footer)):
+                if name not in columns and name.split(".")[0] not in columns:
+                    continue
+                column = group.column(j)
+                for at in (column.dictionary_page_offset, column.data_page_offset):
+                    if at is not None:
+                        stream.seek(at)
+                        page = max(_page_bytes(stream.read(_HEADER)), 2 * _PAGE)  # pages after a dictionary are larger
+                        held += min(page, 2 * column.total_uncompressed_size)
+                held += _BUFFER
+        return held
+
+    def _opened(self, file: DataFile, pre_buffer: bool, words: Sequence[str], buffer_size: int = 0) -> pq.ParquetFile:
+        footer = self._footer(file)
+        if not isinstance(self._fs, Remote):
+            size = os.stat(file.address).st_size
+            if size != file.size:
+                raise self._changed(file, f"{size} bytes instead of {file.size}")
+        stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
+        return pq.ParquetFile(
+            stream, metadata=footer, page_checksum_verification=True, pre_buffer=pre_buffer,
+            read_dictionary=list(words), buffer_size=buffer_size,
+        )  # fmt: skip
+
+    def _culprit(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], error: Exception
+    ) -> tuple[int, Exception]:
+        """Return the first row group that fails when read alone."""
+        for group in groups if len(groups) > 1 else ():
+            try:
+                self._read(file, [group], columns)
+            except Exception as alone:
+                return group, alone
+        return groups[0], error
+
+    def _changed(self, file: DataFile, what: str) -> StorageError:
+        return StorageError(
+            f"the file has changed since the dataset was opened: {what}",
+            where=file.path,
+            expected="files that do not change while they are read",
+            remedy="open the dataset again; if this file is truncated, restore it first",
+        )
+
+    def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
+        path = self._fs.name(address) if isinstance(self._fs, Remote) else address
+        found, tag = self._version(address, info)
+        if found is None:
+            raise StorageError(
+                "the server does not say how large this file is",
+                where=path,
+                expected="a Content-Length",
+                remedy="serve it with another server, or copy the file here first",
+            )
+        size = int(found)
+        footer, digest = self._read_footer(address, path, size)
+        folders = [part.partition("=") for part in name.split("/")[:-1]]
+        partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
+        with explaining(path, "a whole parquet file", "the footer of the file cannot be used"):
+            rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
+            schema = footer.schema.to_arrow_schema()
+            widest = _widest(footer, schema)
+        return DataFile(path, address, name, size, tag, rows, schema, widest, digest, partitions)
+
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
+        with self._lock:
+            if file.address in self._footers:
+                return self._footers[file.address]
+        return self._read_footer(file.address, file.path, file.size, file.footer)[0]
+
+    def _read_footer(
+        self, address: str, path: str, size: int, expected: str | None = None
+    ) -> tuple[pq.FileMetaData, str]:
+        def read() -> tuple[pq.FileMetaData, str]:
+            with self._fs.open(address, size) if isinstance(self._fs, Remote) else open(address, "rb") as stream:
+                stream.seek(max(0, size - 8))
+                end = stream.read(8)
+                length = int.from_bytes(end[:4], "little")
+                if end[4:] != _MAGIC or length + 12 > size:
+                    raise pa.ArrowInvalid("the file does not end as a parquet file does")
+                stream.seek(size - 8 - length)
+                tail = stream.read(length + 8)
+            digest = hashlib.sha256(tail).hexdigest()
+            if expected not in (None, digest):
+                raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
+            return pq.read_metadata(pa.BufferReader(tail)), digest
+
+        try:
+            footer, digest = reread(read)
+        except StorageError:
+            raise
+        except Exception as error:  # decoders may raise anything
+            if not isinstance(self._fs, Remote) and not os.path.exists(address):
+                raise not_seen(path) from error
+            raise StorageError(
+                f"the file has no readable footer: {error}",
+                where=path,
+                expected="a whole parquet file",
+                remedy="the file is truncated, still being written, or not parquet: restore it, or leave it out",
+            ) from error
+        with self._lock:
+            self._footers[address] = footer
+            while len(self._footers) > _FOOTERS_KEPT:
+                del self._footers[next(iter(self._footers))]
+        return footer, digest
+
+
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """Return the path of every stored column in the schema.
+
+    A row group repeats the paths; Arrow aborts the process for one of its columns that is not as in the schema.
+    """
+    schema = footer.schema
+    return [schema.column(j).path for j in range(len(schema))]
+
+
+def _page_bytes(header: bytes) -> int:
+    """Return bytes of a page, decoded and stored: the second and third field of its header in Thrift's compact form.
+
+    A field is a byte, and here an integer in groups of seven bits, the lowest first, doubled for its sign.
+    """
+    fields, value, shift = [], 0, -1
+    for byte in header:
+        if shift < 0:  # the field's byte
+            shift = 0
+            continue
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            fields.append(value >> 1)
+            value, shift = 0, -1
+    return sum(fields[1:3])
+
+
+def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
+    """Return the largest bytes of every column in a row group."""
+    most, paths = dict.fromkeys(schema.names, 0), _paths(footer)
+    for g in range(footer.num_row_groups):
+        group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
+        for j, name in zip(range(group.num_columns), paths, strict=True):
+            name = name if name in sizes else name.split(".")[0]
+            sizes[name] = sizes.get(name, 0) + group.column(j).total_uncompressed_size
+        most = {name: max(size, sizes[name]) for name, size in most.items()}
+    return tuple(most.values())
+
+
+def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return (address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
+    found: dict[str, dict[str, Any]] = {}
+    named_hidden = False
+    lists = not isinstance(fs, Remote) or fs.lists
+    try:
+        at_root = fs.info(root)
+    except FileNotFoundError:
+        at_root = {}
+    if not at_root and any(sign in bare(root) for sign in SIGNS):
+        if isinstance(fs, Remote):
+            base, pattern = split_pattern(root, lambda folder: False)  # which would be a request
+            matches = fs.glob(pattern)
+        else:
+            base, pattern = split_pattern(root, fs.exists)
+            matches = fs.glob(pattern, detail=True)
+        found = {path: info for path, info in matches.items() if info["type"] != "directory"}
+        named_hidden = root.rpartition("/")[2][:1] in ("_", ".")
+    elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
+        base = root
+        inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
+        found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
+    else:
+        return [(root, posixpath.basename(bare(root)), at_root)] if at_root else []
+    base = base.rstrip("/") + "/" if base else ""
+    named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
+    # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data; a pattern may ask for such names.
+    kept = [each for each in named if not _is_hidden(posixpath.dirname(each[1]) if named_hidden else each[1])]
+    return sorted(kept, key=lambda each: natural(each[1]))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part[:1] in "._" for part in name.split("/") if part)

@@ -1,0 +1,257 @@
+"""A table's file, local or at any fsspec URL, with errors that name it."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import posixpath
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from streamkern.errors import DataError, StorageError
+from streamkern.redaction import redacted
+from streamkern.sources.remote import Remote, RemoteFile, is_remote, version
+from streamkern.storage.files import changed, explaining, not_seen, stamp
+
+_READ_AHEAD = 1 << 20
+"""Smallest number of bytes of a request for a remote file."""
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Endings of compressed files, which are read decompressed."""
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+class _Readable(RemoteFile):
+    """A remote file with ``readinto``."""
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Forwards:
+    """A stream of Arrow's that cannot seek, opened again to go back."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._opened, self._stream, self._at = opened, opened(), 0
+
+    def __enter__(self) -> _Forwards:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(None if size < 0 else size)
+        self._at += len(data)
+        return data
+
+    def seek(self, at: int) -> None:
+        if at < self._at:
+            self.close()
+            self._stream, self._at = self._opened(), 0
+        while self._at < at and self.read(min(_READ_AHEAD, at - self._at)):
+            pass
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class TableFile:
+    """A file in the state of its first opening.
+
+    Args:
+        url: a local path or an fsspec URL; a file with an ending of ``COMPRESSED`` is decompressed.
+        storage_options: for fsspec.
+
+    Attributes:
+        path: path of the file, with secrets hidden.
+        size: size in bytes.
+
+    Raises:
+        StorageError: there is no such file.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
+        self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
+        self._remote = Remote(url, storage_options) if is_remote(url) else None
+        try:
+            self._stamp = self._found()
+        except FileNotFoundError as error:
+            raise StorageError(
+                "there is no such file",
+                where=self.path,
+                expected="a file",
+                remedy=f"check the path; relative paths start at {os.getcwd()}",
+            ) from error
+        except (KeyError, TypeError) as error:
+            raise StorageError(
+                "the store does not say how large the file is",
+                where=self.path,
+                expected="a store that reports the size of an object",
+                remedy="copy the file here first",
+            ) from error
+        self.size = int(self._stamp[0])
+        self._encoding, self._carriage_returns = "", False
+        self._last: tuple[BinaryIO, int] | None = None
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def __del__(self) -> None:
+        last = getattr(self, "_last", None)
+        if last is not None:
+            last[0].close()
+
+    @property
+    def name(self) -> str:
+        """Last part of the path, without an ending of ``COMPRESSED``."""
+        return posixpath.basename(self._place).removesuffix(self._packed)
+
+    @property
+    def _packed(self) -> str:
+        return next((ending for ending in COMPRESSED if self._place.lower().endswith(ending)), "")
+
+    @property
+    def _place(self) -> str:
+        return self.path if self._remote is None else str(self._remote.root).partition("?")[0]
+
+    @property
+    def remote(self) -> bool:
+        """True if the file is in a store."""
+        return self._remote is not None
+
+    @property
+    def local(self) -> bool:
+        """True if the file is in the local file system, and its bytes are those of the table."""
+        return self._remote is None and not (self._packed or self._encoding or self._carriage_returns)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifier of the content, from metadata."""
+        return [posixpath.basename(self._place), *self._stamp]
+
+    def require_unchanged(self) -> None:
+        try:
+            same = self._found() == self._stamp
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise changed(self.path)
+
+    def _found(self) -> list[Any]:
+        """Return size and time of the file, or its version in the store."""
+        if self._remote is None:
+            return stamp(self.path)
+        info = self._remote.info(self._remote.root)
+        return [int(info["size"]), version(info)]
+
+    def read_as_text(self, encoding: str = "", carriage_returns: bool = False) -> None:
+        """Convert what ``open`` and ``read`` return from now on to UTF-8, with lines that end in a line feed.
+
+        Args:
+            encoding: encoding of the file; "" for UTF-8.
+            carriage_returns: whether lines end in a carriage return alone.
+        """
+        self._encoding, self._carriage_returns = encoding, carriage_returns
+
+    def open(self) -> BinaryIO:
+        """Open the file's decompressed bytes.
+
+        Raises:
+            StorageError: the file's size has changed.
+        """
+        if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
+            return cast(BinaryIO, self._decompressed())
+
+        def converted() -> Any:
+            stream = self._decompressed()
+            stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
+            if self._encoding:
+                stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
+            return pa.TransformInputStream(stream, _line_feeds) if self._carriage_returns else stream
+
+        return cast(BinaryIO, _Forwards(converted))
+
+    def _decompressed(self) -> Any:
+        """Open the file's decompressed bytes as a file of Python's or, without seek, of Arrow's."""
+
+        def stored() -> Any:
+            if self._remote is None:
+                return self.unchanged()
+            return io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
+
+        if self._packed == ".zst":
+            return pa.input_stream(stored(), compression="zstd")
+        if self._packed:
+            return _OPENERS[self._packed](stored())
+        return open(stored(), "rb") if self._remote is None else stored()
+
+    def unchanged(self) -> str:
+        """Return the path of a local file after checking its size.
+
+        Raises:
+            StorageError: the file's size has changed.
+        """
+        if not os.path.exists(self.path):
+            raise not_seen(self.path)
+        size = os.stat(self.path).st_size
+        if size != self.size:
+            raise StorageError(
+                f"the file has changed since it was opened: {size} bytes instead of {self.size}",
+                where=self.path,
+                expected="files that do not change while they are read",
+                remedy="open it again; if it is truncated, restore it first",
+            )
+        return self.path
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``start`` on. A stream without seek is read forwards, or again from its start."""
+        if self.local:
+            with self.open() as stream:
+                stream.seek(start)
+                return stream.read(size)
+        with self._lock:
+            stream, at = self._last or (self.open(), 0)
+            if at > start:
+                stream.close()
+                stream = self.open()
+            stream.seek(start)
+            data = stream.read(size)
+            self._last = (stream, start + len(data))
+            return data
+
+    @contextmanager
+    def explaining(self, expected: str) -> Iterator[None]:
+        """Convert errors of decoders to a StorageError that names the file, or a DataError that names the encoding."""
+        with explaining(self.path, expected):
+            try:
+                yield
+            except UnicodeError as error:
+                if not self._encoding:
+                    raise
+                raise DataError(
+                    f"the file is not in the encoding {self._encoding!r}: {error}",
+                    where=self.path,
+                    expected=f"text in {self._encoding}",
+                    remedy="say how the file is encoded: read_options=sk.read_options(encoding=...); "
+                    "without it, UTF-8, or UTF-16 with a byte order mark",
+                ) from error
+
+
+def _line_feeds(text: Any) -> bytes:
+    return bytes(text).replace(b"\r", b"\n")

@@ -1,0 +1,392 @@
+"""A zarr array with checked reads: the error for a missing, truncated or corrupt chunk names the chunk."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from threading import Lock
+from typing import Any, cast
+
+import numpy as np
+import zarr
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import ShardingCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.cf import Packing, packing_of
+from streamkern.formats.zarr_store import CheckedStore, RemoteStore, WholeBlosc
+from streamkern.memory import check
+from streamkern.sources.remote import reread
+from streamkern.storage.digest import digest
+from streamkern.storage.files import changed, not_seen, require_regular, stamp, tail
+from streamkern.types import Array
+
+KEPT_BYTES = 32 << 20
+"""Decoded bytes that are cached if stored chunks are longer than a read (such as labels in one large chunk)."""
+
+_SLACK, _LONGER = 1 << 20, 8
+"""Bytes of a file beyond its chunk, such as the index of a shard; and how much longer than decoded it may be stored."""
+
+_CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
+
+
+class StoredArray:
+    """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
+
+    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
+        store = array.store
+        self._store = store.inner if isinstance(store, CheckedStore) else store
+        if array.shards is None and _ends_in_blosc(array):
+            whole = WholeBlosc(store, _frame_bytes(array))
+            version = array.metadata.zarr_format
+            array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
+        self.array, self.sparse = array, sparse
+        self.where = f"{url}, array {array.path}" if array.path else url
+        if not all((*array.chunks, *self.outer)):
+            raise StorageError(
+                f"the array has chunks of shape {array.chunks}",
+                where=self.where,
+                expected="at least one row and one value in a chunk",
+                remedy="its metadata are damaged: restore them from a copy",
+            )
+        self.dtype = np.dtype(array.dtype) if packing is None else packing.dtype
+        self._packing = packing
+        self._fill = array.metadata.fill_value
+        self._whole = WholeChunks.of(array)
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._lock, self._decoding = Lock(), Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict(), "_lock": None, "_decoding": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock(), _decoding=Lock())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def remote(self) -> bool:
+        """True if a read is a request to a remote store."""
+        return isinstance(self._store, RemoteStore)
+
+    def read_kept(self, a: int, b: int) -> Array:
+        """Return rows a to b, from a cache if stored chunks are longer and would be decoded repeatedly."""
+        rows = self.array.chunks[0]
+        if b - a >= rows:
+            return self.read(a, b)
+        parts = []
+        for stored in range(a // rows, -(-b // rows)):
+            start = stored * rows
+            parts.append(self._keep(stored)[max(a, start) - start : b - start])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return bytes of the stored chunks of a read, stored and decoded; and bytes that are cached.
+
+        Chunks longer than a read are decoded by one thread at a time, and cached.
+        """
+        chunk = self.array.chunks[0]
+        row = math.prod(self.array.shape[1:]) * (text if self.dtype.kind in "OT" else self.dtype.itemsize)
+        if kept and rows < chunk:
+            block = min(chunk, self.array.shape[0]) * row
+            return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
+        if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
+            return chunk * row, 0  # only the frame, which is decoded into the rows
+        return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
+
+    def key_of_row(self, row: int) -> str:
+        """Return the key of the first stored chunk (or shard) with the row."""
+        return self._key((row // self.outer[0], *(0 for _ in self.array.shape[1:])))
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of the array's metadata and stored chunks at the first call."""
+        return digest(self._found())
+
+    def require_unchanged(self) -> None:
+        if "identity" in self.__dict__ and digest(self._found()) != self.identity:
+            raise changed(self.where)
+        _ = self.identity
+
+    def _found(self) -> list[Any]:
+        """Return metadata of the stored chunks, without reading them."""
+        metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
+        files: list[Any] = []
+        if isinstance(self._store, RemoteStore):
+            remote = self._store.remote
+            files = remote.versions(self._keys(), f"{remote.root.rstrip('/')}/{self.array.path}".rstrip("/"))
+        elif isinstance(self._store, LocalStore):
+            root = os.path.join(self._store.root, self.array.path)
+            for folder, folders, names in os.walk(root):
+                folders.sort()
+                for name in sorted(names):
+                    if name not in ("zarr.json", ".zarray", ".zattrs"):
+                        path = os.path.join(folder, name)
+                        files.append((os.path.relpath(path, root), *stamp(path)))
+        return [self.array.path, metadata, files, *([] if self._packing is None else [self._packing.to_json()])]
+
+    def files(self, a: int, b: int) -> list[Any] | None:
+        """Return name, size, time and last bytes of the stored chunks of rows a to b; None if the store is remote.
+
+        In files of ``write_zarr`` the last bytes are a checksum.
+        """
+        if not isinstance(self._store, LocalStore):
+            return None
+        rows, *others = self.outer
+        counts = [-(-size // step) for size, step in zip(self.array.shape[1:], others, strict=True)]
+        found: list[Any] = []
+        for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, counts)):
+            key = self._key(coords)
+            try:
+                path = os.path.join(self._store.root, key)
+                size, written = stamp(path)
+                found.append((key, size, written, tail(path, _CHECKSUM)))
+            except FileNotFoundError:  # an absent chunk has the fill value
+                found.append((key, None))
+        return found
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Shape of a stored chunk, or shard."""
+        return self.array.shards or self.array.chunks
+
+    def _key(self, coords: tuple[int, ...]) -> str:
+        key = self.array.metadata.encode_chunk_key(coords)
+        return f"{self.array.path}/{key}" if self.array.path else key
+
+    def _keys(self) -> Iterator[str]:
+        """Yield keys of all stored chunks (or shards), relative to the array."""
+        counts = [-(-size // step) for size, step in zip(self.array.shape, self.outer, strict=True)]
+        return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
+
+    def _keep(self, stored: int) -> Array:
+        with self._lock:
+            if stored in self._kept:
+                self._kept.move_to_end(stored)
+                return self._kept[stored]
+        rows = self.array.chunks[0]
+        row_bytes = math.prod(self.array.shape[1:]) * self.dtype.itemsize
+        with self._decoding:  # one thread only, since the chunk is large and others may need it, too
+            with self._lock:
+                if stored in self._kept:
+                    return self._kept[stored]
+            check(min(rows, self.array.shape[0] - stored * rows) * row_bytes, f"{self.where}, chunk {stored}")
+            block = self.read(stored * rows, min((stored + 1) * rows, self.array.shape[0]))
+            block.flags.writeable = False
+            with self._lock:
+                self._kept[stored] = block
+                while len(self._kept) > max(1, KEPT_BYTES // (rows * row_bytes)):
+                    self._kept.popitem(last=False)
+        return block
+
+    def read(self, a: int, b: int) -> Array:
+        """Return rows a to b. A chunk that does not decode is read again, in case the transfer failed.
+
+        Raises:
+            CorruptChunkError: a stored chunk is missing or does not decode.
+            StorageError: the store cannot be read.
+        """
+        try:
+            block = reread(lambda: self._decoded(a, b))
+        except (MemoryError, StorageError):
+            raise
+        except PermissionError as error:
+            raise StorageError(
+                f"the chunk may not be read: {error}",
+                where=f"{self.where}, rows {a} to {b - 1}",
+                expected="permission to read it",
+                remedy="check the permissions of the files",
+            ) from error
+        except Exception as error:  # codecs may raise anything
+            raise self._explained(a, b, error) from error
+        if not self.sparse:
+            self._require_stored(a, b, block)
+        return block if self._packing is None else self._packing.values(block)
+
+    def _require_sizes(self, a: int, b: int) -> None:
+        """Check sizes of the local files of rows a to b before they are read, because zarr reads files as a whole.
+
+        Raises:
+            StorageError: a file is far larger than the chunk that the array declares.
+            MemoryLimitError: the budget does not hold the file.
+        """
+        if not isinstance(self._store, LocalStore):
+            return
+        decoded = math.prod(self.outer) * self.dtype.itemsize
+        most = None if self.dtype.kind in "OT" else _SLACK + _LONGER * decoded
+        for key in dict.fromkeys(self._key(self._outer_of(coords)) for coords, _ in self._stored_chunks(a, b)):
+            size = require_regular(self._store.root / key, most)
+            if size > _SLACK:
+                check(size, f"{self.where}, chunk {key}")
+
+    def _decoded(self, a: int, b: int) -> Array:
+        """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
+        self._require_sizes(a, b)
+        index, begin = divmod(a, self.array.chunks[0])
+        if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
+            key = self._key((index, *(0 for _ in self.array.shape[1:])))
+            stored = self._bytes(key)
+            if stored is not None:
+                return self._whole.decoded(stored)[: b - a]
+        return np.asarray(self.array[a:b])
+
+    def _bytes(self, key: str) -> Any:
+        """Return the bytes of a chunk's key in the store; None if the key is absent.
+
+        Files are read in this thread, because zarr would use two others in turn, which wait for busy cores.
+        """
+        if type(self._store) is LocalStore:
+            path = self._store.root / key
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return None
+        found = sync(self.array.store.get(key, default_buffer_prototype()))
+        return None if found is None else found.as_numpy_array()
+
+    def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+        """Yield coordinates of the (inner) chunks of rows a to b, and the region of each, cut to these rows."""
+        shape, chunks = self.array.shape, self.array.chunks
+        grid = [range(a // chunks[0], -(-b // chunks[0]))]
+        grid += [range(-(-size // step)) for size, step in zip(shape[1:], chunks[1:], strict=True)]
+        for coords in itertools.product(*grid):
+            region = [
+                slice(c * step, min((c + 1) * step, size)) for c, step, size in zip(coords, chunks, shape, strict=True)
+            ]
+            region[0] = slice(max(a, region[0].start), min(b, region[0].stop))
+            yield coords, tuple(region)
+
+    def _require_stored(self, a: int, b: int, block: Array) -> None:
+        """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
+        if type(self._store) is LocalStore and not self._store.root.exists():
+            raise not_seen(str(self._store.root))
+        for coords, region in self._stored_chunks(a, b):
+            part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
+            if not _is_all(part, self._fill):
+                continue
+            key = self._key(self._outer_of(coords))
+            try:
+                present = sync(self._is_stored(key, coords))
+            except StorageError:
+                raise
+            except Exception as error:
+                raise self._explained(a, b, error) from error
+            if not present:
+                raise CorruptChunkError(
+                    f"chunk {key} is not stored",
+                    where=f"{self.where}, rows {region[0].start} to {region[0].stop - 1}",
+                    expected="every chunk of the array: one that is missing would read as rows of its fill value",
+                    remedy="restore the chunk or write the array again; if its writer leaves out chunks that hold only "
+                    "the fill value (zarr's default), give the array the attribute streamkern: "
+                    '{"sparse": true}, or open it with open_zarr(..., sparse=True)',
+                )
+
+    def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
+
+    async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
+        store = self.array.store
+        if self.array.shards is None:
+            return await store.exists(key)
+        index = await self._shard_index(store, key)
+        if index is None:
+            return await store.exists(key)
+        per_shard = index.shape[:-1]
+        return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
+
+    async def _shard_index(self, store: Store, key: str) -> Array | None:
+        """Return (offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
+        codec = getattr(self.array.metadata, "codecs", (None,))[0]
+        if not isinstance(codec, ShardingCodec):
+            return None
+        names = [str(index_codec.to_dict()["name"]) for index_codec in codec.index_codecs]
+        if names not in (["bytes"], ["bytes", "crc32c"]):
+            return None
+        per_shard = [outer // inner for outer, inner in zip(self.outer, self.array.chunks, strict=True)]
+        size = 16 * math.prod(per_shard)
+        stored_size = size + 4 * (len(names) - 1)
+        at_start = codec.index_location.value == "start"
+        part = RangeByteRequest(0, stored_size) if at_start else SuffixByteRequest(stored_size)
+        found = await store.get(key, default_buffer_prototype(), part)
+        if found is None:
+            return None
+        return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
+
+    def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
+        """Return the error of a failed read, naming the first stored chunk that fails when read alone."""
+        culprit, rows = self.key_of_row(a), (a, b - 1)
+        for coords, region in self._stored_chunks(a, b):
+            try:
+                self.array[region]
+            except StorageError:
+                raise
+            except Exception as alone:
+                culprit, rows, error = self._key(self._outer_of(coords)), (region[0].start, region[0].stop - 1), alone
+                break
+        return CorruptChunkError(
+            f"chunk {culprit} cannot be read: {type(error).__name__}: {error}",
+            where=f"{self.where}, rows {rows[0]} to {rows[1]}",
+            expected="a chunk that decodes as the array's metadata says",
+            remedy="the chunk is truncated or corrupt: restore it from a copy, or write it again; or leave its rows "
+            'out with open_dataset(..., on_corrupt="quarantine")',
+        )
+
+
+def packing_of_array(array: zarr.Array[Any], where: str) -> Packing | None:
+    """Return how the numbers of an array are unpacked, by its attributes; None if they are values as stored.
+
+    Raises:
+        DataError: an attribute has a meaning that is not supported.
+    """
+    attributes = array.attrs.asdict()
+    # xarray stores the number of missing values as the fill value of version 2, and names the axes beside it.
+    by_xarray = array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes
+    fill = array.metadata.fill_value if by_xarray else None
+    return packing_of(attributes, np.dtype(array.dtype), array.shape, where, fill)
+
+
+def is_coordinate(array: zarr.Array[Any]) -> bool:
+    """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
+    axes: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS")
+    return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
+
+
+def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
+    """Return True if stored chunks are plain Blosc frames, with no checksum around them."""
+    encoders = array.metadata.to_dict().get("codecs") or [array.metadata.to_dict().get("compressor")]
+    last: Any = list(cast("Iterable[Any]", encoders))[-1] or {}
+    return str(last.get("name", last.get("id"))) in ("blosc", "numcodecs.blosc")
+
+
+def _frame_bytes(array: zarr.Array[Any]) -> int | None:
+    """Return bytes of a chunk before Blosc's compression; None if another codec is applied first."""
+    metadata = array.metadata.to_dict()
+    if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
+        return None
+    dtype = np.dtype(array.dtype)
+    return None if dtype.kind in "OT" else math.prod(array.chunks) * dtype.itemsize
+
+
+def _is_all(part: Array, fill: Any) -> bool:
+    """Return True if the chunk has only the fill value.
+
+    Rows are compared in runs of doubling length, since the first rows mostly decide.
+    """
+    fill = part.dtype.type() if fill is None else fill
+    start, count = 0, 1
+    while start < len(part):
+        some = part[start : start + count]
+        if not (some != some if fill != fill else some == fill).all():
+            return False
+        start, count = start + count, 2 * count
+    return True

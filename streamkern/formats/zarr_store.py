@@ -1,0 +1,180 @@
+"""Stores for zarr: a remote one with repetitions, and two that check metadata, files and Blosc frames."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.storage import LocalStore, WrapperStore
+
+from streamkern.errors import StorageError
+from streamkern.formats.codecs import KNOWN, objection
+from streamkern.sources.remote import Remote
+from streamkern.storage.files import LARGEST_JSON, parse_json, require_regular
+
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+class RemoteStore(Store):
+    """A remote zarr hierarchy, read-only."""
+
+    supports_writes = False
+    supports_deletes = False
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__(read_only=True)
+        self.remote = remote
+
+    @property
+    def supports_listing(self) -> bool:
+        return self.remote.lists
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteStore) and other.remote is self.remote
+
+    def __str__(self) -> str:
+        return self.remote.shown
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.remote.shown!r})"
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        start = stop = None
+        if isinstance(byte_range, RangeByteRequest):
+            start, stop = byte_range.start, byte_range.end
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        elif isinstance(byte_range, SuffixByteRequest):
+            start = -byte_range.suffix
+        try:
+            found = await self.remote.elsewhere(self.remote.get(self._path(key), start, stop))
+        except FileNotFoundError:
+            return None
+        return prototype.buffer.from_bytes(found)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Return True if a read finds the key, since some file systems' HEAD requests report any failure as absence."""
+        return await self.get(key, default_buffer_prototype()) is not None
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for path in await self.remote.elsewhere(self.remote.below(self.remote.root)):
+            if (key := path.removeprefix(self.remote.root).lstrip("/")).startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in await self.remote.elsewhere(self.remote.names(self._path(prefix))):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise NotImplementedError
+
+    async def delete(self, key: str) -> None:
+        raise NotImplementedError
+
+    def _path(self, key: str) -> str:
+        return f"{self.remote.root.rstrip('/')}/{key}".rstrip("/")
+
+
+class CheckedStore(WrapperStore[Store]):
+    """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
+
+    All reads of zarr use ``get``, so that zarr only creates codecs from the list in ``codecs``, whether metadata are
+    the array's or consolidated in a group.
+    """
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    @property
+    def inner(self) -> Store:
+        """The wrapped store."""
+        return self._store
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return the bytes of a key, or None if it is absent.
+
+        Raises:
+            StorageError: the key is not a regular file, or metadata name a codec that is not allowed.
+        """
+        if isinstance(self._store, LocalStore):
+            require_regular(self._store.root / key, LARGEST_JSON if _is_metadata(key) else None)
+        found = await super().get(key, prototype, byte_range)
+        if found is not None and _is_metadata(key):
+            self._require_known(key, found.to_bytes())
+        return found
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> Any:  # an AsyncGenerator, whose annotation in the base class varies between releases
+        for request in requests:
+            yield request[0], await self.get(*request)
+
+    def _require_known(self, key: str, data: bytes) -> None:
+        where = f"{self._store}, {key}"
+        try:
+            reason = objection(parse_json(data, where))
+        except ValueError:
+            return  # zarr reports invalid JSON
+        if reason is not None:
+            raise StorageError(
+                f"the array is not read: {reason}",
+                where=where,
+                expected=f"codecs among {', '.join(sorted(KNOWN))}, and no Python objects but text",
+                remedy="write the array again with one of these; decoding pickle executes code of its author",
+            )
+
+
+class WholeBlosc(WrapperStore[Store]):
+    """A store of Blosc frames, whose lengths are checked.
+
+    The decoder trusts the length in a frame's header: given a truncated frame, it reads past the end of the buffer and
+    returns garbage as rows.
+
+    Args:
+        store: store of the chunks.
+        chunk_bytes: bytes of a decoded chunk; a frame that declares more is refused. None if other codecs follow.
+    """
+
+    def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:
+        super().__init__(store)
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def inner(self) -> Store:
+        """The wrapped store."""
+        return self._store
+
+    def _with_store(self, store: Store) -> WholeBlosc:
+        return WholeBlosc(store, self._chunk_bytes)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await super().get(key, prototype, byte_range)
+        if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
+            return found
+        header = found[:16].to_bytes().ljust(16, b"\0")
+        decoded, declared = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
+        if declared != len(found) or len(found) < len(header):
+            raise ValueError(f"{len(found)} bytes of a Blosc frame of {declared}")
+        if self._chunk_bytes is not None and decoded != self._chunk_bytes:
+            raise ValueError(f"a Blosc frame of {decoded} bytes, decoded, for a chunk of {self._chunk_bytes}")
+        return found
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rsplit("/", 1)[-1] in _METADATA

@@ -1,0 +1,1 @@
+"""Rows of many formats, shuffled and written once in the layout of training."""

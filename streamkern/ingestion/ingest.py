@@ -1,0 +1,553 @@
+"""Conversion of any table to the training layout: compact, checksummed, optionally shuffled, complete or absent.
+
+Files are written to a directory next to the target, which records progress; the target appears by one rename.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numcodecs import BitRound
+
+from streamkern.errors import DataError, PlanRefusedError, UsageError
+from streamkern.formats.parquet import write_parquet
+from streamkern.formats.tables import open_tables
+from streamkern.formats.training_zarr import TrainingZarr
+from streamkern.ingestion.permutation import ROW_EXTRA, SortedRun, SortedRuns
+from streamkern.ingestion.store import Sending
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
+from streamkern.progress import reporter, showing
+from streamkern.redaction import redacted
+from streamkern.release import VERSION
+from streamkern.sources.ingest_record import RECORD, ingest_record
+from streamkern.sources.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
+from streamkern.sources.read_options import ReadOptions
+from streamkern.sources.remote import is_remote
+from streamkern.sources.source import Source
+from streamkern.storage.digest import digest
+from streamkern.storage.files import given_path
+from streamkern.storage.writer import Workspace, write_json
+from streamkern.types import Array, Rows, Target
+
+_WORDS_KEPT = 1000
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+FORMATS = ("zarr", "parquet")
+PART_CHUNKS = 64
+"""Row groups in a parquet file: about 256 MiB, the most that an interruption loses."""
+
+OVERHEAD, THREAD = 48 << 20, 24 << 20
+"""Bytes of decoders and codecs after their first use, and bytes that each thread keeps."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the activity, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """Result of an ingest.
+
+    Attributes:
+        path: path of the data set.
+        rows: rows.
+        n_features: width of a row.
+        dtype: stored dtype of the features.
+        target: name of the target, or None.
+        shuffled: whether the rows are in a random order.
+        seconds: duration in seconds.
+        kept: rows written by an earlier, interrupted ingest; all rows, if the target existed already.
+        decoded_bytes: bytes of all rows as stored in memory.
+        stored_bytes: bytes on disk.
+    """
+
+    path: str
+    rows: int
+    n_features: int
+    dtype: str
+    target: str | None
+    shuffled: bool
+    seconds: float
+    kept: int
+    decoded_bytes: int
+    stored_bytes: int
+
+    def __str__(self) -> str:
+        what = f"{self.rows:,} rows of {self.n_features} features ({self.dtype})"
+        order = "in random order" if self.shuffled else "in the order of the sources"
+        speed = f"{format_bytes(self.decoded_bytes)} in {self.seconds:.1f} s"
+        kept = f", {self.kept:,} rows of them written before" if self.kept else ""
+        return f"{self.path}: {what}, {order}; {speed}{kept}; {format_bytes(self.stored_bytes)} on disk"
+
+
+def ingest(
+    sources: Any,
+    path: str | os.PathLike[str],
+    *,
+    target: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    weight: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    format: str | None = None,
+    dtype: str | None = None,
+    shard: int | str | None = None,
+    compression: str = "fast",
+    keep_bits: int | None = None,
+    memory: int | str | None = None,
+    threads: int = 1,
+    header: bool = True,
+    missing: str = "nan",
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+    verbose: int = 0,
+) -> Ingested:
+    """Write the rows of any supported tables in the training layout.
+
+    zarr: version 3, compressed chunks of about 4 MiB, each with a CRC-32C. parquet: a directory of files of one
+    fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
+    completion, it does nothing.
+
+    Args:
+        sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
+            arrays or pairs (X, y); pandas, polars (also lazy) or Dask frames, Arrow tables.
+        path: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
+            disk below TMPDIR, and then uploaded.
+        target: the column of targets, or several for c values a row.
+        columns: features to use, in this order.
+        weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
+        shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
+        seed: seed of the order, which depends on the seed and the order of the sources only.
+        format: ``zarr`` or ``parquet``; by default from the ending of ``path``.
+        dtype: store features in this dtype; unchanged by default. Integers must keep their values.
+        shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
+        compression: for zarr: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
+        keep_bits: round float features to this many bits after the leading one, to save space; exact by default. The
+            relative change of a value is at most 2^-(keep_bits + 1).
+        memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
+        threads: chunks decoded, and pieces written, concurrently.
+        header: whether the first line of a text table names its columns.
+        missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
+        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
+            ``number``, ``category``, ``boolean`` and ``datetime``. They are stored with the data.
+        exclude: columns to leave out.
+        overwrite: replace an existing dataset of this layout.
+        storage_options: for fsspec.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
+        on_progress: called with the activity, rows done and rows in all.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
+
+    Raises:
+        UsageError: parameters that contradict each other.
+        PlanRefusedError: ``memory`` is too small for one chunk of a source.
+        MemoryLimitError: the process exceeded its budget; finished parts are kept.
+        StorageError: a source cannot be read, ``path`` exists already, or the disk is full.
+        DataError: rows cannot be stored.
+        BusyError: another process writes to ``path``.
+    """
+    began = time.perf_counter()
+    url = given_path(path)
+    store = Sending(url, storage_options) if is_remote(url) else None
+    place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
+    options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
+    format = _format(Path(url), format, [name for name, given in options_of_zarr.items() if given], store is not None)
+    listed = sources if isinstance(sources, list) else [sources]
+    require_compression(compression, "ingest")
+    if missing not in ("error", "nan"):
+        raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with limited(budget):
+        source = open_tables(
+            listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
+            storage_options=storage_options, memory=budget, read_options=read_options,
+        )  # fmt: skip
+        out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
+        kept_target = None if source.target is None else _renamed(source.target)
+        options: dict[str, Any] = {
+            "format": format,
+            "dtype": out.str,
+            "shuffle": "global" if shuffle else None,
+            "seed": seed if shuffle else None,
+            "shard": None if shard is None else parse_bytes(shard, "shard"),
+            "target": None if kept_target is None else kept_target.name,
+            "missing": missing,
+        }
+        if compression != "fast":
+            options["compression"] = compression
+        if keep_bits is not None:
+            options["keep_bits"] = _kept_bits(keep_bits, out, bool(source.text))
+        if source.schema is not None and (source.schema.missing or not source.schema.plain):
+            options["schema"] = source.schema.to_json()
+            options["text"] = list(source.text)
+            if source.text and out != np.float64:
+                raise UsageError(
+                    f"the column {source.text[0]!r} contains text, whose numbers do not fit in {out}",
+                    where="ingest(dtype=...)",
+                    expected="float64",
+                    remedy="leave dtype out, or encode the text as small numbers first",
+                )
+        if source.weight is not None:
+            options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
+        record = {
+            "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
+            "rows": int(source.bounds[-1]),
+            "sources": [_described(one) for one in listed],
+            "source_fingerprint": source.fingerprint,
+            "version": VERSION,
+            **options,
+        }
+        job = _Job(source, place, out, kept_target, record, threads)
+        if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
+            return replace(job.result(began, kept=job.n), path=redacted(url))
+        present = ingest_record(place)
+        if (
+            present is not None
+            and present["fingerprint"] == record["fingerprint"]
+            and (not overwrite or store is not None)
+        ):
+            job.work.clear()
+            made = job.result(began, kept=job.n)
+            return made if store is None else replace(made, path=store.send())
+        if store is not None:  # made from other rows or options
+            shutil.rmtree(place, ignore_errors=True)
+        if os.path.lexists(place) and not (overwrite and present is not None):
+            raise existing(str(place), overwrite, "an earlier result of ingest")
+        with showing(verbose) as display, job.work.held():
+            job.on_progress = reporter(on_progress, display)
+            kept = job.run(budget)
+        made = job.result(began, kept)
+        return made if store is None else replace(made, path=store.send())
+
+
+class _Job:
+    """One ingest. Its workspace has the folders ``data`` and, if rows are shuffled on disk, ``runs``."""
+
+    def __init__(
+        self,
+        source: Source,
+        place: Path,
+        dtype: np.dtype[Any],
+        target: Target | None,
+        record: dict[str, Any],
+        threads: int,
+    ) -> None:
+        self.source, self.place, self.dtype, self.target = source, place, dtype, target
+        self.record, self.threads, self.on_progress = record, max(1, threads), reporter(None, None)
+        self.weight: str | None = record.get("weight")
+        self.n = int(source.bounds[-1])
+        self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")
+        self._shuffled = record["shuffle"] is not None
+        self._piece_rows = rows_per_chunk(source.n_features * dtype.itemsize)
+
+    def run(self, budget: int) -> int:
+        """Write the dataset; return the number of rows kept from an earlier attempt."""
+        row = self.source.n_features * self.dtype.itemsize
+        as_read, rows = self.source.reading(), int(np.diff(self.source.bounds).max(initial=0))
+        kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # bytes of a row's target and weight
+        chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
+        shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
+        readers = min(self.threads, len(self.source.bounds) - 1)
+        # Chunks being read, and one being copied into pieces; pieces, and their encoded bytes.
+        reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
+        # When shuffling, all rows are read before the first is written.
+        # Floats without repetitions do not shrink when encoded, and are copied once more with their checksum.
+        writing, encoding = (self.threads + 1) * max(shard, piece), 2 * self.threads * piece
+        side = max(reading, 3 * writing + encoding) if self._shuffled else reading + 2 * writing + encoding
+        runs = SortedRuns(
+            self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
+            self.weight is not None,
+        )  # fmt: skip
+        release()
+        base = resident() + OVERHEAD + self.threads * THREAD
+        room = int(0.8 * (budget - base)) - side
+        held = room // (runs.row_bytes + ROW_EXTRA)
+        least = self._piece_rows if self._shuffled else 0
+        if held < least or room < 0:
+            needed = int((side + least * (runs.row_bytes + ROW_EXTRA)) / 0.8) + base
+            raise PlanRefusedError(
+                f"The memory of {format_bytes(budget)} is too little: chunks of the sources have "
+                f"up to {format_bytes(chunk)}.",
+                where="memory",
+                expected=f"at least {format_bytes(needed * 1.05)} with {self.threads} thread(s)",
+                remedy="give more memory, or fewer threads; or write the sources in smaller chunks (row groups)",
+            )
+        plan = {name: self.record[name] for name in ("fingerprint", "version")} | {"piece_rows": self._piece_rows}
+        pieces = self.work.begin(plan, self._zarr if self.record["format"] == "zarr" else lambda: None)
+        runs.folder.mkdir(exist_ok=True)
+        with ThreadPoolExecutor(self.threads) as pool:
+            if self._shuffled and held >= self.n and not runs.done:
+                return self._write(runs, held, pieces, pool, self._gathered(runs, pool))
+            kept = self._scatter(runs, held, pool) if self._shuffled and runs.done < self.n else 0
+            return max(kept, self._write(runs, held, pieces, pool))
+
+    def result(self, began: float, kept: int) -> Ingested:
+        """Return the summary."""
+        y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
+        outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
+        stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
+        return Ingested(
+            path=str(self.place),
+            rows=self.n,
+            n_features=self.source.n_features,
+            dtype=self.dtype.name,
+            target=None if self.target is None else self.target.name,
+            shuffled=self._shuffled,
+            seconds=time.perf_counter() - began,
+            kept=kept,
+            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs),
+            stored_bytes=stored,
+        )
+
+    def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
+        """Return all rows in memory, if they fit, so that no temporary files are needed."""
+        run, bounds = runs.empty(self.n), self.source.bounds
+        chunks = range(len(bounds) - 1)
+        for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
+            run.put(int(bounds[chunk]), rows)
+            self.on_progress("gather", int(bounds[chunk + 1]), self.n)
+        return run
+
+    def _scatter(self, runs: SortedRuns, held: int, pool: ThreadPoolExecutor) -> int:
+        """Write the remaining rows as runs of at most ``held``; return how many rows were already in runs."""
+        done, bounds = runs.done, self.source.bounds
+        groups: list[range] = []
+        first = int(np.searchsorted(bounds, done))
+        while first < len(bounds) - 1:
+            last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + held, side="right")) - 1)
+            groups.append(range(first, last))
+            first = last
+        whole = runs.empty(max((int(bounds[group.stop] - bounds[group.start]) for group in groups), default=0))
+        chunks = self._ordered(pool, self._read, (chunk for group in groups for chunk in group))
+        for group in groups:
+            begin, end = int(bounds[group.start]), int(bounds[group.stop])
+            run = whole.first(end - begin)
+            for chunk, rows in zip(group, chunks, strict=False):
+                run.put(int(bounds[chunk]) - begin, rows)
+                self.on_progress("scatter", int(bounds[chunk + 1]), self.n)
+            runs.write(begin, run)
+        return done
+
+    def _write(
+        self, runs: SortedRuns, held: int, pieces: int, pool: ThreadPoolExecutor, run: SortedRun | None = None
+    ) -> int:
+        """Write the remaining pieces, and commit the data set; return how many rows were already written."""
+        group = self._zarr() if self.record["format"] == "zarr" else None
+        size = self._piece_rows if group is None else group.piece_rows
+        start: int = min(pieces * size * (PART_CHUNKS if group is None else 1), self.n)
+        if run is not None:
+            rows = runs.permuted(run, start, size)
+        else:
+            rows = runs.shuffled(start, held, size) if self._shuffled else self._stored(start, pool)
+        blocks = blocks_of(rows, None, size)
+        written = start
+        counts = self._parts(blocks, pieces) if group is None else self._pieces(group, blocks, pieces, pool)
+        for done, count in enumerate(counts, start=pieces + 1):
+            self.work.note(done)
+            written += count
+            self.on_progress("write", written, self.n)
+        assert written == self.n, (written, self.n)
+        self.source.require_unchanged()
+        record = self.record | ({"words": words} if (words := self._words()) else {})
+        if group is not None:
+            group.complete(record)
+        else:
+            write_json(self.work.data / RECORD, record)
+        self.work.commit()
+        return start
+
+    def _words(self) -> dict[str, list[str]]:
+        """Return texts of the columns with few distinct texts, for names of features and messages."""
+        found = {}
+        for j, column in enumerate(self.source.schema.columns if self.source.schema else ()):
+            words = sorted(self.source.words(j).values()) if column.text else []
+            if 0 < len(words) <= _WORDS_KEPT:
+                found[column.name] = words
+        return found
+
+    def _zarr(self) -> TrainingZarr:
+        return TrainingZarr(
+            self.work.data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
+            self.record["shard"], self.weight, self.record.get("compression", "fast"),
+        )  # fmt: skip
+
+    def _pieces(
+        self, group: TrainingZarr, blocks: Iterator[Rows], pieces: int, pool: ThreadPoolExecutor
+    ) -> Iterator[int]:
+        """Write blocks as chunks or shards; yield the number of rows of each."""
+
+        def write(item: tuple[int, Rows]) -> int:
+            group.write(*item)
+            return int(item[1].X.shape[0])
+
+        return self._ordered(pool, write, enumerate(blocks, start=pieces))
+
+    def _parts(self, blocks: Iterator[Rows], pieces: int) -> Iterator[int]:
+        """Write blocks as row groups of parquet files; yield the number of rows of each file."""
+        y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
+        none = Rows(np.empty((0, self.source.n_features), self.dtype), y, None if self.weight is None else np.empty(0))
+        while (first := next(blocks, None if pieces else none)) is not None:
+            counts: list[int] = []
+
+            def counted(some: Iterable[Rows], counts: list[int] = counts) -> Iterator[Rows]:
+                for block in some:
+                    counts.append(len(block.X))
+                    yield block
+
+            write_parquet(
+                self.work.data / f"part-{pieces:06}.parquet",
+                counted(itertools.chain([first], itertools.islice(blocks, PART_CHUNKS - 1))),
+                target="target" if self.target is None else self.target.name,
+                row_group_rows=self._piece_rows,
+                columns=self.source.columns,
+                weight=self.weight or "weight",
+            )
+            pieces += 1
+            yield sum(counts)
+
+    def _read(self, chunk: int) -> Rows:
+        X, y, w = self.source.read_checked(chunk)
+        if self.record["missing"] == "error":
+            _require_values(X, self.source, chunk)
+        X = X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk))
+        bits = self.record.get("keep_bits")
+        return Rows(X if bits is None else _rounded(X, bits), y, w)
+
+    def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
+        """Yield the rows in stored order from row ``start`` on."""
+        bounds = self.source.bounds
+        chunks = range(int(np.searchsorted(bounds, start, side="right")) - 1, len(bounds) - 1)
+        for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
+            yield rows.each(itemgetter(slice(max(0, start - int(bounds[chunk])), None)))
+
+    def _ordered(self, pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+        """Yield results of ``work`` on every item, in order, computed by all threads."""
+        if self.threads == 1:
+            yield from map(work, items)
+            return
+        waiting: deque[Future[U]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= self.threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
+    """Return the output format; ``given`` are the user's options that only zarr has.
+
+    Raises:
+        UsageError: the format is unknown, or not possible for a URL or with these options.
+    """
+    format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
+    if remote and format == "parquet":
+        raise UsageError(
+            "a folder of parquet files does not show that it is complete: readers of the store would see a part of it",
+            where="ingest(format=...)",
+            expected="zarr, for a URL",
+            remedy="ingest to a URL that ends in .zarr, or to a local directory and copy it to the store",
+        )
+    if format not in FORMATS or (given and format != "zarr"):
+        raise UsageError(
+            f"format {format!r} is not known" if format not in FORMATS else f"{given[0]} is an option of zarr alone",
+            where="ingest",
+            expected=f"one of {', '.join(FORMATS)}",
+            remedy="correct the format" if format not in FORMATS else f"leave {given[0]} out",
+        )
+    return format
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return feature_dtype(np.dtype(name), "dtype")
+    except (TypeError, DataError) as error:
+        raise UsageError(
+            f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
+        ) from error
+
+
+def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
+    """Return the number of bits to which features are rounded.
+
+    Raises:
+        UsageError: features of this dtype cannot be rounded, or are codes of text.
+    """
+    if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
+        most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
+        raise UsageError(
+            f"{bits} bits cannot be kept of {'text' if text else dtype}",
+            where="keep_bits",
+            expected=most,
+            remedy="correct keep_bits, or leave it out",
+        )
+    return bits
+
+
+def _rounded(X: Array, bits: int) -> Array:
+    """Round features (n, d) to ``bits`` bits after the leading one, except missing values and those that overflow."""
+    rounded: Array = BitRound(bits).encode(np.ascontiguousarray(X)).view(X.dtype).reshape(X.shape)
+    return np.where(np.isfinite(X) & np.isfinite(rounded), rounded, X)
+
+
+def _require_values(X: Array, source: Source, chunk: int) -> None:
+    """Raise DataError, naming row and column, if a value is missing."""
+    if X.dtype.kind != "f" or not (gaps := np.isnan(X)).any():
+        return
+    row, column = map(int, np.argwhere(gaps)[0])
+    name = column if source.columns is None else repr(source.columns[column])
+    raise DataError(
+        f"a value of column {name} is missing",
+        where=source.where_row(chunk, row),
+        expected="a value in every row",
+        remedy='fill or drop such rows first, or store them as NaN: missing="nan", --missing nan',
+    )
+
+
+def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Return features in another dtype.
+
+    Raises:
+        DataError: a value would change in this dtype.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = X.astype(dtype)
+        wrong = made != X if dtype.kind in "biu" else ~np.isfinite(made) & np.isfinite(X)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise DataError(
+            f"{X[row, column]!s} does not fit in {dtype.name}",
+            where=f"{where}, row {row} of these, feature {column}",
+            expected=f"values that {dtype.name} holds",
+            remedy="choose a wider dtype, or leave it out",
+        )
+    return made
+
+
+def _renamed(target: Target) -> Target:
+    """Return the target, renamed if an array next to the features cannot have its name."""
+    name = target.name.rpartition("/")[2]
+    name = "target" if name == "X" or "," in name or name[:1] in ("", ".") else name
+    return Target(name, target.dtype, target.outputs)
+
+
+def _described(source: Any) -> str:
+    """Return a source's description for the record: its path without secrets, or an object's type."""
+    if isinstance(source, str | os.PathLike):
+        return redacted(os.fspath(source))
+    return f"{type(source).__module__}.{type(source).__qualname__}"

@@ -1,0 +1,1 @@
+"""Looking at data: columns, distributions, the order of rows."""

@@ -1,0 +1,442 @@
+"""Summary of a data set (schema, columns, classes, order of rows) from sweeps in bounded memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.costs.footprint import require_fitting
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Scan
+from streamkern.defaults import COLUMN_KINDS
+from streamkern.errors import DataError
+from streamkern.execute import Executor, open_executor
+from streamkern.formats.tables import open_tables
+from streamkern.inspection.shuffle_quality import BATCH, WARN_ABOVE, Spread, stored_ratio
+from streamkern.inspection.sketches import BINS, ColumnSketches, ColumnSums, Histogram, finish
+from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
+from streamkern.sources.ingest_record import ingest_record
+from streamkern.sources.kinds import looks_like
+from streamkern.sources.source import Source
+from streamkern.sources.unusable_columns import DISTINCT, Described, shown
+from streamkern.storage.files import given_path
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array, Target
+
+SHOWN = 24
+"""Columns and classes in the text; JSON has all."""
+
+FREQUENT = 5
+"""Number of frequent values shown for a column of text; JSON has twenty times as many."""
+
+_RAMP = " .:-=+*#%@"
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """Facts of a data set from a sweep over all its rows.
+
+    Attributes:
+        facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
+        columns: sketches of the columns.
+        names: names of the columns.
+        others: name, type and contents of columns that cannot be features without encoding, such as text.
+    """
+
+    facts: dict[str, Any]
+    columns: ColumnSketches
+    names: list[str]
+    others: list[tuple[str, str, Described]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all facts; undefined numbers are null. The bins of a histogram begin at the column's ``min``."""
+        c = self.columns
+        sketches = [
+            {
+                "name": name,
+                "mean": _number(c.mean[j]),
+                "std": _number(c.std[j]),
+                "min": _number(c.low[j]),
+                "max": _number(c.high[j]),
+                "missing": int(c.missing[j]),
+                "infinite": int(c.infinite[j]),
+                "bin_width": _number(c.bin_width[j]),
+                "histogram": c.counts(j).tolist(),
+            }
+            for j, name in enumerate(self.names)
+        ]
+        others = [_other_json(name, kind, found) for name, kind, found in self.others]
+        return {**self.facts, "columns": sketches, "others": others}
+
+    def text(self) -> str:
+        """Return the inspection as text."""
+        facts, c = self.facts, self.columns
+        chunks, size = facts["chunks"], facts["bytes"]
+        stored = "" if size["stored"] is None else f", {format_bytes(size['stored'])} on disk"
+        lines = [
+            facts["path"],
+            f"  rows      {facts['rows']:,} of {facts['n_features']:,} features ({facts['dtype']})",
+            f"  bytes     {format_bytes(size['decoded'])} decoded{stored}",
+            f"  chunks    {chunks['count']:,} of {chunks['min_rows']:,} to {chunks['max_rows']:,} rows "
+            f"({format_bytes(chunks['max_bytes'])})",
+            f"  range     {_range(c, self._numbers())}",
+            f"  missing   {int(c.missing.sum()):,} values in {int((c.missing > 0).sum()):,} columns"
+            + (f", {int(c.infinite.sum()):,} infinite" if c.infinite.any() else ""),
+        ]
+        target = facts["target"]
+        if target is not None:
+            none = f", missing in {target['missing']:,} rows" if target["missing"] else ""
+            lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''}){none}")
+        if facts["classes"]:
+            counts = sorted(facts["classes"], key=lambda pair: -pair[1])
+            given = sum(count for _, count in counts)
+            listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
+            more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+        for kind in COLUMN_KINDS:
+            named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
+            if named:
+                more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+                lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
+        if facts["left_out"]:
+            names = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
+            lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
+        order = facts["order"]
+        if order["ratio"] is not None:
+            lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
+        elif target is None and self.names:
+            lines.append("  order     not known without the labels: --target NAME, target=NAME")
+        if order["recorded"] is not None:
+            lines.append(f"            recorded: {order['recorded']} shuffle")
+        if facts["ingested"] is not None:
+            made = facts["ingested"]
+            lines.append(f"  ingested  by streamkern {made['version']} from {', '.join(made['sources'][:3])}")
+        shown = [_shown(name) for name in self.names[:SHOWN]]
+        width = max([6, *map(len, shown)])
+        heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
+        if shown:
+            lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
+        for j, name in enumerate(shown):
+            if self.names[j] in facts["text"]:
+                lines.append(f"  {name:<{width}}  {'text, stored as codes':<46}  {int(c.missing[j]):>8,}")
+                continue
+            found = (c.mean[j], c.std[j], c.low[j], c.high[j])
+            numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
+            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.counts(j)):<{BINS}}|")
+        if len(self.names) > SHOWN:
+            lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
+        if self.others:
+            table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:SHOWN]]
+            table.insert(0, ("column", "type", "missing", "distinct", "values"))
+            w = [max(len(line[i]) for line in table) for i in range(4)]
+            lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
+            if len(self.others) > SHOWN:
+                lines.append(f"  and {len(self.others) - SHOWN:,} more of them: --json has them")
+        return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+
+    def _numbers(self) -> list[int]:
+        """Return the columns that have numbers, not codes of text."""
+        return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
+
+
+def inspect(
+    path: Any,
+    target: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+    executor: Executor | None = None,
+    header: bool = True,
+    memory: str | int | None = None,
+    storage_options: dict[str, Any] | None = None,
+    read_options: Any = None,
+) -> Inspection:
+    """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
+
+    Args:
+        path: any source of ``ingest``: a path, glob or URL, arrays, frames.
+        target: the column of targets, or several; for ingested data, the recorded one.
+        columns: features to summarise.
+        schema: kinds of columns by name, as for ``open_dataset``.
+        exclude: columns to leave out.
+        executor: where chunks are read; this process's threads by default.
+        header: whether the first line of a text table names its columns.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        storage_options: for fsspec.
+        read_options: for text tables, as for ``open_dataset``.
+
+    Raises:
+        StorageError: a chunk cannot be read.
+        DataError: the files cannot be read as rows.
+        PlanRefusedError: the sweeps would exceed ``memory``; the message has a remedy.
+        MemoryLimitError: the process exceeded its budget.
+    """
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with ExitStack() as stack:
+        stack.enter_context(limited(budget))
+        executor = executor or stack.enter_context(open_executor())
+        opened = partial(
+            open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
+            memory=budget, read_options=read_options,
+        )  # fmt: skip
+        found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
+        with suppress(DataError):  # an unusable target, which is listed with the other columns
+            known = opened(schema=schema).schema
+            found.facts["schema"] = None if known is None else known.to_json()
+        return found
+
+
+def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
+    """Return statistics of the rows; see ``inspect``."""
+    source = dataset.source
+    d = source.n_features
+    if not source.non_features or not len(dataset):
+        dataset.require_rows()
+    block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
+    values = d + (0 if source.target is None else source.target.width)
+    held = 8 * values * (12 + BINS)  # sums of columns, and of their histograms
+    require_fitting("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)
+    scan = RawScan(Scan(Assembly(dataset), block_rows))
+    first = scan.block((0,))[0]
+    pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
+    look = _Both(ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y))
+    sums = sweep(executor, ScanWork(scan, look))
+    histogram = Histogram.of(sums)
+    (counts,) = sweep(executor, ScanWork(scan, histogram))
+    sketches = finish(sums[:7], pivot, histogram, counts)
+    names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
+    facts = _facts(dataset, path, sums[7:])
+    others = []
+    if source.non_features:
+        found = sweep(executor, ScanWork(_Chunks(source), _as_they_are))
+        others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
+    facts["advice"] = _advice(sketches, names, facts) + _advice_on(others)
+    return Inspection(facts, sketches, names, others)
+
+
+@dataclass(eq=False)
+class _Chunks:
+    """Descriptions of the columns that cannot be features, one chunk at a time."""
+
+    source: Source
+
+    def __len__(self) -> int:
+        return len(self.source.bounds) - 1
+
+    def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
+        check()
+        return tuple(self.source.describe(key[0]))
+
+
+def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, ...]:
+    return parts
+
+
+def _spread(target: Target, y: Array | None) -> Spread:
+    """Return the measure of order for labels like those of the first block; for numbers, with one as pivot."""
+    assert y is not None
+    y = y[_given(y)].astype(target.dtype)
+    if y.dtype == object:
+        return Spread(None)
+    return Spread(np.where(np.isfinite(y[:1]), y[:1], 0).astype(np.float64).sum(axis=0).reshape(-1))
+
+
+def _given(y: Array) -> Array:
+    """Return a mask of rows without missing labels, shape (n,)."""
+    if y.dtype.kind not in "fO":
+        return np.ones(len(y), dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
+    return np.asarray(~missing.reshape(len(y), -1).any(axis=1))
+
+
+@dataclass(eq=False)
+class _Both:
+    """Return sums over columns; and, if there are labels, the number of missing ones and sums over the others."""
+
+    columns: ColumnSums
+    target: Target | None
+    labels: Spread | None
+
+    def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
+        sums = self.columns(block, state)
+        if self.labels is None or self.target is None:
+            return sums
+        raw, where = block
+        given = _given(raw.y)
+        rest = raw._replace(y=raw.y[given].astype(self.target.dtype, copy=False))
+        return *sums, len(given) - int(given.sum()), *self.labels((rest, where), state)
+
+
+def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, Any]:
+    source = dataset.source
+    sizes = np.diff(source.bounds)
+    row = source.n_features * source.dtype.itemsize
+    named = isinstance(path, str | os.PathLike)
+    record = ingest_record(path) if named else None
+    classes = None
+    target, spread = source.target, labels[1:]
+    if target is not None and spread[2].counts is not None and target.dtype.kind != "f":
+        classes = [[label, count] for label, count in sorted(spread[2].counts.items())]
+    return {
+        "path": os.fspath(path) if named else f"{type(path).__name__} in memory",
+        "rows": len(dataset),
+        "n_features": source.n_features,
+        "dtype": source.dtype.name,
+        "target": None
+        if target is None
+        else {
+            "name": target.name,
+            "dtype": target.dtype.name,
+            "outputs": list(target.outputs),
+            "missing": labels[0],
+        },
+        "chunks": {
+            "count": len(sizes),
+            "min_rows": int(sizes.min()),
+            "max_rows": int(sizes.max()),
+            "max_bytes": int(sizes.max()) * row,
+        },
+        "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
+        "text": list(source.text),
+        "left_out": list(source.left_out),
+        "schema": None,
+        "classes": classes,
+        "order": {
+            "ratio": stored_ratio(spread) if spread else None,
+            "batch": BATCH,
+            "recorded": None if record is None else record.get("shuffle"),
+        },
+        "fingerprint": source.fingerprint,
+        "ingested": record,
+    }
+
+
+def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) -> list[str]:
+    advice = []
+    constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
+    if constant:
+        shown = ", ".join(map(_shown, constant[:5])) + (", ..." if len(constant) > 5 else "")
+        advice.append(f"{len(constant)} column(s) never vary: {shown}")
+    empty = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low > high]
+    if empty:
+        shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
+        advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
+    if columns.missing.any() or columns.infinite.any():
+        missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
+        advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
+    if facts["target"] is not None and facts["target"]["missing"]:
+        advice.append("rows without a label are errors in training: fill or drop them first")
+    # Only for parquet and arrays; an empty field of a text file is a missing label.
+    unnamed = dict(facts["classes"] or ()).get("", 0)
+    if unnamed:
+        advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
+    ratio = facts["order"]["ratio"]
+    if ratio is not None and ratio > WARN_ABOVE:
+        advice.append("the rows are sorted by label, or nearly so: streamkern ingest --shuffle")
+    stds = columns.std[[name not in facts["text"] for name in names]]
+    scales = stds[stds > 0]
+    if len(scales) and scales.max() > 1e3 * scales.min():
+        advice.append('the scales of columns differ more than a thousandfold: preprocess="auto" standardises them')
+    return advice
+
+
+def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
+    """Return advice on columns that are not plain numbers."""
+    texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
+    like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
+    advice = [
+        f"column {_shown(name)} is text that looks like {what}: convert it, or it counts as a category"
+        for name, what in like.items()
+        if what is not None
+    ]
+    ids = [name for name, found in texts if found.counts is None and like[name] is None]
+    names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
+    if ids:
+        advice.append(f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}")
+    return advice
+
+
+def _ends(found: Described) -> list[str]:
+    return [shown(end[1]) for end in (found.low, found.high) if end is not None]
+
+
+def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:
+    text = kind.startswith("string")
+    low, high = (None if end is None else shown(end[1]) for end in (found.low, found.high))
+    counted = found.counts is not None and found.low is not None
+    return {
+        "name": name,
+        "type": kind,
+        "missing": found.missing,
+        "distinct": len(found.counts) if found.counts is not None and counted else None,
+        "more_than": DISTINCT if found.counts is None else None,
+        "frequent": [[shown(value), n] for value, n in _frequent(found)[: 20 * FREQUENT]],
+        "shortest" if text else "min": low,
+        "longest" if text else "max": high,
+    }
+
+
+def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str, str, str, str, str]:
+    """Return the cells of a column's line."""
+    distinct = f"> {DISTINCT:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
+    words = []
+    values = _frequent(found)
+    if values:
+        listed = ", ".join(f"{_shown(_cut(shown(value)))} {n / rows:.1%}" for value, n in values[:FREQUENT])
+        words.append(listed + (", ..." if len(values) > FREQUENT else ""))
+    if found.low is not None and found.high is not None and len(values) != 1:
+        low, high = shown(found.low[1]), shown(found.high[1])
+        if kind.startswith("string"):
+            short, long = int(found.low[0]), int(found.high[0])
+            lengths = f"length {short}" if short == long else f"lengths {short} to {long}"
+            words.append(f"{lengths}, {_cut(low)!r} to {_cut(high)!r}")
+        else:
+            words.append(f"{low.removesuffix('.000000000')} to {high.removesuffix('.000000000')}")
+    return _shown(name), kind, f"{found.missing:,}", distinct, "; ".join(words)
+
+
+def _frequent(found: Described) -> list[tuple[str, int]]:
+    """Return values, the most frequent first."""
+    return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
+def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
+    place = Path(given_path(path).removeprefix("file://"))
+    if place.is_file():
+        return place.stat().st_size
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
+
+
+def _range(columns: ColumnSketches, which: list[int]) -> str:
+    low, high = columns.low[which].min(initial=math.inf), columns.high[which].max(initial=-math.inf)
+    return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
+
+
+def _shown(label: Any) -> str:
+    """Return a label or name on one line."""
+    text = str(label)
+    return text if text and text.isprintable() else repr(text)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _drawn(counts: Any) -> str:
+    """Return counts as a line of marks; every nonzero count is visible."""
+    top = max(1, int(counts.max(initial=0)))
+    return "".join(_RAMP[0 if not n else 1 + (len(_RAMP) - 2) * int(n) // top] for n in counts)

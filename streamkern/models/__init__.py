@@ -1,0 +1,1 @@
+"""Trained models: one kernel machine, and partitioned ones."""

@@ -1,0 +1,222 @@
+"""Projection by an inverse factor in 16 bits: exact where the factor is whole, and nearly so where it keeps a lead.
+
+With W of ``engine.packed``, U, Σ the top q eigenpairs of K(Z, Z) and Π = I − U Uᵀ,
+
+    M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ
+
+is positive whatever the rounding of W, which K(Z, Z)⁻¹ − Q_s is not. With W exact the two are one and the same.
+
+M is applied tile by tile of centers, and sums over tiles are those of a tree, so that bits are the same where each
+worker holds some of the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.engine import Engine
+from streamkern.engine.base import CENTER_TILE
+from streamkern.engine.packed import PANEL, PackedFactor, fitting_lead
+from streamkern.engine.triangle import cuts
+from streamkern.execute.base import Parts, Stack, Tree
+from streamkern.kernels import Expansion
+from streamkern.kernels.base import tiles
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
+from streamkern.precondition.projection import DIAGONAL, factored
+from streamkern.types import Array
+
+_LEAST = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
+
+
+class PackedTile(NamedTuple):
+    """What belongs to a tile of centers.
+
+    Attributes:
+        place: rows of the lead that are centers of this tile: its first ones; empty beyond the lead.
+        U: rows of U that belong to its centers, shape (t, q).
+        W: panels of the packed factor that belong to its centers, as ``Engine.place`` returned them.
+    """
+
+    place: slice
+    U: Array
+    W: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedTiles:
+    """M g tile by tile, in four sums over tiles: Uᵀg; the lead's r = Π g; the lead's x = WᵀW r; Uᵀx.
+
+    Products with U are in float64, as the projected part of g is small.
+
+    Args:
+        damping: σ_{q+1} Σ⁻², shape (q,).
+        engine: takes the products.
+    """
+
+    damping: Array
+    engine: Engine
+
+    sums = 4
+
+    def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
+        """Return what a tile adds to a sum, and the values that its next call takes.
+
+        Args:
+            number: of the sum.
+            tile: of centers.
+            v: g of the tile, shape (t, c), for the first sum; then the values that the call before returned.
+            totals: the sums before it, of all tiles.
+        """
+        engine, inside = self.engine, tile.place.stop - tile.place.start
+        if number == 0:
+            wide = v.astype(np.float64)
+            return (engine.product_t(tile.U, wide),), wide
+        if number == 1:
+            r = (v - engine.product(tile.U, totals[0][0])).astype(np.float32)
+            return (Stack((r[:inside],)),), r
+        if number == 2:
+            lead = np.concatenate(totals[1][0])
+            x = engine.packed_product(tile.W, np.concatenate([lead, v[inside:]]))
+            return (x[: len(lead)],), x[len(lead) :]
+        x = np.concatenate([totals[2][0][tile.place], v]).astype(np.float64)
+        return (engine.product_t(tile.U, x),), x
+
+    def result(self, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> Array:
+        """M g of a tile, shape (t, c), float64."""
+        (inside,), *_, (outside,) = totals
+        return v + self.engine.product(tile.U, self.damping[:, None] * inside - outside)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedProjection:
+    """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ.
+
+    Args:
+        W: the packed inverse factor.
+        nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
+        engine: takes the products.
+        jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
+    """
+
+    W: PackedFactor
+    nystrom: NystromPreconditioner
+    engine: Engine
+    jitter: float = 0.0
+
+    def apply(self, g: Array) -> Array:
+        """M g, shape (p, c)."""
+        by_tile, totals = self.by_tile, list[Parts]()
+        v = [g[rows] for rows in self.rows]
+        for number in range(by_tile.sums):
+            tree = Tree(len(v))
+            for i, tile in enumerate(self.tiles):
+                addend, v[i] = by_tile.addend(number, tile, v[i], totals)
+                tree.put(0, i, addend)
+            totals.append(tree.total())
+        found = [by_tile.result(tile, v[i], totals).astype(g.dtype) for i, tile in enumerate(self.tiles)]
+        return np.concatenate(found)
+
+    @property
+    def by_tile(self) -> ProjectedTiles:
+        """The sums over tiles."""
+        system = self.nystrom.eigensystem
+        return ProjectedTiles(system.tail / np.square(system.values), self.engine)
+
+    @cached_property
+    def rows(self) -> list[slice]:
+        """Tiles of centers. On a device all are one: there the factor is read at once."""
+        return cuts(self.W.p, CENTER_TILE) if self.engine.device is None else [slice(0, self.W.p)]
+
+    @cached_property
+    def tiles(self) -> list[PackedTile]:
+        """What belongs to each tile."""
+        U, lead = self.nystrom.eigensystem.vectors, self.W.lead
+        return [
+            PackedTile(
+                slice(min(rows.start, lead), min(rows.stop, lead)), U[rows], self.engine.place(self.W.part(rows))
+            )
+            for rows in self.rows
+        ]
+
+
+def packed_lead(p: int, memory: int | None) -> int:
+    """Centers of the lead that a factor of p centers has: half of them, or as many as so much memory has room for.
+
+    Beyond half of them a lead gains no accuracy, and the work of the set-up grows with its square (ADR 21). A small
+    factor is whole.
+    """
+    if p <= _LEAST:
+        return p
+    half = -(-p // (2 * PANEL)) * PANEL
+    return min(half, max(_LEAST, fitting_lead(p, memory)))
+
+
+def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:
+    """Factor K(Z, Z) + ε I, ε that of float32 whatever the dtype.
+
+    Args:
+        expansion: kernel and centers.
+        nystrom: the preconditioner on all centers.
+        lead: see ``packed_lead``.
+        engine: evaluates and factors.
+
+    Raises:
+        NumericalError: K(Z, Z) + ε I is not positive definite.
+    """
+    W, jitter = factored(
+        expansion, nystrom, engine, np.dtype(np.float32), lambda shift: engine.packed_factor(expansion, shift, lead)
+    )
+    return PackedProjection(W, nystrom, engine, jitter)
+
+
+class PackedKernel:
+    """The kernel K(x, Z) M K(Z, x') of the iteration with a packed factor, over held-out rows.
+
+    It is B Bᵀ − Φ Cᵀ − C Φᵀ + Φ (TᵀT + σ_{q+1} Σ⁻²) Φᵀ with B = K(X, Z) Wᵀ, Φ = K(X, Z) U, T = W U and C = B T: so
+    the work of order p² is done once for all preconditioners of one eigensystem.
+
+    Args:
+        expansion: kernel and centers.
+        projection: M with the deepest preconditioner that is to be measured.
+        X: held-out rows, centred, shape (n, d).
+    """
+
+    def __init__(self, expansion: Expansion, projection: PackedProjection, X: Array) -> None:
+        self.n, engine = len(X), projection.engine
+        self.engine, U = engine, projection.nystrom.eigensystem.vectors
+        rows = np.concatenate([X, expansion.Z[-DIAGONAL:]])
+        self.phi, B = engine.empty((len(rows), U.shape[1])), engine.empty((len(rows), expansion.p), np.float32)
+        narrow = U.astype(expansion.dtype)
+        for part in tiles(len(rows), DIAGONAL):  # a whole K(X, Z) would be the most that the set-up holds
+            K = engine.kernel_values(expansion, rows[part])
+            self.phi[part] = engine.product(K, narrow)
+            B[part] = engine.times_packed(K, projection.W)
+        del K, narrow
+        T = engine.times_packed(U.T, projection.W).T
+        self.inner = engine.product_t(T, T).astype(np.float64)
+        self.cross = engine.product(B, T).astype(np.float64)
+        self.diagonal = engine.row_squares(B)
+        self.gram = engine.gram(B[: self.n]).astype(np.float64)
+
+    def measure(self, nystrom: NystromPreconditioner | None) -> StepSize:
+        """β and λ with a preconditioner of the first eigenpairs."""
+        assert nystrom is not None
+        system = nystrom.eigensystem
+        q = len(system.values)
+        phi, cross, inner = self.phi[:, :q], self.cross[:, :q], self.inner[:q, :q].copy()
+        np.fill_diagonal(inner, np.diag(inner) + system.tail / np.square(system.values))
+        # Φ (S Φᵀ − Cᵀ) − C Φᵀ
+        mixed = phi @ inner - cross
+        diagonal = self.diagonal + np.einsum("ij,ij->i", phi, mixed) - np.einsum("ij,ij->i", cross, phi)
+        held, image, back = phi[: self.n], mixed[: self.n], cross[: self.n]
+        size = measure(
+            diagonal[: self.n],
+            lambda v: self.gram @ v + held @ (image.T @ v) - back @ (held.T @ v),
+            self.engine,
+        )
+        return StepSize(size.beta, size.top, float(np.max(diagonal)))

@@ -1,0 +1,478 @@
+"""Preprocessing steps, as users request them; each is fitted to the training rows in at most one sweep.
+
+A fitted step is a ``Transform`` (or, for scaling, a factor and a shift) of the dataset and the model; prediction
+applies it. A step sees rows after the steps before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, TargetMeans
+from streamkern.data.statistics import Statistics
+from streamkern.data.stream import Raw
+from streamkern.data.transforms import MOST_COMPONENTS, Expected, Fill, Project, Transform, UnitRows
+from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
+from streamkern.sources.layout import positions
+from streamkern.types import Array, IntArray, Parameters
+
+AUTOMATIC = "auto"
+"""Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows."""
+
+MEDIAN_BYTES = 32 << 20
+"""Most bytes of the rows used for medians."""
+
+Contribution = Callable[[tuple[Raw, str], Any], tuple[Any, ...]]
+"""A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
+
+
+@runtime_checkable
+class Scaling(Protocol):
+    """A step that scales features, computed from the statistics of a fit without a further sweep."""
+
+    def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return factor and shift, shape (d,), from each feature's range and moments."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A step other than scaling: it learns in one sweep, and becomes a transform."""
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        """Return ascending ids of the rows to sweep over; None for all."""
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """Return the function that sums a block's terms; None if there is nothing to learn.
+
+        Raises:
+            UsageError: the step does not fit the dataset.
+        """
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
+        """Return the transform, or several in order, from the sums over all rows.
+
+        Raises:
+            DataError: the rows do not allow it.
+        """
+
+    def width(self, dataset: Dataset) -> int:
+        """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
+
+    def bytes(self, d: int) -> int:
+        """Return an upper bound of the sums' bytes, for rows of d features."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+
+
+Step = Scaling | Learning
+
+
+@dataclass(frozen=True)
+class Standardise(Parameters):
+    """Scale features to mean 0 and variance 1; a constant feature is only shifted.
+
+    Args:
+        columns: positions of features after the steps before; None for all.
+    """
+
+    columns: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns != ():  # there are no columns to scale
+            require_columns(self)
+
+    def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+        spread = np.sqrt(variance)
+        factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
+        shift = -mean * factor
+        if self.columns is not None:
+            others = np.ones(len(factor), dtype=bool)
+            others[list(self.columns)] = False
+            factor[others], shift[others] = 1.0, 0.0
+        return factor, shift
+
+
+@dataclass(frozen=True)
+class UnitRange(Parameters):
+    """Scale every feature to [0, 1] over the training rows, a constant one to 0. Later rows may be outside."""
+
+    def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+        spread = high - low
+        factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
+        return factor, -low * factor
+
+
+def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
+    """Return the dataset with a scaling step after its present scaling.
+
+    Args:
+        dataset: training rows, augmented or not; augmentations come after.
+        step: the step.
+        facts: statistics of its rows after its transforms, before its factor and shift.
+    """
+    factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
+    if isinstance(step, Units) and not step.differ(facts.variance):
+        return dataset
+    ends = np.sort([facts.low * factor + shift, facts.high * factor + shift], axis=0)
+    scaled = dataset.plain().scale(
+        *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
+    )
+    return dataset.prepared_like(scaled)
+
+
+@dataclass(frozen=True)
+class Units(Standardise):
+    """Standardise features if their units differ; leave rows of one unit, such as images, unchanged.
+
+    Units differ if a few features dominate the distance between rows: if the effective number of features, (Σ v)² / Σ
+        v² for their variances v, is below a quarter of the number of varying features (both numbers less one).
+    """
+
+    def differ(self, variance: Array) -> bool:
+        """Return True if the units of features with these variances differ."""
+        return share_of_features(variance) < UNITS_DIFFER
+
+    def reason(self, variance: Array, differ: bool = False) -> str:
+        """Return the scaling for these variances and its reason, as a sentence.
+
+        Args:
+            variance: variances of the features, shape (d,).
+            differ: whether a sample has already shown that units differ.
+        """
+        v = variance[variance > 0]
+        effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
+        one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
+        if differ or self.differ(variance):
+            return f"features standardised: their units differ ({one})"
+        return f"features left as they are: their units are alike ({one})"
+
+
+UNITS_DIFFER = 0.25
+
+
+def share_of_features(variance: Array) -> float:
+    """Return the effective share of varying features in row distances, in [0, 1]; 1 if at most one feature varies."""
+    v = variance[variance > 0]
+    if len(v) < 2:
+        return 1.0
+    v = v / v.max()
+    return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
+
+
+class Swept(Parameters):
+    """Base class of steps that learn from all rows and do not change their width."""
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        return None
+
+    def width(self, dataset: Dataset) -> int:
+        return dataset.n_features
+
+
+class WithoutSweep(Swept):
+    """Base class of steps that learn nothing from the rows."""
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return None
+
+    def bytes(self, d: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Normalise(WithoutSweep):
+    """Scale every row to Euclidean norm 1; a row of zeros is unchanged."""
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        return UnitRows(dataset.n_features)
+
+
+@dataclass(frozen=True)
+class RandomProjection(WithoutSweep):
+    """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
+
+    Johnson and Lindenstrauss (1984). A model saves the seed of R; R itself is kept in memory.
+
+    Args:
+        components: columns of R.
+        density: share of nonzero entries (Li, Hastie, Church 2006); None for normal entries.
+        seed: seed of the matrix.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    components: int
+    density: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_counts(self, components=1)
+        if self.components > MOST_COMPONENTS:
+            raise UsageError(
+                f"components is {self.components:,}.",
+                where="RandomProjection(components=...)",
+                expected=f"at most {MOST_COMPONENTS:,}",
+            )
+        if self.density is not None and not 0 < self.density <= 1:
+            raise UsageError(
+                f"The density is {self.density}.", where="RandomProjection(density=...)", expected="in (0, 1], or None"
+            )
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        return Project(dataset.n_features, self.components, self.density, self.seed)
+
+    def width(self, dataset: Dataset) -> int:
+        return self.components
+
+
+@dataclass(frozen=True)
+class Impute(Parameters):
+    """Replace missing values (NaN). Without this step a missing value is an error.
+
+    Args:
+        policy: ``mean`` of the feature's values over the training rows; ``median``, over a uniform sample of at most
+            32 MiB of them; or ``constant``.
+        value: for ``constant``.
+        columns: names or positions of the features to fill; None for all except categories, where "missing" is a
+            category.
+        indicator: whether each feature that has missing values in training gets an indicator of them, after the others.
+
+    Raises:
+        UsageError: an unknown policy, or a value that is not finite.
+    """
+
+    policy: Literal["mean", "median", "constant"] = "mean"
+    value: float = 0.0
+    columns: tuple[str | int, ...] | None = None
+    indicator: bool = False
+
+    def __post_init__(self) -> None:
+        require_types(self, "policy", "value", "indicator")
+        require_columns(self)
+        require_finite(self)
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))
+        if self.policy != "median" or rows >= dataset.base_rows:
+            return None
+        return np.sort(dataset.draw(rows, _MEDIAN))
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        self._chosen(dataset)
+        constant = sum_present if self.indicator else None
+        return {"mean": sum_present, "median": rows_themselves, "constant": constant}[self.policy]
+
+    def _chosen(self, dataset: Dataset) -> IntArray:
+        """Return positions of the features to fill.
+
+        Raises:
+            UsageError: a named feature is a category, or does not exist.
+        """
+        d, categories = dataset.n_features, category_positions(dataset)
+        if self.columns is None:
+            return np.setdiff1d(np.arange(d), categories)
+        found = column_positions(self.columns, dataset, "Impute(columns=...)")
+        if both := sorted(set(found) & set(categories)):
+            raise UsageError(
+                f"Feature {both[0] if dataset.columns is None else dataset.columns[both[0]]!r} is a category.",
+                where="Impute(columns=...)",
+                expected="features of numbers: a missing category is a category of its own",
+                remedy="leave it out of columns=(...); sk.OneHot gives a missing category an indicator",
+            )
+        return np.array(found, dtype=np.int64)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        """Return the transform with the fitted values.
+
+        Raises:
+            DataError: a feature has no value in any row.
+        """
+        chosen = self._chosen(dataset)
+        others = np.setdiff1d(np.arange(dataset.n_features), chosen)
+        n = np.array([], dtype=np.int64)
+        if self.policy == "constant":
+            values = np.full(dataset.n_features, float(self.value))
+            count, n = (values + 1, n) if sums is None else (sums[0].count, sums[0].rows)
+        elif self.policy == "mean":
+            assert sums is not None
+            total = sums[0]
+            count, values, n = total.count, total.mean, total.rows
+        else:
+            assert sums is not None
+            X = np.concatenate(sums[0].pieces)
+            count, n = (~np.isnan(X)).sum(axis=0), np.full(dataset.n_features, len(X))
+            values = np.array([np.median(x[~np.isnan(x)]) if n else 0.0 for x, n in zip(X.T, count, strict=True)])
+        if self.policy != "constant" and not count[chosen].all():
+            column = int(chosen[np.argmin(count[chosen])])
+            names = dataset.columns
+            raise DataError(
+                f"Feature {column if names is None else repr(names[column])} has no value in any row.",
+                where=f"Impute({self.policy!r})",
+                expected="at least one value to learn from",
+                remedy='leave the column out, or use Impute("constant")',
+            )
+        values = np.array(values, dtype=np.float64)
+        values[others] = np.nan
+        marked = tuple(int(column) for column in chosen if count[column] < n[column]) if self.indicator else ()
+        return Fill(values, marked)
+
+    def width(self, dataset: Dataset) -> int:
+        """Return the number of features, with an indicator for each as an upper bound."""
+        if not self.indicator:
+            return dataset.n_features
+        named = dataset.n_features if self.columns is None else len(self.columns)
+        return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
+
+    def bytes(self, d: int) -> int:
+        """Return the bytes: two numbers a feature; for medians the rows, joined, and one of their columns."""
+        return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
+
+
+class Present:
+    """Counts and means of values that are not missing; adds by the parallel rule of Chan, Golub, LeVeque (1979).
+
+    Args:
+        count: shape (d,).
+        mean: shape (d,), float64; 0 for a column without values.
+        rows: rows including missing values, shape (d,).
+    """
+
+    def __init__(self, count: Array, mean: Array, rows: Array) -> None:
+        self.count = count
+        self.mean = mean
+        self.rows = rows
+
+    def __add__(self, other: Present) -> Present:
+        count = self.count + other.count
+        with np.errstate(invalid="ignore"):
+            mean = self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1))
+            return Present(count, mean, self.rows + other.rows)
+
+
+def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+    """Return counts and means of the values of a block that are not missing."""
+    X = block[0].X.astype(np.float64)
+    missing = np.isnan(X)
+    count = (~missing).sum(axis=0)
+    # Sums about a pivot among the values keep their digits.
+    pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)
+    with np.errstate(invalid="ignore"):  # the statistics refuse infinite values
+        centred = np.where(missing, 0.0, X - pivot)
+        return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
+
+
+class Pieces:
+    """Arrays of rows; adding joins them.
+
+    Args:
+        pieces: arrays of shape (b, d).
+    """
+
+    def __init__(self, pieces: tuple[Array, ...]) -> None:
+        self.pieces = pieces
+
+    def __add__(self, other: Pieces) -> Pieces:
+        return Pieces(self.pieces + other.pieces)
+
+
+def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+    """Return the rows of a block."""
+    return (Pieces((block[0].X.astype(np.float64),)),)
+
+
+def category_positions(dataset: Dataset) -> tuple[int, ...]:
+    """Return positions of the categories that are not encoded yet."""
+    schema, names = dataset.source.schema, dataset.columns
+    if schema is None or names is None:
+        return ()
+    left = {column.name for column in schema.columns if column.kind == "category"} - _encoded(dataset)
+    return tuple(j for j, name in enumerate(names) if name in left)
+
+
+def _encoded(dataset: Dataset) -> set[str]:
+    """Return the names of the columns that a transform encodes."""
+    names, found = dataset.source.columns, set[str]()
+    for transform in dataset.transforms:
+        if isinstance(transform, Encode | TargetMeans) and names is not None:
+            found |= {names[column] for column in transform.columns}
+        names = transform.names(names)
+    return found
+
+
+def require_columns(step: Any) -> None:
+    """Convert the columns of a step to a tuple; raise UsageError unless they are names, positions or None."""
+    columns = step.columns
+    if columns is None:
+        return
+    named = isinstance(columns, Sequence) and not isinstance(columns, str) and bool(columns)
+    if not named or not all(type(c) in (str, int) for c in columns) or len(set(columns)) != len(columns):
+        raise UsageError(
+            f"columns is {columns!r}.",
+            where=f"{type(step).__name__}(columns=...)",
+            expected='names or positions, each once: ("brand", "year"); or None',
+        )
+    object.__setattr__(step, "columns", tuple(columns))
+
+
+def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str) -> tuple[int, ...]:
+    """Return ascending positions of features given by name or position.
+
+    Raises:
+        UsageError: a position is out of range, or a column is given twice.
+        DataError: a name does not exist.
+    """
+    d, named = dataset.n_features, [column for column in columns if isinstance(column, str)]
+    found = positions(named, dataset.columns, where).tolist() if named else []
+    for column in columns:
+        if not isinstance(column, str):
+            if not 0 <= column < d:
+                raise UsageError(f"There is no column {column}.", where=where, expected=f"0 to {d - 1}")
+            found.append(int(column))
+    if len(set(found)) != len(found):
+        raise UsageError("A column is given twice.", where=where, expected="each column once")
+    return tuple(sorted(found))
+
+
+def require_steps(steps: Any, where: str) -> None:
+    """Raise UsageError unless ``steps`` are preprocessing steps or "auto"."""
+    if isinstance(steps, str) and steps == AUTOMATIC:
+        return
+    if isinstance(steps, list | tuple) and all(
+        isinstance(step, Scaling | Learning) and not isinstance(step, type) for step in steps
+    ):
+        return
+    raise UsageError(
+        f"preprocess is {steps!r}.", where=where, expected='"auto", or steps: (sk.Impute("mean"), sk.Standardise())'
+    )
+
+
+def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
+    """Return the dataset with the expected width after the steps, to estimate costs; it cannot be read."""
+    d = dataset.n_features
+    for step in steps:
+        if isinstance(step, Learning):
+            wide = step.width(dataset)
+            # A random projection learns nothing from rows, so its transform is known before the fit.
+            known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
+            dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
+            d = wide
+    return dataset
+
+
+def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
+    """Return the largest number of bytes of one step's sums."""
+    d = expected(dataset, steps).widest
+    return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
+
+
+_MEDIAN = 1  # names the draw

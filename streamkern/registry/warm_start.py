@@ -1,0 +1,102 @@
+"""Warm start of a pipeline from a champion with suitable weights, centers and scaling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from streamkern.centers import Given
+from streamkern.fitting.planning import steps
+from streamkern.kernels.radial import MEDIAN
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import PartitionedMachine
+from streamkern.models.tree import Partition
+from streamkern.partition.trial import in_leaves
+from streamkern.partition.warm_start import from_champion, request_of
+from streamkern.preprocessing.automatic import JoinQuantiles
+from streamkern.preprocessing.categories import TargetEncode
+from streamkern.preprocessing.steps import Units
+from streamkern.runs.pipeline import Pipeline
+from streamkern.solvers import EigenPro
+from streamkern.solvers.batches import passes_of
+from streamkern.solvers.warm import SHARE, WarmEigenPro
+
+
+def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
+    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start."""
+    if pipeline.partition is not None:
+        return _warm_leaves(pipeline, pipeline.partition, champion)
+    reason = _obstacle(pipeline, champion)
+    if reason is not None:
+        return pipeline, reason
+    solver, train = cast(EigenPro, pipeline.solver), pipeline.train
+    given = {name: value for name, value in vars(solver).items()}
+    passes = passes_of(len(train), solver.epochs)
+    if passes >= SHARE:
+        given["epochs"] = passes // SHARE
+    else:
+        train, given["epochs"] = train.augment(rows=max(1, passes * len(train) // SHARE)), 1
+    return replace(
+        pipeline,
+        train=train,
+        kernel=champion.kernel,
+        centers=Given(champion.Z + np.asarray(champion.origin) if np.any(champion.origin) else np.asarray(champion.Z)),
+        solver=WarmEigenPro(**given, start=champion.weights, encoding=champion.encoding),
+    ), None
+
+
+def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
+    if type(pipeline.solver) is not EigenPro or pipeline.solver.projection == "delayed":
+        return "only EigenPro that projects every step takes a start"
+    if any(not isinstance(step, Units | JoinQuantiles) for step in steps(pipeline)):
+        return "the scaling is learnt from the rows, and the champion's centers are in its own"
+    if champion.encoding.kind != pipeline.task:
+        return "the champion predicts something else"
+    train = pipeline.train
+    if (
+        champion.transforms
+        or train.transforms
+        or not np.array_equal(train.factor, champion.factor)
+        or not np.array_equal(train.shift, champion.shift)
+    ):
+        return "the scaling differs from the champion's"
+    if train.source.columns != champion.columns or train.n_features != champion.n_features:
+        return "the columns differ from the champion's"
+    if pipeline.features is not None or not isinstance(champion.Z, np.ndarray) or champion.features is not None:
+        return "the model is not one of kernel values at centers in memory"
+    if pipeline.centers is None or pipeline.centers.count(train) != len(champion.Z):
+        return "the number of centers differs from the champion's"
+    if pipeline.kernel is not None and not _comes_to(pipeline.kernel.to_json(), champion.kernel.to_json()):
+        return "the kernel differs from the champion's"
+    if champion.Z.dtype != np.dtype(pipeline.dtype):
+        return "the dtype differs from the champion's"
+    return None
+
+
+def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachine) -> tuple[Pipeline, str | None]:
+    """Return the pipeline with the champion's preprocessing and cuts, to train only leaves whose rows changed."""
+    if not isinstance(champion, PartitionedMachine):
+        return pipeline, "the champion is one model, without leaves"
+    if any(isinstance(step, TargetEncode) for step in steps(pipeline)):
+        return pipeline, "categories are encoded by means of the targets, which are those of all rows"
+    if pipeline.class_weight is not None or pipeline.threshold is not None:
+        return pipeline, "weights of classes and the threshold are those of all rows"
+    wanted = in_leaves(pipeline)
+    if champion.metadata.get("partition", {}).get("request") != request_of(wanted, wanted.partition):
+        return pipeline, "preprocessing or partition differ from the champion's"
+    if pipeline.train.source.columns != champion.columns:
+        return pipeline, "the columns differ from the champion's"
+    return replace(pipeline, partition=from_champion(partition, champion)), None
+
+
+def _comes_to(wanted: Any, found: Any) -> bool:
+    """Return True if a described kernel is the requested one; the champion's median distance counts as requested."""
+    if wanted == MEDIAN:
+        return isinstance(found, float)
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return wanted.keys() == found.keys() and all(_comes_to(wanted[name], found[name]) for name in wanted)
+    if isinstance(wanted, list | tuple) and isinstance(found, list | tuple):
+        return len(wanted) == len(found) and all(map(_comes_to, wanted, found))
+    return bool(wanted == found)

@@ -1,0 +1,398 @@
+"""Pipeline: the definition of a run. A file with ``pipeline(**params) -> Pipeline`` is a command-line program."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.calibration.thresholds import require_threshold
+from streamkern.centers import Centers
+from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.dataset import Dataset
+from streamkern.errors import StreamkernError, UsageError, options_of, quoted, require_types
+from streamkern.execute.base import PIPELINE_FILE
+from streamkern.fitting.fit import TASKS
+from streamkern.fitting.solver_choice import AUTO
+from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.models.tree import Partition
+from streamkern.preprocessing.steps import AUTOMATIC, Step, require_steps
+from streamkern.redaction import keep_setting_secrets
+from streamkern.selection.metric import AGOP
+from streamkern.solvers import Solver
+from streamkern.storage.files import given_path
+from streamkern.user_code import in_words, unknown_code, users_place
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A training job: data, model and solver. Creating one reads no data.
+
+    Args:
+        train: training rows with a target.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
+            error on held-out rows of a subsample, within half of the time of the fit, or three seconds (half a minute
+            on slow cores where every row is a center); if that is too little, with the root mean square distance of
+            two rows as bandwidth. The plan lists the trials.
+        centers: source of the centers; None for the default number of them (each of up to 10,000 rows where ``Direct``
+            or ``"auto"`` factors their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an
+            eighth, up to 8,000; fewer for many wide rows), and for features without centers.
+        solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
+        features: a feature map, for solvers that support it; None for kernel values at centers.
+        test: rows for the final metrics, or None.
+        validation: rows to stop early on, or None.
+        task: ``classification`` or ``regression``.
+        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
+            tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
+            centers follow the rows. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training
+            rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
+            ``kernel=None`` chooses.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
+        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
+            that it lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities still describe the
+            unweighted rows. With several labels a row, ``"balanced"``, or a list with a dict of the weights of 0 and 1
+            for each label; the weights of a row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises, on rows that the model is not
+            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several labels
+            a row, there is a threshold for each. None: no threshold.
+        standardise: True: scale every feature to mean 0 and variance 1 over the training rows as the last step, so that
+            noise is in units of standard deviations: short for ``Standardise()``. False: leave plain numbers
+            unscaled. None: as ``preprocess`` determines.
+        seed: seed of the order of rows.
+        lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
+        dtype: ``float32`` or ``float64`` arithmetic.
+        diagnose: add a comparison of the weights with least squares, and the spectrum, to the result: one more sweep,
+            and several matrices of p² numbers; see ``streamkern.runs.diagnostics.diagnose``.
+        name: of the run in reports; the file's name by default.
+        file: the pipeline file that it comes from, or an empty text.
+        settings: settings given to the file.
+
+    Raises:
+        UsageError: an unknown task or dtype, lanes below 1, or an argument of the wrong type.
+    """
+
+    train: Dataset
+    kernel: Kernel | Any = None
+    centers: Centers | None = None
+    solver: Solver | Any = AUTO
+    features: FeatureMap | None = None
+    test: Dataset | None = None
+    validation: Dataset | None = None
+    task: str = "classification"
+    preprocess: tuple[Step, ...] | Any = AUTOMATIC
+    standardise: bool | None = None
+    seed: int = 0
+    lanes: int = 4
+    dtype: str = "float32"
+    diagnose: bool = False
+    name: str = ""
+    file: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    metric: AGOP | None = None
+    partition: Partition | None = None
+    class_weight: ClassWeight = None
+    threshold: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.preprocess is None:
+            object.__setattr__(self, "preprocess", ())
+        object.__setattr__(self, "kernel", named_kernel(self.kernel, "Pipeline(kernel=...)"))
+        for name, value, allowed in (
+            ("task", self.task, TASKS),
+            ("dtype", self.dtype, ("float32", "float64")),
+        ):
+            if value not in allowed:
+                raise UsageError(
+                    f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
+                )
+        require_threshold(self.threshold, "Pipeline(threshold=...)")
+        require_class_weight(self.class_weight, "Pipeline(class_weight=...)")
+        if self.class_weight is not None and self.task != "classification":
+            raise UsageError(
+                "class_weight is given, and the task is regression.",
+                where="Pipeline(class_weight=...)",
+                expected="None for regression",
+                remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
+            )
+        require_types(self, "standardise", "diagnose", "seed", "lanes", "name", "file", "settings")
+        require_steps(self.preprocess, "Pipeline(preprocess=...)")
+        data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"
+        for name, right, expected in (
+            ("train", isinstance(self.train, Dataset), data),
+            ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
+            ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
+            ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
+            (
+                "features",
+                self.features is None or _made(self.features, "basis"),
+                "a map such as sk.ReLUFeatures(1000)",
+            ),
+            ("metric", isinstance(self.metric, AGOP | None), "sk.AGOP(), or None"),
+            ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
+            ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
+            ("lanes", self.lanes >= 1, "a whole number, at least 1"),
+        ):
+            if not right:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)!r}.", where=f"Pipeline({name}=...)", expected=expected
+                )
+
+    def unknown_code(self) -> str | None:
+        """Why edits of the user's functions cannot be detected, a sentence; None if they can.
+
+        If they cannot, no result of an earlier run is reused.
+        """
+        data = [each for each in (self.train, self.test, self.validation) if each is not None]
+        rows = [(each.rules, each.transforms, each.augmentations) for each in data]
+        parts = (self.kernel, self.centers, self.solver, self.features, self.preprocess)
+        return unknown_code(*rows, *parts)
+
+
+def _made(part: Any, method: str) -> bool:
+    """Return True if this is an object with a method, and not its class."""
+    return hasattr(part, method) and not isinstance(part, type)
+
+
+def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, **keywords: Any) -> Pipeline:
+    """Load the pipeline of a file.
+
+    Args:
+        path: a Python file with a function ``pipeline``.
+        settings: values of its parameters by name: numbers, True and False, None, paths, or texts as a command line
+            gives them.
+        keywords: the same, as keywords: ``load_pipeline("digits.py", copies=8)``.
+
+    Raises:
+        UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
+    """
+    file = Path(given_path(path))
+    settings = {name: _as_text(name, value) for name, value in {**(settings or {}), **keywords}.items()}
+    keep_setting_secrets(settings)
+    function = _function(file)
+    arguments = _arguments(function, settings, file)
+    with _explaining(file, "pipeline()"):
+        made = function(**arguments)
+    if not isinstance(made, Pipeline):
+        raise UsageError(
+            f"pipeline() returned {type(made).__name__}.", where=str(file), expected="a streamkern.Pipeline"
+        )
+    return replace(made, name=made.name or file.stem, file=str(file.absolute()), settings=settings)
+
+
+@contextmanager
+def _explaining(file: Path, what: str) -> Iterator[None]:
+    """Raise exceptions of a pipeline file as one UsageError with file and line, but errors of this library as they are.
+
+    A file that ends its process, by ``sys.exit(0)`` too, has made no pipeline.
+    """
+    try:
+        yield
+    except (StreamkernError, KeyboardInterrupt):
+        raise
+    except SyntaxError as error:
+        raise UsageError(
+            f"The pipeline file is not valid Python: {error}.",
+            where=f"{error.filename or file}, line {error.lineno}",
+            expected="Python that this interpreter reads",
+            remedy="correct the line",
+        ) from error
+    except ImportError as error:
+        raise UsageError(
+            f"{what} has an import that fails: {in_words(error)}",
+            where=users_place(error) or str(file),
+            expected=f"modules that are installed for {sys.executable}, or that PYTHONPATH names",
+            remedy="correct the name; or install the package; or put its folder in PYTHONPATH",
+        ) from error
+    except BaseException as error:
+        raise UsageError(
+            f"{what} raised {in_words(error)}",
+            where=users_place(error) or str(file),
+            expected="a file that runs, and whose pipeline() returns a streamkern.Pipeline",
+            remedy="correct the line",
+        ) from error
+
+
+class Parameter(NamedTuple):
+    """A setting of a pipeline file.
+
+    Attributes:
+        kind: its annotated type; ``str`` without an annotation.
+        default: its default, or ``inspect.Parameter.empty``.
+        text: its description in the docstring.
+    """
+
+    kind: Any
+    default: Any
+    text: str
+
+
+def parameters(path: str | Path) -> dict[str, Parameter]:
+    """The settings a pipeline file takes, by name.
+
+    Raises:
+        UsageError: no such file or function.
+    """
+    return _parameters(_function(Path(given_path(path))))
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise UsageError(
+            f"An annotation of pipeline() cannot be read: {error}.",
+            where=function.__code__.co_filename,
+            expected="annotations such as int, float, str or bool",
+            remedy="import the name when the file runs, or leave the annotation out",
+        ) from error
+    texts = _texts(inspect.getdoc(function) or "")
+    return {
+        name: Parameter(hints.get(name, str), p.default, texts.get(name, ""))
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _texts(doc: str) -> dict[str, str]:
+    """Descriptions of parameters, by name, from the section Args of a docstring in Google's style."""
+    texts: dict[str, str] = {}
+    name, inside = "", False
+    for line in doc.splitlines():
+        if not line.startswith(" "):
+            inside = line.rstrip() == "Args:" or (inside and not line)
+            continue
+        found = re.fullmatch(r"    (\w+)(?: \(.*?\))?:\s*(.*)", line)
+        if inside and found:
+            name = found[1]
+            texts[name] = found[2].strip()
+        elif inside and name:
+            texts[name] = f"{texts[name]} {line.strip()}"
+    return texts
+
+
+class _Recompiled(SourceFileLoader):
+    """Compiles the file each time: cached bytecode would pass for that of an edit of the same size and second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
+def _function(file: Path) -> Callable[..., Any]:
+    if not file.is_file():
+        raise UsageError(
+            "There is no pipeline file here.",
+            where=str(file),
+            expected="a Python file that defines pipeline()",
+            remedy="check the path",
+        )
+    name = PIPELINE_FILE + file.stem
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Recompiled(name, str(file)))
+    if spec is None or spec.loader is None or file.suffix != ".py":
+        raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles of the user's classes look their module up
+    with _explaining(file, "The pipeline file"):
+        spec.loader.exec_module(module)
+    function = getattr(module, "pipeline", None)
+    if not callable(function):
+        raise UsageError(
+            "The file defines no function pipeline.", where=str(file), expected="def pipeline(...) -> sk.Pipeline"
+        )
+    return typing.cast(Callable[..., Any], function)
+
+
+def _as_text(name: str, value: Any) -> str:
+    """Return a setting as the command line would give it, which is how a run records it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, str | bool | int | float | Path | None):
+        raise UsageError(
+            f"The setting {name!r} is {quoted(value)}.",
+            where=f"load_pipeline(..., {name}=...)",
+            expected="a number, a text, a path, True, False or None",
+            remedy="parse a text in pipeline()",
+        )
+    return str(value)
+
+
+def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: Path) -> dict[str, Any]:
+    known = _parameters(function)
+    arguments = {}
+    for name, text in settings.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"The pipeline has no parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "."),
+                where=str(file),
+                expected="one of " + ", ".join(known) if known else "no settings",
+            )
+        arguments[name] = _convert(text, known[name].kind, name)
+    empty = inspect.Parameter.empty
+    missing = [name for name, p in known.items() if p.default is empty and name not in arguments]
+    if missing:
+        raise UsageError(
+            f"The parameter {missing[0]!r} has no default.",
+            where=str(file),
+            expected="a value for each parameter without a default",
+            remedy=f"give it: --set {missing[0]}=...",
+        )
+    return arguments
+
+
+def type_name(kind: Any) -> str:
+    """An annotated type in words: ``int``, ``str or None``."""
+    names: list[str] = []
+    for option in options_of(kind):
+        if typing.get_origin(option) is typing.Literal:
+            names += map(str, typing.get_args(option))
+        else:
+            names.append(str(option) if typing.get_args(option) else getattr(option, "__name__", str(option)))
+    return " or ".join("None" if name == "NoneType" else name for name in names)
+
+
+def _convert(text: str, kind: Any, name: str) -> Any:
+    """Text as a value of an annotated type."""
+    options = options_of(kind)
+    if type(None) in options and text.lower() in ("none", ""):
+        return None
+    for option in options:
+        try:
+            if option is bool:
+                value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+                return value
+            if option is int:
+                number = float(text.replace("_", "")) if "e" in text.lower() else int(text)
+                if number == int(number):
+                    return int(number)
+            elif option is float:
+                return float(text)
+            elif option in (str, Path):
+                return option(text)
+            elif typing.get_origin(option) is typing.Literal:
+                return {str(value).lower(): value for value in typing.get_args(option)}[text.lower()]
+        except (KeyError, ValueError, OverflowError):
+            continue
+    wanted = type_name(kind)
+    literal = any(typing.get_origin(option) is typing.Literal for option in options)
+    if not literal and not {bool, int, float, str, Path} & set(options):
+        raise UsageError(
+            f"The parameter {name!r} is a {wanted}, which the command line cannot parse.",
+            where=f"--set {name}=...",
+            expected="int, float, str, bool, Path, a Literal, or one of them or None",
+            remedy="annotate the parameter as str and parse it in pipeline()",
+        )
+    raise UsageError(f"The value {text!r} is not of type {wanted}.", where=f"--set {name}=...", expected=wanted)

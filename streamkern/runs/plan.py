@@ -1,0 +1,477 @@
+"""Predict the stages, seconds and memory of a run before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streamkern.calibration.held_out import rows_left_out
+from streamkern.costs.footprint import AnswersFrom, Footprint, footprint, loaded
+from streamkern.costs.machine_speed import Calibration, Prices, Shapes
+from streamkern.costs.shape_run import Bill, Size
+from streamkern.data.statistics import unlike_scales
+from streamkern.data.stream import Assembly, Scan
+from streamkern.engine.base import CENTER_TILE
+from streamkern.engine.operations import Operations
+from streamkern.engine.parallel import default_threads
+from streamkern.errors import UsageError
+from streamkern.evaluation.metrics import ranking
+from streamkern.fitting.calibrate import planned_answers, source_of
+from streamkern.fitting.placement import device_for, require_room
+from streamkern.fitting.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
+from streamkern.memory import default_budget, format_bytes, parse_bytes
+from streamkern.models.tree import SEARCH_SHARE, Partition
+from streamkern.partition.fit import require_partition
+from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
+from streamkern.partition.memory import PartitionMemory
+from streamkern.partition.recipe import LeafRecipe
+from streamkern.partition.trial import (
+    in_leaves,
+    leaves_of_sample,
+    open_to_one,
+    settled,
+    single,
+    trial_footprint,
+    without,
+)
+from streamkern.preprocessing.automatic import planned_note
+from streamkern.preprocessing.steps import Learning, learning_bytes
+from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.stages import TRAIN_SAMPLE
+from streamkern.selection.bandwidth import ROWS, at_median, needs_median
+from streamkern.selection.kernel_search import Search
+from streamkern.solvers.base import HELD_OUT
+
+LIKELY_CLASSES = 10
+"""Outputs of a classifier that seconds are predicted for, before the labels are known."""
+
+_LOOKED_AT = 1024  # rows that are looked at before a run
+_HASHED = 4e-8  # seconds in which the draw hashes and sorts a row id
+_LOADED = 0.6  # seconds in which compiled code and libraries load on first use, and threads start
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One line of a plan.
+
+    Attributes:
+        name: the stage.
+        rows: rows it goes over, counting every pass.
+        passes: times it goes over its rows.
+        flops: floating-point operations.
+        bytes_read: decoded bytes read from the source.
+        memory: projected peak of the process, in bytes.
+        seconds: predicted, from the calibration of this machine.
+        device_memory: projected peak on a device, in bytes; None where arithmetic runs on the processor.
+    """
+
+    name: str
+    rows: int
+    passes: int
+    flops: float
+    bytes_read: int
+    memory: int
+    seconds: float
+    device_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages with their costs, and the choices behind them.
+
+    Attributes:
+        stages: in order.
+        choices: with their reasons, one sentence each.
+        footprint: projected memory.
+        budget: bytes the process may hold.
+        solver: name of the solver.
+        worker_threads: threads of a worker of a cluster.
+        workers: of the cluster; 0 where their number is not known.
+    """
+
+    stages: tuple[PlannedStage, ...]
+    choices: tuple[str, ...]
+    footprint: Footprint
+    budget: int
+    solver: str
+    worker_threads: int = 1
+    workers: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all stages."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON-serialisable data."""
+        return {
+            "stages": [vars(stage) for stage in self.stages],
+            "seconds": self.seconds,
+            "solver": self.solver,
+            "choices": list(self.choices),
+            "projected_memory_bytes": self.footprint.peak,
+            "projected_worker_bytes": self.footprint.worker_bytes(self.worker_threads),
+            "memory_budget_bytes": self.budget,
+        }
+
+    def _better(self) -> str:
+        if needed := self.footprint.better_budget:
+            return f"would be needed where rounding spoils the first solution, from a budget of {format_bytes(needed)}"
+        return "where rounding spoils the first solution"
+
+    def text(self) -> str:
+        """The plan as a table for a terminal."""
+        width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
+        names = f"{'stage':<{width}}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
+        lines = [f"{names}{'device':>12}{'seconds':>10}"]
+        for stage in self.stages:
+            device = "none" if stage.device_memory is None else format_bytes(stage.device_memory)
+            lines.append(
+                f"{stage.name:<{width}}{stage.rows:>15,}{stage.passes:>8,}{stage.flops / 1e9:>13,.1f}"
+                f"{format_bytes(stage.bytes_read):>12}{format_bytes(stage.memory):>12}{device:>12}{stage.seconds:>10,.1f}"
+            )
+        lines.append(
+            f"{'total':<{width}}{'':>15}{'':>8}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}"
+            f"{format_bytes(sum(s.bytes_read for s in self.stages)):>12}{format_bytes(self.footprint.peak):>12}"
+            f"{'':>12}{self.seconds:>10,.1f}"
+        )
+        lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
+        if self.footprint.extra:
+            lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
+        worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
+        which = f"each of {self.workers:,} workers" if self.workers else "a worker of a cluster"
+        lines.append(
+            f"{which}, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
+            f"{self.footprint.worker_text(self.worker_threads)}, libraries"
+        )
+        return "\n".join(lines + [f"- {choice}" for choice in self.choices])
+
+
+def plan(
+    pipeline: Pipeline,
+    *,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    prices: Prices | None = None,
+    device: str = "auto",
+    worker_memory: str | int | None = None,
+    worker_threads: int = 1,
+    workers: int = 0,
+) -> Plan:
+    """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
+
+    That chunk is timed, and its features' scales are looked at; with ``prices`` given, no row is read.
+
+    Args:
+        pipeline: the definition.
+        memory: as for ``run``.
+        threads: as for ``run``.
+        device: as for ``run``.
+        prices: seconds of operations; by default this machine's, measured for a few seconds once and kept.
+        worker_memory: bytes that each worker of a cluster may hold, such as "64GiB"; not looked at by default.
+        worker_threads: threads of a worker.
+        workers: workers of the cluster, over which centers are shared out where the solver can; 0 if not known.
+
+    Raises:
+        PlanRefusedError: it would not fit here, or on a worker; with the remedy.
+        DataError: the training set is empty, or has fewer rows than centers.
+        UsageError: ``worker_threads`` is below 1, or a number of bytes cannot be parsed.
+    """
+    if worker_threads < 1:
+        raise UsageError(f"worker_threads is {worker_threads}.", where="worker_threads", expected="at least 1")
+    if workers < 0:
+        raise UsageError(f"workers is {workers}.", where="workers", expected="0 or more")
+    limit = None if worker_memory is None else parse_bytes(worker_memory)
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    if pipeline.partition is not None:
+        pipeline = in_leaves(pipeline)
+    if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
+        made = _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
+    else:
+        made = _of_one(pipeline, budget, threads, prices, device, workers)
+    if limit is not None:
+        made.footprint.require_worker(limit, worker_threads, made.footprint.bill.size.p)
+    return replace(made, worker_threads=worker_threads, workers=workers)
+
+
+def _of_one(
+    pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str, workers: int
+) -> Plan:
+    """The plan of one model of all rows."""
+    pipeline, reason = settled(without(pipeline), budget)
+    pipeline.train.require_rows()
+    data, solver = planned(pipeline), pipeline.solver
+    p, slots = width(pipeline), threads or default_threads()
+    if pipeline.centers is not None:
+        data.draw(pipeline.centers.count(data))
+    dtype = np.dtype(pipeline.dtype)
+    source = source_of(solver, pipeline.train, pipeline.validation)
+    answering = planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
+    project = partial(
+        footprint, data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots,
+        lanes=pipeline.lanes, itemsize=dtype.itemsize, validate=pipeline.validation is not None,
+        centers_bytes=centers_bytes(pipeline, slots),
+        stored_centers=pipeline.centers is not None and pipeline.centers.stored,
+        learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
+        answers=None if source is None else AnswersFrom(source, pipeline.task), processes=workers,
+        every_row=every_row(pipeline, data),
+    )  # fmt: skip
+    fits = project(learning=pipeline.metric)
+    search = search_of(pipeline, fits)
+    fits = fits if search is None else project(learning=search)
+    bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
+    doubt = _unlike(pipeline) if prices is None else None
+    if prices is None:
+        prices = priced(pipeline, slots)
+    stages = _stages(pipeline, fits, bill, prices, search)
+    stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
+    choices = (
+        f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
+        *([reason] if reason else []),
+        *planned_note(pipeline.train, steps(pipeline)),
+        *_on_device(pipeline, device, fits, bill.size),
+        *bill.reasons,
+        *_sharing(bill, fits, workers),
+        *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
+        answering,
+        *([] if search is None else [search.text()]),
+        *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if needs_median(pipeline) else []),
+        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
+        f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
+        f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
+    )
+    if doubt is not None:
+        choices = (*choices, f"warning: {doubt}")
+    return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _sharing(bill: Bill, fits: Footprint, workers: int) -> list[str]:
+    """The distribution of centers over workers, where the solver can share them out."""
+    if bill.shared is None:
+        return []
+    whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.shared.whole)} in all"
+    if not workers:
+        return [f"{whole}; --workers says what each holds"]
+    if not fits.share:
+        other = "read tiles of the stored ones" if bill.size.stored else "each have all"
+        return [f"{whole}; {workers:,} would not hold them, or have no tile of {CENTER_TILE:,} each, and {other}"]
+    where = "; models are evaluated in this process, as no worker holds all centers" if fits.evaluates_here else ""
+    return [f"{whole}, over {workers:,}{where}"]
+
+
+def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:
+    """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
+    pipeline.train.require_rows()
+    require_partition(pipeline)
+    doubt = _unlike(pipeline) if prices is None else None
+    tried, held, baseline = None, 0, loaded()
+    if open_to_one(partition):
+        tried, held = trial_footprint(pipeline, partition, budget, slots, baseline)
+    project = PartitionMemory(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held, baseline)
+    fits, at_once = project.first()
+    leaves, rows = partition.expected(pipeline.train.base_rows)
+    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
+    prices = priced(pipeline, slots, one.bill.size.p) if prices is None else prices
+    source = source_of(leafwise.solver, pipeline.train, pipeline.validation)
+    bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
+    leaf = replace(
+        pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
+        preprocess=(), standardise=None, test=None, validation=None, partition=None,
+    )  # fmt: skip
+    each = [
+        stage
+        for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one, SEARCH_SHARE))
+        if stage.name != "evaluate"
+    ]
+    whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
+    of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
+    search = None if tried is None else project.search(planned(pipeline))
+    held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
+    around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
+    stored, data = int(pipeline.train.source.bounds[-1]), planned(pipeline)
+    sample = sample_rows(partition, data.base_rows, data.n_features * bill.size.itemsize)
+    sweeps = sweeps_of(data.base_rows, sample, leaves, not pipeline.train.source.in_memory)
+    read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
+    direction = direction_work(bill.size, rows)
+    once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED
+
+    def stage(name: str, over: int, passes: int, flops: float, bytes_read: int, seconds: float) -> PlannedStage:
+        return PlannedStage(name, over, passes, flops, bytes_read, fits.baseline + fits.stages[name], seconds)
+
+    entry = float(bill.size.entry)
+    between = (
+        stage(
+            "levels", (sweeps + 1) * stored, sweeps + 1, (leaves - 1) * direction.flops(entry), (sweeps + 1) * read,
+            (sweeps + 1) * once + (leaves - 1) * direction.priced(prices.work),
+        ),
+        stage("scatter", stored, 1, 0.0, read, once),
+        stage(
+            "leaves", leaves * rows, 1, leaves * sum(part.flops for part in each), leaves * rows * bill.size.d * 4,
+            leaves * (sum(part.seconds for part in each) - _LOADED),
+        ),
+    )  # fmt: skip
+    trials: tuple[PlannedStage, ...] = ()
+    if tried is not None:
+        takes, one_leaf = tried.bill.effort, bill.effort
+        # One model and leaves; with a search, two more leaves choose kernels of their own.
+        fitted = leaves_of_sample(partition, data.base_rows) + (0.0 if search is None else 2 * (1 + SEARCH_SHARE))
+        work = takes.setup + takes.training + fitted * (one_leaf.setup + one_leaf.training)
+        took = once + work.priced(prices.work)
+        trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
+    before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-", "kernel")))
+    choices = (
+        f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
+        *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
+        f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
+        planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
+        *planned_note(pipeline.train, steps(pipeline)),
+        *([] if search is None else [f"{search.text()}; for all leaves, unless their own are better"]),
+        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
+        *([] if doubt is None else [f"warning: {doubt}"]),
+    )
+    stages = (*before, *trials, *between, *(part for part in around if part.name == "evaluate"))
+    return Plan(stages, choices, fits, budget, leafwise.solver.to_json()["name"])
+
+
+def _unlike(pipeline: Pipeline) -> str | None:
+    """Differences of the features' scales in the first rows; None where preprocessing learns from all rows."""
+    if steps(pipeline) or pipeline.train.source.text:
+        return None
+    rows = Scan(Assembly(pipeline.train.plain()), _LOOKED_AT).block((0,)).X.astype(np.float64)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    return unlike_scales(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
+
+
+def _metric_choice(pipeline: Pipeline) -> str:
+    """The trials of the metric, in a sentence."""
+    agop = pipeline.metric
+    assert agop is not None
+    data = planned(pipeline)
+    sample, p = agop.sizes(data.base_rows)
+    kinds = " and ".join(agop.kinds(data.n_features))
+    return f"metric: {kinds}, at most {agop.rounds} round(s) each on {sample:,} rows and {p:,} centers"
+
+
+def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
+    """The memory of a device, where there is one."""
+    device = device_for(pipeline, name)
+    if device is None:
+        return []
+    needed = require_room(device, fits, size.p, size.d, size.itemsize)
+    return [
+        f"blocks are computed on {device.name}: {format_bytes(needed)} of {format_bytes(device.budget)} there; "
+        "seconds are those of the CPU"
+    ]
+
+
+def priced(pipeline: Pipeline, slots: int, p: int | None = None) -> Prices:
+    """Seconds of operations on this machine at the shapes of a pipeline, measured where they are not known."""
+    data = planned(pipeline)
+    if p is None:
+        p = 0 if pipeline.centers is None else pipeline.centers.count(data)
+    known = at_median(pipeline, {1: 1.0, 2: 1.0})  # a value takes as long at any bandwidth
+    shapes = Shapes(
+        known.kernel, known.features, p, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
+        pipeline.lanes,
+    )  # fmt: skip
+    return Calibration(slots).prices(shapes, pipeline.train)
+
+
+def _outputs(pipeline: Pipeline) -> int:
+    """Outputs that seconds are predicted for."""
+    target = pipeline.train.target
+    if pipeline.task == "regression" and target is not None:
+        return max(1, int(np.prod(target.outputs)))
+    return LIKELY_CLASSES
+
+
+def _stages(
+    pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices, search: Search | None
+) -> tuple[PlannedStage, ...]:
+    data, size, takes = pipeline.train, bill.size, bill.effort
+    n, slots, passes = size.n, size.slots, takes.passes
+    stored = int(data.source.bounds[-1])
+    row_bytes = data.source.n_features * data.source.dtype.itemsize
+    whole = stored * row_bytes
+    entry = float(size.entry)
+    cores = max(slots, default_threads())
+
+    def seconds(work: Operations, rows: float, read: float, ahead: bool = False) -> float:
+        """Operations on all threads, with rows read and assembled in them or, ``ahead`` of them, on one thread more."""
+        busy, reading = work.priced(prices.work), rows * prices.row + read * prices.byte
+        if not ahead:
+            return busy + reading / slots
+        return max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
+
+    def stage(
+        name: str, rows: int, passes: int, work: Operations, read: int, took: float, held: str = ""
+    ) -> PlannedStage:
+        return PlannedStage(
+            name, rows, passes, work.flops(entry), read, fits.baseline + fits.stages[held or name], took
+        )
+
+    sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # of the set-up over all rows
+    read = whole if fits.cache_bytes >= whole else int(takes.rows * row_bytes)
+    predicting = Operations(values=size.p, panel=2.0 * size.p * size.outputs)
+    validation = 0 if pipeline.validation is None else passes * len(pipeline.validation)
+    training = takes.training + float(validation) * predicting
+    tested = 0 if pipeline.test is None else len(pipeline.test)
+    scored = min(n, TRAIN_SAMPLE) + tested
+    looked_up = whole + tested * row_bytes  # the training rows among them lie in every chunk
+    choosing = Operations() if pipeline.centers is None else pipeline.centers.operations(data)
+    scanned = _LOADED + stored * prices.moments + whole * prices.byte / slots
+    trained = seconds(training, takes.rows + validation, read, ahead=takes.steps > 0) + prices.step * takes.steps
+    scanning = Operations(numbers=3.0 * stored * size.d)
+    looked = min(ROWS, data.base_rows)
+    pairs = Operations(numbers=0.5 * size.d * looked**2)
+    distances = stage("bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASHED, "centers")
+    learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
+    metrics = []
+    if pipeline.metric is not None:
+        costs = pipeline.metric.bill(size, data.base_rows)
+        took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
+        metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
+    if search is not None:
+        costs = search.bill(size, data.base_rows)
+        work = search.work(size)
+        took = seconds(work, costs.rows, whole) + stored * _HASHED
+        metrics = [stage("kernel", costs.sample, search.fits, work, whole, took, "metric")]
+    prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
+    calibrating = []
+    if "calibrate" in fits.stages:
+        held = 0 if pipeline.validation is None else rows_left_out(pipeline.validation.base_rows, size.outputs)
+        fitted = held or rows_left_out(data.base_rows, size.outputs)
+        answered = float(held) * predicting + Operations(numbers=20.0 * fitted * (3 * size.outputs + 2) ** 2)
+        took = seconds(answered, held, held * row_bytes)
+        calibrating = [stage("calibrate", fitted, 1, answered, held * row_bytes, took)]
+    evaluating = float(scored) * predicting
+    if pipeline.task == "classification":
+        evaluating += ranking(scored, size.outputs)
+    evaluated = seconds(evaluating, scored, looked_up)
+    return (
+        *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
+        stage("statistics", stored, 1, scanning, whole, scanned),
+        *(
+            stage(
+                f"check-{name}",
+                len(rows),
+                1,
+                Operations(),
+                len(rows) * row_bytes,
+                seconds(Operations(), len(rows), len(rows) * row_bytes),
+                "statistics",
+            )
+            for name, rows in (("validation", pipeline.validation), ("test", pipeline.test))
+            if rows is not None
+        ),
+        *metrics,
+        *([] if not needs_median(pipeline) else [distances]),
+        stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
+        stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
+        stage("train", passes * n, passes, training, read, trained),
+        *calibrating,
+        stage("evaluate", scored, 1, evaluating, looked_up, evaluated),
+    )

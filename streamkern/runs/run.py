@@ -1,0 +1,447 @@
+"""A run: a directory with a lock, a manifest, stage results, events, ``result.json`` and ``model.zarr``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import secrets
+import signal
+import time
+from contextlib import chdir, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends import get_backend
+from streamkern.costs.footprint import Footprint, footprint, loaded
+from streamkern.data.dataset import unchanging
+from streamkern.data.device import stored_bytes
+from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.engine.gpu import Device
+from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.events import EventLog, Listener
+from streamkern.execute import Scheduler, open_executor, scheduler_name
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.threads import evaluator
+from streamkern.fitting.calibrate import described_answers
+from streamkern.fitting.placement import device_for
+from streamkern.fitting.planning import likely_outputs, planned, steps, width
+from streamkern.fitting.solver_choice import AUTO
+from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
+from streamkern.partition.fit import model_of
+from streamkern.partition.trial import fit_any, settled
+from streamkern.progress import COMPILING, showing
+from streamkern.redaction import redacted
+from streamkern.release import version_of
+from streamkern.runs.pipeline import Pipeline, load_pipeline
+from streamkern.runs.results import RunResult
+from streamkern.runs.stages import KeptStages, diagnosed, evaluate_stage
+from streamkern.solvers.base import Problem
+from streamkern.solvers.direct import Direct
+from streamkern.sources.remote import COUNTS
+from streamkern.storage.files import given_path
+from streamkern.storage.writer import locked, read_json, tidy, write_json
+from streamkern.user_code import users_code
+
+
+def run(
+    pipeline: Pipeline,
+    run_dir: str | os.PathLike[str] | None = None,
+    *,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: Scheduler = "threads",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    listeners: tuple[Listener, ...] = (),
+    device: str = "auto",
+    verbose: int = 0,
+) -> RunResult:
+    """Train a pipeline; resume an interrupted run of the same pipeline in the same directory.
+
+    Args:
+        pipeline: the definition.
+        run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory takes
+            over the stages that have not changed.
+        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        threads: threads of the ``threads`` scheduler; the process's cores by default.
+        scheduler: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open.
+        checkpoint_seconds: between two checkpoints of the training.
+        listeners: called with every event.
+        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``: a GPU of a kind that has been measured, for
+            as much work as opening it is worth, else the CPU.
+        verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
+
+    Returns:
+        The content of ``result.json``, by its keys and as attributes.
+
+    Raises:
+        PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
+        BusyError: another run holds the directory.
+        MemoryLimitError: the process exceeded the budget in spite of the projection; its last checkpoint is kept.
+        NumericalError: training diverged or stagnated.
+        UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed, or ``checkpoint_seconds`` is negative.
+        StreamkernError: any other failure; see its subclasses.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise UsageError(
+            f"The pipeline is {pipeline!r}.", where="run(pipeline)", expected="a Pipeline; load_pipeline reads a file"
+        )
+    if math.isnan(checkpoint_seconds) or checkpoint_seconds < 0:
+        raise UsageError(
+            f"checkpoint_seconds is {checkpoint_seconds}.", where="checkpoint_seconds", expected="0 or more"
+        )
+    folder = Path(given_path(run_dir)) if run_dir is not None else Path("runs") / (pipeline.name or "run")
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with (
+        showing(verbose) as display,
+        locked(folder),
+        EventLog(folder / "events.jsonl", (*listeners, *([display] if display else [])), _held) as events,
+    ):
+        for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
+            tidy(parent)
+        before, finished = _last_done(folder / "result.json"), _finished(folder)
+        manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
+        changed = _changed(folder, manifest)
+        write_json(folder / "manifest.json", manifest)
+        events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
+        if changed:
+            events.emit(
+                "warning",
+                message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
+                "this is another training",
+            )
+        if unknown := pipeline.unknown_code():
+            events.emit(
+                "warning", message=f"nothing of an earlier run is reused, and this one keeps no checkpoint: {unknown}"
+            )
+        for each in pipeline.train.quarantine:
+            events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
+        timings: list[dict[str, Any]] = []
+        trained: dict[str, Any] = {}
+        started = time.perf_counter()
+        try:
+            with limited(budget):
+                measured = _train(
+                    pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
+                )
+        except BaseException as error:
+            status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
+            failure = trained | {
+                "status": status,
+                "run": manifest["run"],
+                "error": redacted(_in_words(error)),
+                "stages": timings,
+                "seed": pipeline.seed,
+                "peak_memory_bytes": peak_resident(),
+                "last_done": None if trained else before,  # the run that trained model.zarr
+            }
+            # If the disk failed, a second error must not replace the first.
+            with suppress(StorageError):
+                if status == "refused" and finished is not None:
+                    write_json(folder / "manifest.json", finished)  # the run that result.json still describes
+                else:
+                    write_json(folder / "result.json", failure)
+            events.emit("run", state=status, error=failure["error"])
+            raise
+        result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
+        result["seconds"] = time.perf_counter() - started
+        write_json(folder / "result.json", result)
+        events.emit("run", state="done", result=result)
+        return RunResult(result, folder)
+
+
+def resume(
+    run_dir: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    scheduler: Scheduler | None = None,
+    listeners: tuple[Listener, ...] = (),
+    verbose: int = 0,
+) -> RunResult:
+    """Resume an interrupted run of a pipeline file with the settings of its manifest; a finished run is not changed.
+
+    The run continues in the working directory where it was started, so that relative paths keep their meaning.
+
+    Args:
+        run_dir: its directory.
+        threads: as the run had by default; they do not change the weights.
+        scheduler: where blocks run; as before by default.
+        listeners: called with every event.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
+
+    Returns:
+        The content of ``result.json``, by its keys and as attributes.
+
+    Raises:
+        UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
+        StreamkernError: as ``run``.
+    """
+    folder = Path(given_path(run_dir))
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None:
+        raise UsageError(
+            "There is no run here: manifest.json cannot be read.",
+            where=str(folder),
+            expected="a directory that streamkern run has made",
+            remedy="check the path",
+        )
+    if not manifest.get("file"):
+        raise UsageError(
+            "This run was not started from a pipeline file.",
+            where=str(folder),
+            expected="a run of streamkern run PIPELINE",
+            remedy="call sk.run with the same pipeline and run_dir: it resumes where this run ended",
+        )
+    if any("***" in value for value in manifest["settings"].values()):
+        raise UsageError(
+            "The settings of this run had a secret, which was not saved.",
+            where=str(folder / "manifest.json"),
+            expected="settings that can be kept",
+            remedy="run it again with the same settings and --run-dir: it resumes where this run ended",
+        )
+    with locked(folder):
+        result = read_json(folder / "result.json")
+    if result is not None and result.get("status") == "done" and result.get("run") == manifest.get("run"):
+        return RunResult(result, folder)
+    place = Path(manifest.get("directory", ""))
+    if not place.is_dir():
+        raise UsageError(
+            "The working directory of this run is gone.",
+            where=str(place),
+            expected="the directory in which the run was started",
+            remedy="call streamkern run with the pipeline file and this --run-dir: it resumes where this run ended",
+        )
+    folder = folder.absolute()
+    with chdir(place):
+        pipeline = load_pipeline(manifest["file"], manifest["settings"])
+        if unknown := pipeline.unknown_code():
+            raise UsageError(
+                f"This run cannot be resumed: {unknown}",
+                where=manifest["file"],
+                expected="functions whose code, and all that it refers to, can be compared with the earlier run's",
+                remedy="remove it from the function; or start again with streamkern run, which then reuses no result",
+            )
+        return run(
+            pipeline,
+            folder,
+            memory=manifest["memory"],
+            threads=threads or manifest["threads"],
+            scheduler=scheduler or manifest["scheduler"],
+            checkpoint_seconds=manifest["checkpoint_seconds"],
+            device=manifest.get("device", "cpu"),
+            listeners=listeners,
+            verbose=verbose,
+        )
+
+
+def _train(
+    pipeline: Pipeline,
+    folder: Path,
+    budget: int,
+    threads: int | None,
+    scheduler: Scheduler,
+    events: EventLog,
+    timings: list[dict[str, Any]],
+    checkpoint_seconds: float,
+    device: str,
+    trained: dict[str, Any],
+) -> dict[str, Any]:
+    """Train, save and evaluate; return the fields of the result for the evaluation.
+
+    ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
+    """
+    held_out = pipeline.validation is None
+    pipeline, reason = settled(pipeline, budget)
+    if reason:
+        events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
+    computing = device_for(pipeline, device)
+    with open_executor(scheduler, threads) as executor:
+        events.facts = partial(_held, executor.request_counts)
+        if executor.dashboard is not None or executor.members.to_json():
+            workers = executor.members.to_json()
+            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
+        executor.members.on_loss = lambda message: events.emit("warning", message=message)
+        if not getattr(get_backend(), "compiled", True):
+            events.emit("compile", message=COMPILING)
+        for doubt in executor.doubts():
+            events.emit("warning", message=doubt)
+        reuse = pipeline.unknown_code() is None
+        stages = KeptStages(events, folder / "stages", timings, checkpoint_seconds, reuse)
+
+        def on_plan(projected: Footprint) -> None:
+            events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
+
+        besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
+        with unchanging(pipeline.train, pipeline.validation):
+            fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
+        problem, outcome, report, projected, median = fitted[:5]
+        median_facts = {} if median is None else {"median_distance": median}
+        model = model_of(fitted, pipeline=pipeline.name, **median_facts)
+        for each in report.get("preprocess", []):
+            events.emit("choice", reason=f"preprocessing: {each}")
+        started = time.perf_counter()
+        model.save(folder / "model.zarr")
+        timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
+        trained |= {
+            "name": pipeline.name,
+            "model": "model.zarr",
+            "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
+            "data_wait_fraction": outcome.wait,
+            "peak_memory_bytes": peak_resident(),
+            "projected_memory_bytes": max(projected.peak, besides),
+            "memory_budget_bytes": budget,
+            "weights_sha256": model.weights_sha256,
+            "n_rows": len(problem.train),
+            "resumed_rows": stages.resumed_rows,
+            "n_centers": model.n_centers,
+            "kernel": problem.kernel.to_json() if problem.features is None else None,
+            **median_facts,
+            **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
+            **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
+            **({"held_out": len(problem.validation)} if held_out and problem.validation is not None else {}),
+            **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
+            **described_answers(fitted.answers),
+            "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
+            "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
+            "preprocess": report.get("preprocess", []),
+            "history": outcome.history,
+            "seed": pipeline.seed,
+            "executor": executor.name,
+            **({"workers": workers} if (workers := executor.members.to_json()) else {}),
+            "device": "cpu" if computing is None else computing.name,
+            **({} if computing is None else _device_memory(computing, problem)),
+        }
+        with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
+            measured = evaluate_stage(pipeline, stages, model, problem.train, where)
+        if pipeline.diagnose:
+            measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
+        stages.prune()
+        trained["peak_memory_bytes"] = peak_resident()
+        if "workers" in trained:  # with those lost in the evaluation
+            trained["workers"] = executor.members.to_json()
+        return measured
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return f"stopped by {signal.Signals(error.args[0] if error.args else signal.SIGINT).name}"
+    return str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}"
+
+
+def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
+    """Projected peak in bytes of a run that ends with a diagnosis, which needs as much as normal equations.
+
+    Raises:
+        PlanRefusedError: it would not fit the budget.
+    """
+    rows = planned(pipeline)
+    return footprint(
+        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
+        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize, better=True,
+    ).peak  # fmt: skip
+
+
+_STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
+
+
+def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
+    """Fields of every line of the event log: memory in bytes, and requests to remote stores, workers' included."""
+    store: dict[str, Any] = COUNTS.now()
+    if workers := {} if counts is None else counts.by_worker():
+        store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
+        store["workers"] = workers
+    memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}
+    return memory | ({"store": store} if store["requests"] else {})
+
+
+def _last_done(path: Path) -> dict[str, Any] | None:
+    """The last complete result, which ``model.zarr`` belongs to. A failed run carries it on, so that it is not lost."""
+    found = read_json(path) or {}
+    done = found if found.get("status") == "done" else found.get("last_done")
+    return done if isinstance(done, dict) else None
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the run that has finished here, or None if the last one has not."""
+    manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
+    done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
+    return manifest if done else None
+
+
+def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
+    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
+    stored = stored_bytes(problem.train)
+    projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
+    return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
+
+
+def _manifest(
+    pipeline: Pipeline, budget: int, scheduler: Scheduler, threads: int | None, checkpoint_seconds: float
+) -> dict[str, Any]:
+    return {
+        "run": secrets.token_hex(8),
+        "name": pipeline.name,
+        "file": pipeline.file,
+        "directory": os.getcwd(),
+        "settings": dict(pipeline.settings),
+        "train": {
+            "fingerprint": pipeline.train.fingerprint,
+            "rows": len(pipeline.train),
+            "augmentations": [augmentation.to_json() for augmentation in pipeline.train.augmentations],
+            "quarantine": [each._asdict() for each in pipeline.train.quarantine],
+        },
+        "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
+        "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
+        "features": None if pipeline.features is None else pipeline.features.to_json(),
+        "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
+        "partition": None if pipeline.partition is None else pipeline.partition.to_json(),
+        "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
+        "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
+        "threshold": pipeline.threshold,
+        "preprocess": [step.to_json() for step in steps(pipeline)],
+        "code": {
+            name: [identity.digest for identity in users_code(getattr(pipeline, name))]
+            for name in ("kernel", "centers", "features", "solver", "preprocess")
+        },
+        "seed": pipeline.seed,
+        "lanes": pipeline.lanes,
+        "dtype": pipeline.dtype,
+        "memory": budget,
+        "scheduler": scheduler_name(scheduler),
+        "threads": threads,
+        "checkpoint_seconds": checkpoint_seconds,
+        "versions": {name: version_of(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+_TRAINING = (
+    "train",
+    "kernel",
+    "centers",
+    "features",
+    "metric",
+    "partition",
+    "solver",
+    "class_weight",
+    "preprocess",
+    "code",
+    "seed",
+    "lanes",
+    "dtype",
+)
+
+
+def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """Differences between the run that is about to begin and one that was interrupted in its training here."""
+    before = read_json(folder / "manifest.json")
+    if before is None or _finished(folder) is not None or not any((folder / "checkpoints").glob("*/[0-9]*")):
+        return []
+    now = redacted(json.loads(json.dumps(manifest, default=str)))
+    return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -1,0 +1,632 @@
+"""Hyperparameters from a subsample: bandwidth and ridge in closed form, and the error of each number of centers."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import CenterSet, Uniform
+from streamkern.costs.footprint import footprint, loaded
+from streamkern.costs.machine_speed import Prices
+from streamkern.data import from_arrays
+from streamkern.data.class_weights import weighted_like
+from streamkern.data.dataset import Dataset
+from streamkern.data.subsample import rows_of
+from streamkern.data.targets import Classes
+from streamkern.defaults import TUNING_ROWS
+from streamkern.engine.parallel import default_threads
+from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
+from streamkern.execute import Scheduler, open_executor
+from streamkern.execute.base import Executor
+from streamkern.fitting.fit import Stages, prepare
+from streamkern.fitting.planning import likely_outputs, planned
+from streamkern.fitting.precision import relative
+from streamkern.fitting.solver_choice import AUTO, resolved
+from streamkern.kernels import Kernel, named_kernel
+from streamkern.kernels.radial import Radial
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
+from streamkern.preprocessing.steps import AUTOMATIC, Step
+from streamkern.progress import showing
+from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
+from streamkern.runs.plan import plan, priced
+from streamkern.selection.bandwidth import AUTO_KERNEL, median_distance
+from streamkern.selection.kernel_search import (
+    KernelChoice,
+    Search,
+    choose_kernel,
+    default_kernel,
+    leaves_open,
+    sample_search,
+)
+from streamkern.selection.ridge_path import RidgePath, path_scores
+from streamkern.solvers import Direct, Falkon, Logistic, Problem
+
+HELD_OUT = 1 / 3
+"""Share of them that scores are taken on."""
+
+CENTERS = 1000
+"""Centers by default."""
+
+MOST_CENTERS = 2000
+"""Centers of a trial, by default, at most: a trial takes p³."""
+
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Bandwidths that are tried first, in median distances of two rows."""
+
+RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
+"""Ridges of a trial: one decomposition gives them all."""
+
+ENOUGH = 0.01
+"""Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
+
+_FEWEST = 32
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model that was fitted to the subsample, scored on the rows held out.
+
+    Attributes:
+        kernel: its kernel.
+        centers: its centers.
+        ridge: its λ, for as many rows as it was fitted to.
+        mse: mean squared error, over rows and outputs.
+        score: accuracy, or R².
+        seconds: the prediction of ``plan`` for a run of the pipeline with as many centers; None if not requested, or
+            the run would not fit the memory.
+    """
+
+    kernel: Kernel
+    centers: int
+    ridge: float
+    mse: float
+    score: float
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as JSON-serialisable data."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"kernel": self.kernel.to_json()}
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """Results of a search: the models that were tried, and the choice.
+
+    Attributes:
+        trials: every kernel with every ridge, at the most centers.
+        curve: the chosen kernel with the best ridge at each number of centers, ascending.
+        choice: the trial that was chosen.
+        pipeline: the pipeline with the chosen settings: ``sk.run(tuning.pipeline)``.
+        medians: the median distance of two rows, by norm.
+        rows: rows that trials were fitted to.
+        held_out: rows they were scored on.
+        metric: name of ``score``: ``accuracy`` or ``r2``.
+        seconds: of the tuning.
+        reasons: of the choice, a sentence each.
+        search: the search for a kernel, if none is given, among norms, bandwidths, metrics and ridges; None if a kernel
+            is given, or the rows are too few. ``trials`` then use its metric.
+    """
+
+    trials: tuple[Trial, ...]
+    curve: tuple[Trial, ...]
+    choice: Trial
+    pipeline: Pipeline
+    medians: Mapping[int, float]
+    rows: int
+    held_out: int
+    metric: str
+    seconds: float
+    reasons: tuple[str, ...]
+    search: KernelChoice | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The chosen kernel."""
+        return self.choice.kernel
+
+    @property
+    def median(self) -> float:
+        """The median distance of two rows, in the norm of the chosen kernel."""
+        return self.medians[self.kernel.norm]
+
+    @property
+    def centers(self) -> Any:
+        """The chosen centers."""
+        return self.pipeline.centers
+
+    @property
+    def solver(self) -> Any:
+        """The pipeline's solver; with the chosen ridge, for the rows of the pipeline, where it has one."""
+        return self.pipeline.solver
+
+    def best(self) -> tuple[Trial, ...]:
+        """The best ridge of every kernel, in the order of the kernels' names and bandwidths."""
+        found: dict[Kernel, Trial] = {}
+        for trial in self.trials:
+            if trial.kernel not in found or trial.mse < found[trial.kernel].mse:
+                found[trial.kernel] = trial
+        return tuple(sorted(found.values(), key=lambda t: (_family(t.kernel), _bandwidth(t.kernel) or 0.0)))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the pipeline, as JSON-serialisable data."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return given | {
+            "median": self.median,
+            "trials": [trial.to_json() for trial in self.trials],
+            "curve": [trial.to_json() for trial in self.curve],
+            "choice": self.choice.to_json(),
+            "pipeline": {
+                "name": self.pipeline.name,
+                "kernel": self.kernel.to_json(),
+                "centers": self.centers.to_json(),
+                "solver": self.solver.to_json(),
+            },
+            "reasons": list(self.reasons),
+            "search": None if self.search is None else self.search.summary(),
+        }
+
+    def text(self) -> str:
+        """Tables for a terminal."""
+        lines = [
+            *([] if self.search is None else [*self.search.lines(), ""]),
+            f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "
+            f"distance of two rows is {self.median:.4g}",
+            "",
+            f"{'kernel':<22}{'bandwidth':>11}{'x median':>10}{'best ridge':>12}{self.metric:>10}{'mse':>11}",
+        ]
+        chosen = self.choice.kernel
+        for trial in self.best():
+            sigma = _bandwidth(trial.kernel)
+            width = (
+                f"{'':>11}{'':>10}"
+                if sigma is None
+                else f"{sigma:>11.4g}{sigma / self.medians[trial.kernel.norm]:>10.2f}"
+            )
+            lines.append(
+                f"{_family(trial.kernel)[:21]:<22}{width}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
+                + (" *" if trial.kernel == chosen else "")
+            )
+        lines += ["", f"{'centers':<22}{'run':>11}{'':>10}{'best ridge':>12}{self.metric:>10}{'mse':>11}"]
+        for trial in self.curve:
+            took = "" if trial.seconds is None else f"{trial.seconds:,.1f} s"
+            lines.append(
+                f"{trial.centers:<22,}{took:>11}{'':>10}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
+                + (" *" if trial.centers == self.choice.centers else "")
+            )
+        return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
+
+
+def tune(
+    data: Pipeline | Dataset,
+    kernel: Kernel | str | Sequence[Kernel] | None = None,
+    *,
+    task: str = "classification",
+    preprocess: Sequence[Step] | str | None = AUTOMATIC,
+    standardise: bool | None = None,
+    rows: int = TUNING_ROWS,
+    centers: int | None = None,
+    seed: int = 0,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: Scheduler = "threads",
+    seconds: bool = True,
+    prices: Prices | None = None,
+    on_trial: Callable[[Trial], None] | None = None,
+    verbose: int = 0,
+) -> Tuning:
+    """Bandwidth, ridge and number of centers for a data set, by trials on a subsample in closed form.
+
+    A fixed subsample is read once and cut in two. For each kernel one sweep over the first part sums the normal
+    equations; one decomposition then gives the weights for every ridge, and one sweep over the second part their
+    errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
+    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
+    nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
+    augmented, and count by their class weights, whatever their sample weights.
+
+    Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
+    the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and the
+    pipeline's kernel stays open: a run chooses again, on rows of its own.
+
+    The same bits for any threads and under any chunking of the rows.
+
+    Args:
+        data: a pipeline; or training rows, for a pipeline with centers drawn uniformly and ``solver="auto"``.
+        kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default. One
+            without a bandwidth is tried as it is.
+        task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
+        preprocess: with rows, steps of preprocessing, ``"auto"`` or None, as for a Pipeline.
+        standardise: with rows, whether every feature is scaled to mean 0 and variance 1. Unless it is True, plain
+            numbers stay as they are: bandwidths are in their units.
+        rows: rows of the subsample; a third of them is held out.
+        centers: centers of the trials, at most; the pipeline's, up to 2,000, by default, and 1,000 for rows.
+        seed: of the subsample and its parts.
+        memory: bytes the process may hold; half of the machine's by default.
+        threads: threads; the process's cores by default.
+        scheduler: where blocks run; see ``run``.
+        seconds: whether to predict the time of a run with each number of centers.
+        prices: seconds of operations, for that; measured by default, as ``plan`` does.
+        on_trial: called with the best trial of every kernel as it is found.
+        verbose: 1 shows the trials on standard error; 0 shows nothing.
+
+    Raises:
+        UsageError: an argument is out of range, or the pipeline works on features.
+        PlanRefusedError: the trials would not fit the memory.
+        DataError: rows that cannot be used, or too few of them.
+        NumericalError: a kernel matrix that is not positive definite.
+    """
+    begun = time.perf_counter()
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    pipeline = _pipeline(data, task, preprocess, standardise, centers, budget)
+    families = _families(pipeline, kernel)
+    with limited(budget), open_executor(scheduler, threads) as executor, showing(verbose) as display:
+        sample = _sample(pipeline.train, rows, seed, budget)
+        invariant = all(family.translation_invariant for family in families)
+        search = None
+        if kernel in (None, "auto") and leaves_open(pipeline):
+            p, direct = (
+                _count(pipeline, sample, centers),
+                pipeline.solver == AUTO or isinstance(pipeline.solver, Direct),
+            )
+            search = sample_search(planned(replace(pipeline, train=sample)), p, seed, direct)
+        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
+        dtype, found = bench.problem.dtype, bench.choice
+        families = families if found is None else (found.kernel,)
+        medians = {norm: median_distance(bench.fit, executor, dtype, norm) for norm in {f.norm for f in families}}
+        trials: dict[Kernel, list[Trial]] = {}
+
+        def attempt(candidate: Kernel) -> None:
+            if candidate not in trials:
+                trials[candidate] = bench.trials(candidate)
+                for listener in (on_trial, None if display is None else display.trial):
+                    if listener is not None:
+                        listener(_least(trials[candidate]))
+
+        for family in families:
+            median = medians[family.norm]
+            known = family.at_median(median)
+            if found is not None or not isinstance(known, Radial):
+                attempt(known)
+                continue
+            for multiple in MULTIPLES:
+                attempt(_at(known, multiple * median))
+            if not family.needs_median:
+                attempt(known)
+            own = [k for k in trials if _like(k, known)]
+            sigma = _bandwidth(_least([t for k in own for t in trials[k]]).kernel)
+            assert sigma is not None
+            for factor in (2**-0.5, 2**0.5):
+                attempt(_at(known, factor * sigma))
+        flat = tuple(trial for found in trials.values() for trial in found)
+        curve = bench.curve(_nearest(flat, medians).kernel)
+    choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
+    made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
+    if seconds:
+        curve = _timed(made, curve, budget, threads, prices)
+        choice = next(trial for trial in curve if trial.centers == choice.centers)
+    return Tuning(
+        flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
+        reasons, found,
+    )  # fmt: skip
+
+
+def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
+    """The command to type next, where settings of the file give the choice, else the lines to write into the file."""
+    wanted = found.pipeline
+    sigma = None if found.search is not None else _bandwidth(found.kernel)
+    given = {"bandwidth": sigma, "centers": getattr(wanted.centers, "p", None)}
+    given |= {"ridge": getattr(wanted.solver, "ridge", None)}
+    known = parameters(file)
+    more = {name: f"{value:g}" for name, value in given.items() if value is not None and name in known}
+    with suppress(StreamkernError):
+        made = load_pipeline(file, {**settings, **more})
+        same = made.kernel == wanted.kernel and made.centers == wanted.centers
+        if same and getattr(made.solver, "ridge", None) == getattr(wanted.solver, "ridge", None):
+            words = [shlex.quote(f"{name}={value}") for name, value in {**settings, **more}.items()]
+            return " ".join(["streamkern run", shlex.quote(file), *(["--set", *words] if words else [])])
+    base = load_pipeline(file, settings)
+    others = (name for name in ("kernel", "centers", "solver") if getattr(wanted, name) != getattr(base, name))
+    parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in others)
+    return "\n    ".join([f"in {file}:", *parts])
+
+
+@dataclass(frozen=True, eq=False)
+class _Bench:
+    """The data of trials: the two parts of the subsample, preprocessed, and centers among the first.
+
+    Attributes:
+        fit: rows that trials are fitted to.
+        held: rows they are scored on.
+        problem: on the first of them; its kernel is that of the trial.
+        choice: of a kernel that is left open, on all of the subsample.
+    """
+
+    fit: Dataset
+    held: Dataset
+    problem: Problem
+    choice: KernelChoice | None = None
+
+    @classmethod
+    def of(
+        cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor,
+        invariant: bool, search: Search | None,
+    ) -> _Bench:  # fmt: skip
+        """Preprocess the subsample as the pipeline says, with statistics of the whole of it, and choose centers."""
+        fit, held = sample.split(HELD_OUT, seed)
+        for part in (fit, held):
+            part.require_rows()
+        dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
+        footprint(
+            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
+            lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
+        )  # fmt: skip
+        # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
+        scaling = pipeline.standardise if search is not None else bool(pipeline.standardise)
+        recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
+        scaled, facts = prepare(recipe, executor, Stages())
+        scaled = relative(scaled, facts, invariant, dtype)
+        assert facts.encoding is not None
+        choice = None
+        if search is not None:
+            nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
+            simple = default_kernel(facts, scaled)
+            problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
+            choice = choose_kernel(search, simple, problem)
+            scaled = choice.metric.applied(scaled)
+        fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
+        chosen = Uniform(p, seed).choose(fit, executor, dtype)
+        problem = Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes)
+        return cls(fit, held, problem, choice)
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return "accuracy" if isinstance(self.problem.encoding, Classes) else "r2"
+
+    def trials(self, kernel: Kernel) -> list[Trial]:
+        """Every ridge, at all centers."""
+        problem = replace(self.problem, kernel=kernel)
+        return self._scored(problem, RidgePath.of(problem), len(problem.centers.Z))
+
+    def curve(self, kernel: Kernel) -> tuple[Trial, ...]:
+        """The best ridge at each number of centers: the first of one draw, so each holds those before it."""
+        problem = replace(self.problem, kernel=kernel)
+        path, p, found = RidgePath.of(problem), len(problem.centers.Z), []
+        Z, ids = problem.centers
+        assert isinstance(Z, np.ndarray)
+        while p >= min(_FEWEST, len(Z)):
+            fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
+            found.append(_least(self._scored(fewer, path, p)))
+            p //= 2
+        return tuple(reversed(found))
+
+    def _scored(self, problem: Problem, path: RidgePath, p: int) -> list[Trial]:
+        # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
+        mse, score = path_scores(problem, self.held, path.weights(p, RIDGES))
+        return [
+            Trial(problem.kernel, p, ridge, float(e), float(s))
+            for ridge, e, s in zip(RIDGES, mse, score, strict=True)
+        ]  # fmt: skip
+
+
+def _pipeline(
+    data: Pipeline | Dataset,
+    task: str,
+    preprocess: Sequence[Step] | str | None,
+    standardise: bool | None,
+    centers: int | None,
+    budget: int,
+) -> Pipeline:
+    """The pipeline given, or one for the rows given.
+
+    Raises:
+        UsageError: it is neither, or works on features.
+    """
+    if isinstance(data, Dataset):
+        return Pipeline(
+            data, AUTO, Uniform(centers or min(CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
+            preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), standardise=standardise,
+        )  # fmt: skip
+    if not isinstance(data, Pipeline):
+        raise UsageError(
+            f"The data is {data!r}.", where="tune(data)", expected="a Pipeline or a Dataset",
+            remedy="sk.open_dataset(path, target=...) makes a Dataset",
+        )  # fmt: skip
+    if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
+        raise UsageError(
+            "A pipeline is given together with parameters that belong to it.",
+            where="tune(task=..., preprocess=..., standardise=...)",
+            expected="these with a Dataset only",
+            remedy="set them in the pipeline",
+        )
+    if data.features is not None:
+        raise UsageError(
+            "The pipeline has a feature map.",
+            where="tune(data)",
+            expected="kernel values at centers",
+            remedy="tune a pipeline without features: its bandwidth serves random features too",
+        )
+    return resolved(data, budget)[0] if data.centers is None else data
+
+
+def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:
+    """The kernels whose bandwidths are sought.
+
+    Raises:
+        UsageError: one is no kernel.
+    """
+    if kernel is None or kernel == "auto":
+        return (pipeline.kernel or AUTO_KERNEL,)
+    given = (kernel,) if isinstance(kernel, Kernel | str) else tuple(kernel)
+    kernels = tuple(named_kernel(each, "tune(kernel=...)") for each in given)
+    if not kernels or None in kernels:
+        raise UsageError(
+            f"The kernel is {kernel!r}.",
+            where="tune(kernel=...)",
+            expected='a kernel such as sk.Laplace("median"), or its name; or several',
+            remedy="leave it out for the pipeline's own",
+        )
+    return tuple(each for each in kernels if each is not None)
+
+
+def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
+    """A fixed subsample in memory: each chunk that it lies in is read once.
+
+    Raises:
+        UsageError: ``rows`` is below 10.
+        PlanRefusedError: the subsample would not fit the memory.
+        DataError: the training set has no rows.
+    """
+    train.require_rows()
+    if rows < 10:
+        raise UsageError(
+            f"{rows} rows are too few.", where="tune(rows=...)", expected="at least 10",
+            remedy="scores from some thousands of rows can be ranked",
+        )  # fmt: skip
+    plain = train.plain()
+    rows = min(rows, plain.base_rows)
+    # Twice while its pieces are joined, and once as preprocessed blocks.
+    needed = resident() + 3 * rows * max(plain.source.n_features * plain.source.dtype.itemsize, 4 * plain.n_features)
+    if needed > budget:
+        raise PlanRefusedError(
+            f"A subsample of {rows:,} rows needs {format_bytes(needed)} and may use {format_bytes(budget)}.",
+            where="tune(rows=...)",
+            expected=f"a budget of at least {format_bytes(needed)}",
+            remedy="ask for fewer rows, or raise memory",
+        )
+    ids = np.sort(plain.draw(rows, _DRAW, seed))
+    found = rows_of(plain.source, ids)
+    columns = plain.source.columns
+    names = None if columns is None else list(columns)
+    return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema).prepared_like(plain)
+
+
+def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
+    """Centers of the trials.
+
+    Raises:
+        UsageError: more centers are requested than there are rows.
+    """
+    if centers is None:
+        assert pipeline.centers is not None
+        return min(pipeline.centers.count(pipeline.train), MOST_CENTERS, fit.base_rows)
+    if not 1 <= centers <= fit.base_rows:
+        raise UsageError(
+            f"{centers} centers are requested, and trials are fitted to {fit.base_rows:,} rows.",
+            where="tune(centers=...)",
+            expected=f"1 to {fit.base_rows:,}",
+            remedy="ask for fewer, or for more rows",
+        )
+    return int(centers)
+
+
+def _chosen(
+    pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int,
+    search: KernelChoice | None,
+) -> tuple[Pipeline, tuple[str, ...]]:  # fmt: skip
+    """The pipeline with the choice in it, and the reasons of the choice."""
+    most, n = curve[-1], pipeline.train.base_rows
+    ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
+    reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
+    least = _least(trials)
+    if choice.kernel != least.kernel:
+        reasons[0] += f", or {most.mse / least.mse - 1:.1%} more and nearer to the median distance"
+    widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
+    sigma = _bandwidth(choice.kernel)
+    if search is not None:
+        reasons = [search.reason(), "the pipeline still has no kernel: a run searches again, on other rows"]
+    elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
+        reasons.append("the bandwidth is at the end of the range tried: look further out with another kernel=...")
+    given = pipeline.centers
+    count = 0 if given is None else given.count(pipeline.train)
+    if isinstance(given, Uniform) and choice.centers < most.centers:
+        pipeline = replace(pipeline, centers=replace(given, p=choice.centers))
+        reasons.append(f"centers: the fewest whose squared error is within {ENOUGH:.0%} of that of {most.centers:,}")
+    elif isinstance(given, Uniform) and count <= most.centers:
+        reasons.append(f"centers: {most.centers:,}, and half of them cost more than {ENOUGH:.0%} of the squared error")
+        pipeline = replace(pipeline, centers=replace(given, p=most.centers))
+    else:
+        reasons.append(f"centers: left as they are, {count:,}; trials had {most.centers:,}, drawn uniformly")
+    pipeline, why = resolved(pipeline if search is not None else replace(pipeline, kernel=choice.kernel), budget)
+    if why:
+        reasons.append(f"solver {why}")
+    solver: Any = pipeline.solver
+    if isinstance(solver, Direct | Falkon | Logistic):
+        pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
+        if ridge != choice.ridge:
+            reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")
+    else:
+        name = solver.to_json()["name"]
+        small = min((t for t in trials if t.kernel == choice.kernel), key=lambda t: t.ridge)
+        reasons.append(
+            f"ridge: {name} has no ridge, and stops early instead; with {most.centers:,} centers the squared error is "
+            f"{most.mse:.4g} at the best ridge, {small.mse:.4g} at {small.ridge:.0e}"
+        )
+        reasons.append(f"q, batch and step: {name} measures them on the problem when it runs, which no subsample can")
+    return pipeline, tuple(reasons)
+
+
+def _timed(
+    pipeline: Pipeline, curve: Sequence[Trial], budget: int, threads: int | None, prices: Prices | None
+) -> tuple[Trial, ...]:
+    """The curve with the seconds of a run at each number of centers."""
+    if not isinstance(pipeline.centers, Uniform):
+        return tuple(curve)
+    prices = prices or priced(pipeline, threads or default_threads())
+    made = []
+    for trial in curve:
+        try:
+            at = replace(pipeline, centers=replace(pipeline.centers, p=trial.centers))
+            seconds: float | None = plan(at, memory=budget, threads=threads, prices=prices).seconds
+        except PlanRefusedError:
+            seconds = None
+        made.append(replace(trial, seconds=seconds))
+    return tuple(made)
+
+
+def _least(trials: Sequence[Trial]) -> Trial:
+    """The least squared error; of equals the largest ridge."""
+    return min(trials, key=lambda trial: (trial.mse, -trial.ridge))
+
+
+def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
+    """The kernel nearest to the median distance, among those like the best one and within ``ENOUGH`` of its error.
+
+    A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
+    """
+    least = _least(trials)
+    if not isinstance(least.kernel, Radial):
+        return least
+    near = [t for t in trials if _like(t.kernel, least.kernel) and t.mse <= (1 + ENOUGH) * least.mse]
+    return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
+
+
+def _at(kernel: Radial, sigma: float) -> Radial:
+    """The kernel at a bandwidth of four digits, as a person would type it."""
+    return replace(kernel, bandwidth=float(f"{sigma:.4g}"))
+
+
+def _bandwidth(kernel: Kernel) -> float | None:
+    return kernel.sigma if isinstance(kernel, Radial) else None
+
+
+def _like(kernel: Kernel, other: Kernel) -> bool:
+    """Return True if two kernels differ in their bandwidths only."""
+    return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
+
+
+def _family(kernel: Kernel) -> str:
+    """A kernel's name without its bandwidth."""
+    described = kernel.to_json()
+    rest = ", ".join(
+        f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) in (int, float)
+    )
+    return f"{described['name']}({rest})" if rest else str(described["name"])
+
+
+_DRAW = 0x74756E65  # name of the draw of the subsample

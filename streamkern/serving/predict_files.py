@@ -1,0 +1,531 @@
+"""Predictions for stored rows, written part by part within a memory budget, and resumable."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.costs.footprint import THREAD, require_fitting
+from streamkern.costs.shape_run import sums_held
+from streamkern.data import Dataset
+from streamkern.data.dataset import unchanging
+from streamkern.data.encoders import warn_unseen
+from streamkern.data.rows_of_weight_zero import of_positive_weight
+from streamkern.data.targets import Classes, Indicators
+from streamkern.data.transforms import require_numbers
+from streamkern.engine.base import ROW_TILE, TILE_BYTES
+from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.evaluation.metrics import ranks_bytes
+from streamkern.execute import Executor, Scheduler, open_executor
+from streamkern.formats.tables import open_tables
+from streamkern.memory import (
+    check,
+    default_budget,
+    format_bytes,
+    limited,
+    parse_bytes,
+    peak_resident,
+)
+from streamkern.models.machine import KernelMachine, Predicted
+from streamkern.progress import reporter, showing
+from streamkern.registry.models import open_model
+from streamkern.release import VERSION
+from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
+from streamkern.sources.layout import few
+from streamkern.sources.read_options import ReadOptions
+from streamkern.sources.remote import is_remote
+from streamkern.sources.source import TEXT_BYTES, Source
+from streamkern.storage.digest import digest
+from streamkern.storage.files import given_path
+from streamkern.types import Array
+from streamkern.user_code import unknown_code
+
+PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
+"""Most rows, and bytes, of a part, which an interruption loses."""
+
+_KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floating-point numbers"}
+
+Progress = Callable[[str, int, int], None]
+"""Called with the activity, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class PredictionResult:
+    """Result of a prediction of files.
+
+    Attributes:
+        path: path of the predictions.
+        rows: rows.
+        columns: names of the columns in parquet.
+        kept: rows written by an earlier, interrupted prediction; all rows, if the target existed already.
+        seconds: duration in seconds.
+        rows_per_second: speed for the newly predicted rows, from the first read to the last write.
+        peak_memory_bytes: peak memory of the process since its start.
+        projected_memory_bytes: expected peak; 0 if there was nothing to do.
+        memory_budget_bytes: the budget.
+        stored_bytes: bytes on disk.
+        unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
+    """
+
+    path: str
+    rows: int
+    columns: tuple[str, ...]
+    kept: int
+    seconds: float
+    rows_per_second: float
+    peak_memory_bytes: int
+    projected_memory_bytes: int
+    memory_budget_bytes: int
+    stored_bytes: int
+    unseen_categories: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"columns": list(self.columns), "status": "done"}
+
+    def __str__(self) -> str:
+        kept = f", {self.kept:,} of them written before" if self.kept else ""
+        columns = ", ".join(self.columns[:4]) + ", ..." * (len(self.columns) > 4)
+        seen = ", ".join(f"{rows:,} rows in {name}" for name, rows in self.unseen_categories.items())
+        return (
+            f"{self.path}: {self.rows:,} rows ({columns}){kept}; "
+            f"{self.rows_per_second:,.0f} rows/s, {self.seconds:.1f} s; {format_bytes(self.peak_memory_bytes)} at the "
+            f"peak of {format_bytes(self.memory_budget_bytes)}; {format_bytes(self.stored_bytes)} on disk"
+            + (f"; with categories that training did not see: {seen}" if seen else "")
+        )
+
+
+def predict(
+    model: str | os.PathLike[str] | KernelMachine,
+    data: Any,
+    target: str | os.PathLike[str],
+    *,
+    id: str | None = None,
+    scores: bool = False,
+    probabilities: bool = False,
+    interval: float | None = None,
+    format: str | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: Scheduler = "threads",
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+    verbose: int = 0,
+) -> PredictionResult:
+    """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
+
+    The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
+    outputs). The target appears when it is complete. After an interruption, the same call computes the missing parts,
+    with the same bytes as without it; after completion, it does nothing. A CSV file cannot store a fingerprint, so a
+    call after completion raises an error, unless ``overwrite`` is given.
+
+    Args:
+        model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
+        data: a table in any format for training, or a list of paths, with the columns of training; other columns are
+            ignored.
+        target: the local file (parquet, CSV) or directory (zarr) to create.
+        id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
+            differ from those of the columns of predictions that are written.
+        scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
+        probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
+            ``probabilities``.
+        interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
+            or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
+        format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``target``.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        threads: threads of this process, as for ``run``.
+        scheduler: where blocks run, as for ``run``.
+        overwrite: replace existing predictions.
+        storage_options: for fsspec URLs of the data.
+        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
+        on_progress: called with the activity, rows done and rows in all.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
+
+    Raises:
+        UsageError: parameters that contradict each other.
+        PlanRefusedError: the prediction would exceed ``memory``; the message has a remedy.
+        MemoryLimitError: the process exceeded its budget; written parts are kept.
+        DataError: the data differ from those of training in columns, width or kind; or a row has NaN; the message has
+            its number.
+        StorageError: model or data do not exist, the target has other content, or the disk is full; finished parts are
+            kept.
+        BusyError: another process writes to the target.
+    """
+    began = time.perf_counter()
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with limited(budget):
+        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        place, format = _place(target, format)
+        source = _open(machine, data, id, storage_options, budget, read_options)
+        columns = _columns(machine, source, id, scores, probabilities, interval)
+        _require_free_name(id, columns, format)
+        n = int(source.bounds[-1])
+        row_bytes = sum(column.row_bytes for column in columns)
+        part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
+        parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+        parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
+        if unknown_code(machine.kernel, machine.features) is not None:
+            parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
+        identity = digest(1, *parts)
+        record = {
+            "fingerprint": identity,
+            "model": machine.fingerprint,
+            "weights_sha256": machine.weights_sha256,
+            "data": source.fingerprint,
+            "rows": n,
+            "version": VERSION,
+        }
+        made = FORMATS[format](place, columns, n, part_rows, record)
+        present = record_at(place)
+        kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
+        if present is None or present["fingerprint"] != identity:
+            _require_room(place, present is not None and overwrite)
+            with open_executor(scheduler, threads) as executor, showing(verbose) as display:
+                held, working = _prediction_memory(machine, Dataset(source))
+                # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
+                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
+                projected = require_fitting("prediction", source, working, budget, executor.slots, held)
+                with made.writing():
+                    missing = made.missing()
+                    kept = n - sum(b - a for a, b in map(made.rows, missing))
+                    start = time.perf_counter()
+                    with unchanging(Dataset(source)):
+                        show = reporter(on_progress, display)
+                        _write(machine, source, made, missing, executor, show, unseen, interval)
+                    made.commit()
+                    warn_unseen(unseen, n - kept)
+                    rate = (n - kept) / (time.perf_counter() - start)
+        else:
+            made.work.clear()
+        return PredictionResult(
+            path=str(place),
+            rows=n,
+            columns=tuple(name for column in columns for name in column.fields or (column.name,)),
+            kept=kept,
+            seconds=time.perf_counter() - began,
+            rows_per_second=rate,
+            peak_memory_bytes=peak_resident(),
+            projected_memory_bytes=projected,
+            memory_budget_bytes=budget,
+            unseen_categories=dict(unseen),
+            stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
+        )
+
+
+def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
+    """Return the bytes of the model, and of a predicting thread, without those for reading rows."""
+    source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
+    made = model.output_dtype.itemsize
+    row = source.reading().row
+    task_rows = min(model.task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
+    widest = max(source.n_features, model.widest)
+    working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
+    centers, functions = model.held
+    working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
+    # The rows of two tasks wait. Their texts are counted with chunks being read, except for a task of an earlier chunk.
+    waiting = 2 * task_rows * (c * made + 8) + task_rows * (row - source.n_features * source.dtype.itemsize)
+    return centers, working + waiting
+
+
+def _write(
+    model: KernelMachine,
+    source: Source,
+    made: Predictions,
+    missing: Sequence[int],
+    executor: Executor,
+    on_progress: Progress,
+    unseen: Counter[str],
+    interval: float | None,
+) -> None:
+    """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
+    names = {column.name for column in made.columns if not column.is_id}
+
+    def write(part: int, held: list[Predicted]) -> int:
+        made.write(part, _values(model, held, made.columns, interval))
+        return made.rows(part)[1]
+
+    with ThreadPoolExecutor(1, thread_name_prefix="streamkern-write") as writer:
+        writing: Future[int] | None = None
+        for first, last in _runs(missing):
+            rows = made.rows(first)[0], made.rows(last)[1]
+            blocks = _Blocks(
+                model.stream_predictions(
+                    Dataset(source),
+                    executor=executor,
+                    outputs=bool({"scores", "probabilities"} & names),
+                    scales=interval is not None,
+                    rows=rows,
+                    unseen=unseen,
+                )
+            )
+            for part in range(first, last + 1):
+                held = blocks.take(made.rows(part)[1] - made.rows(part)[0])
+                check()
+                if writing is not None:
+                    on_progress("predict", writing.result(), made.n)
+                writing = writer.submit(write, part, held)
+        if writing is not None:
+            on_progress("predict", writing.result(), made.n)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield first and last number of each run of consecutive numbers."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        yield members[0], members[-1]
+
+
+class _Blocks:
+    """Blocks of a stream, cut at the ends of parts. Only the rest of the last block is kept in memory."""
+
+    def __init__(self, stream: Iterator[Predicted]) -> None:
+        self.stream = stream
+        self.rest: Predicted | None = None
+
+    def take(self, rows: int) -> list[Predicted]:
+        """Return the next ``rows`` rows."""
+        held: list[Predicted] = []
+        while rows:
+            block = next(self.stream) if self.rest is None else self.rest
+            self.rest = block.part(slice(rows, None)) if len(block.values) > rows else None
+            held.append(block if self.rest is None else block.part(slice(0, rows)))
+            rows -= len(held[-1].values)
+        return held
+
+
+def _values(
+    model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn], interval: float | None
+) -> list[Array]:
+    """Return the values of the columns over blocks."""
+    made: list[Array] = []
+    for column in columns:
+        if column.is_id:
+            found = [block.y for block in held if block.y is not None]
+        elif column.name == "prediction":
+            found = [block.values for block in held]
+        else:
+            found = [block.outputs for block in held if block.outputs is not None]
+            if column.name == "interval":
+                assert interval is not None
+                found = [model.intervals(F, interval).reshape(len(F), -1) for F in found]
+            elif column.name == "probabilities":
+                found = [model.probabilities(F) for F in found]
+        shape = (0, len(column.fields)) if column.fields else (0,)
+        values = np.concatenate(found) if found else np.empty(shape, column.dtype)
+        if column.name == "prediction" and not column.is_id and isinstance(model.encoding, Classes):
+            values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
+        made.append(values)
+    return made
+
+
+def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
+    """Return the target as a local path, and its format."""
+    url = given_path(target)
+    if is_remote(url):
+        raise UsageError(
+            "predictions are written to local files only",
+            where=url,
+            expected="a local path",
+            remedy="predict to a local file, then copy it to the store",
+        )
+    place = Path(os.path.abspath(url.removeprefix("file://")))
+    format = format or next((name for name, ends in SUFFIXES.items() if place.suffix in ends), None)
+    if format not in FORMATS:
+        raise UsageError(
+            "the format of the predictions is not known",
+            where=url,
+            expected="a target that ends in .parquet, .csv or .zarr",
+            remedy=f"say which: {', '.join(FORMATS)} (--format)",
+        )
+    return place, format
+
+
+def _require_room(place: Path, replace: bool) -> None:
+    if os.path.lexists(place) and not replace:
+        raise StorageError(
+            "this path already exists",
+            where=str(place),
+            expected="nothing, or predictions of the same rows by the same model",
+            remedy="choose another place, or remove it, or ask to overwrite it if it holds other predictions",
+        )
+
+
+def _open(
+    model: KernelMachine,
+    data: Any,
+    id: str | None,
+    storage_options: dict[str, Any] | None,
+    budget: int,
+    read_options: Any,
+) -> Source:
+    """Open the rows, with the id column in place of the target.
+
+    Raises:
+        DataError: the rows' columns differ from those of training.
+    """
+    names = model.columns
+    try:
+        source = open_tables(
+            [data],
+            columns=names,
+            schema=model.schema,
+            id=id,
+            storage_options=storage_options,
+            memory=budget,
+            read_options=read_options,
+        )
+    except UsageError as error:
+        if names is None or id in names:
+            raise
+        raise DataError(
+            f"The columns of training cannot be chosen: {error.what}.",
+            where=error.where,
+            expected=f"columns {few(names)}",
+            remedy="store the rows with the names of their columns",
+        ) from error
+    where = source.where(0) if len(source.bounds) > 1 else "a table of no rows"
+    if source.n_features != model.n_features:
+        raise DataError(
+            f"The rows have {source.n_features} features, and the model was trained on {model.n_features}.",
+            where=where,
+            expected=f"{model.n_features} features" if names is None else f"columns {few(names)}",
+            remedy="give the columns of training, in their order",
+        )
+    if model.schema is None:
+        require_numbers(source, model.transforms)
+    if model.schema is not None:
+        return source.conformed(model.schema)
+    trained = model.metadata.get("dtype")
+    kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"The features are {kinds[0]} ({source.dtype}), and the model was trained on {kinds[1]} "
+            f"({np.dtype(trained).name}).",
+            where=where,
+            expected=f"{kinds[1]}, as they were stored for training",
+            remedy="check that the rows are in the units of training; if they are, store them in its dtype",
+        )
+    return source
+
+
+def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{kind}_{name}" for name in names)
+
+
+def _columns(
+    model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
+) -> list[OutputColumn]:
+    """Return the columns of the predictions."""
+    columns: list[OutputColumn] = []
+    if id is not None:
+        assert source.target is not None
+        text = source.reading().row - source.n_features * source.dtype.itemsize
+        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text, is_id=True))
+    dtype, encoding = model.output_dtype, model.encoding
+    if isinstance(encoding, Classes | Indicators):
+        if isinstance(encoding, Classes):
+            names, kind = encoding.values.tolist(), encoding.values.dtype
+            longest = max((sys.getsizeof(name) for name in names), default=0)
+            made = np.dtype(object) if kind.kind in "UTO" else kind
+            columns.append(OutputColumn("prediction", made, text_bytes=max(TEXT_BYTES, longest)))
+        else:
+            names = list(encoding.names)
+            columns.append(OutputColumn("prediction", np.dtype(np.int64), _fields("prediction", names)))
+        if scores:
+            columns.append(OutputColumn("scores", dtype, _fields("score", names)))
+        if probabilities:
+            model.probabilities(np.zeros((0, len(names))))  # raises, if the model has none, before a row is read
+            columns.append(OutputColumn("probabilities", np.dtype(np.float64), _fields("probability", names)))
+    elif scores or probabilities:
+        raise UsageError(
+            f"The model predicts values, and has no {'scores' if scores else 'probabilities'} of classes.",
+            where="scores" if scores else "probabilities",
+            expected="a classifier",
+            remedy=f"leave {'scores' if scores else 'probabilities'} out",
+        )
+    else:
+        flat, places = bool(getattr(encoding, "flat", True)), range(model.weights.shape[1])
+        columns.append(OutputColumn("prediction", dtype, () if flat else _fields("prediction", places)))
+    if interval is not None:
+        c = model.weights.shape[1]
+        model.intervals(np.zeros((0, 2 * c)), interval)  # raises, if the model has none, before a row is read
+        endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
+        fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
+        columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
+    return columns
+
+
+def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: str) -> None:
+    """Raise UsageError if the id's name is taken by a column of predictions, or, in zarr, is no name of an array."""
+    written = [
+        name for c in columns if not c.is_id for name in (c.fields if c.fields and format != "zarr" else [c.name])
+    ]
+    if id in written:
+        raise UsageError(
+            f"The id column and a column of the predictions are both called {id!r}.",
+            where="id",
+            expected=f"a name other than {few(written)}",
+            remedy=f"rename the column in the data, such as to {id + '_id'!r}; or leave the id out",
+        )
+    if id is not None and format == "zarr" and ("/" in id or id.startswith((".", "__")) or id == "zarr.json"):
+        raise UsageError(
+            f"An array of zarr cannot be called {id!r}.",
+            where="id",
+            expected="a name without '/' that does not begin with a point or two underscores",
+            remedy="write parquet or CSV, rename the column in the data, or leave the id out",
+        )
+
+
+def evaluate(
+    model: str | os.PathLike[str] | KernelMachine,
+    data: Any,
+    target: str | Sequence[str],
+    *,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Score a model on stored rows.
+
+    Args:
+        model: as for ``predict``.
+        data: as for ``predict``.
+        target: the target column, or columns.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        threads: threads of this process, as for ``run``.
+        read_options: as for ``predict``.
+
+    Returns:
+        Metrics as from ``KernelMachine.score``.
+
+    Raises:
+        PlanRefusedError: scoring would exceed ``memory``; the message has a remedy.
+        MemoryLimitError: the process exceeded its budget.
+        DataError: the data differ from those of training, or a row cannot be used.
+        StorageError: there is no model, or a chunk cannot be read.
+    """
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with limited(budget), open_executor("threads", threads) as executor:
+        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        source = open_tables(
+            [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
+        )
+        dataset = of_positive_weight(Dataset(source))
+        held, working = _prediction_memory(machine, dataset)
+        sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
+        held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
+        require_fitting("evaluation", source, working, budget, executor.slots, held)
+        with unchanging(dataset):
+            return machine.score(dataset, executor=executor)

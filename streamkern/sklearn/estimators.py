@@ -1,0 +1,646 @@
+"""KernelRegressor and KernelClassifier: kernel machines under scikit-learn's conventions.
+
+``fit`` takes arrays (NumPy, pandas, polars, Dask) as scikit-learn does, or a ``Dataset`` that streams from disk.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
+
+from streamkern.backends import get_backend
+from streamkern.calibration.thresholds import require_threshold
+from streamkern.centers import Centers, Uniform
+from streamkern.data import Dataset, from_arrays
+from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.dataset import unchanging
+from streamkern.data.subsample import FEW, class_counts
+from streamkern.data.targets import Classes
+from streamkern.errors import PrecisionError, UsageError, warn
+from streamkern.execute import Scheduler, open_executor, scheduler_name
+from streamkern.fitting.fit import Fitted, Stages
+from streamkern.fitting.placement import device_for
+from streamkern.fitting.solver_choice import AUTO
+from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.memory import default_budget, limited, parse_bytes
+from streamkern.models.machine import KernelMachine
+from streamkern.models.tree import Partition
+from streamkern.partition.fit import FittedPartition, model_of
+from streamkern.partition.trial import fit_any, settled
+from streamkern.preprocessing.steps import AUTOMATIC, Step, require_steps
+from streamkern.progress import COMPILING, showing
+from streamkern.selection.metric import AGOP
+from streamkern.sklearn.calibrated import ClassifierAnswers, RegressorAnswers, has_probabilities
+from streamkern.sklearn.inputs import (
+    given_rows,
+    given_target,
+    has_text_names,
+    is_count,
+    require_no_target,
+    with_parameter,
+)
+from streamkern.sklearn.updates import ClassifierUpdates, RegressorUpdates, keeping_sums
+from streamkern.solvers import Solver
+from streamkern.sources.convert import is_mixed
+from streamkern.sources.kinds import is_dask_array, is_path, is_series, is_table, require_dense
+from streamkern.sources.schema import Column, Schema
+from streamkern.types import Array
+
+_Estimator = TypeVar("_Estimator")
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """An estimator's parameters, validated and with their defaults filled in: a ``solvers.fit.Recipe``."""
+
+    train: Dataset
+    validation: Dataset | None
+    kernel: Kernel | None
+    centers: Centers | None
+    solver: Solver
+    task: str
+    standardise: bool | None
+    seed: int
+    lanes: int
+    dtype: str
+    features: FeatureMap | None = None
+    preprocess: tuple[Step, ...] | str = ()
+    metric: AGOP | None = None
+    test: Dataset | None = None
+    partition: Partition | Any = None
+    class_weight: ClassWeight = None
+    threshold: str | None = None
+
+
+class _Scored:
+    """Base class of the classifier and the regressor, before scikit-learn's."""
+
+    _metric: str
+    model_: KernelMachine
+    scheduler: Scheduler
+    threads: int | None
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R² averaged over the outputs, or a classifier's accuracy.
+
+        Args:
+            X: rows as in ``fit``, or a ``Dataset`` with a target, scored block by block.
+            y: targets or labels; None with a ``Dataset``.
+            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
+
+        Raises:
+            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
+        """
+        if not isinstance(X, Dataset):
+            return float(super().score(X, y, sample_weight))  # type: ignore[misc]
+        check_is_fitted(self)
+        require_no_target(y, sample_weight)
+        with open_executor(self.scheduler, self.threads) as executor:
+            return float(self.model_.score(X, executor=executor)[self._metric])
+
+
+class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base class of the classifier and the regressor."""
+
+    _task: str
+    class_weight: ClassWeight = None
+    threshold: str | None = None
+
+    def __init__(
+        self,
+        kernel: Kernel | str | None = None,
+        centers: Centers | int | None = None,
+        solver: Solver | str | None = None,
+        *,
+        memory: str | int | None = None,
+        metric: AGOP | None = None,
+        partition: Partition | str | None = AUTO,
+        scaling: str | None = None,
+        preprocess: Sequence[Step] | str | None = AUTOMATIC,
+        validation: float | Dataset | None = None,
+        dtype: str = "auto",
+        lanes: int = 4,
+        threads: int | None = None,
+        scheduler: Scheduler = "threads",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.centers = centers
+        self.solver = solver
+        self.memory = memory
+        self.metric = metric
+        self.partition = partition
+        self.scaling = scaling
+        self.preprocess = preprocess
+        self.validation = validation
+        self.dtype = dtype
+        self.lanes = lanes
+        self.threads = threads
+        self.scheduler = scheduler
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
+
+        Raises:
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
+        """
+        inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
+        nested = {name: params.pop(name) for name in parts if "__" in name}
+        super().set_params(**params)
+        for name, value in nested.items():
+            part, _, field = name.partition("__")
+            setattr(self, part, with_parameter(getattr(self, part), field, value, self._where(part)))
+        if inside:
+            kernel = named_kernel(self.kernel, self._where("kernel"))
+            if kernel is None:
+                raise UsageError(
+                    f"{next(iter(inside))} is given without a kernel.",
+                    where=self._where("kernel"),
+                    expected='a kernel whose parameters are set, such as "laplace"',
+                )
+            self.kernel = kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inside.items()})
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        """Clone the estimator; the clone shares the Dask client, which cannot be copied."""
+        scheduler, self.scheduler = self.scheduler, "threads"
+        try:
+            made: Self = super().__sklearn_clone__()
+        finally:
+            self.scheduler = scheduler
+        made.scheduler = scheduler
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the scheduler's address in place of a Dask client."""
+        state: dict[str, Any] = super().__getstate__()
+        return state | {"scheduler": scheduler_name(self.scheduler)}
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train the model.
+
+        Args:
+            X: rows, shape (n, d): NumPy, pandas, polars (also lazy), Arrow or Dask, a dict of columns, a list of dicts;
+                columns may be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a
+                target.
+            y: targets or labels, shape (n,), or (n, c) for a regressor; a classifier also takes several labels a row as
+                zeros and ones, shape (n, L); None with a ``Dataset``.
+            sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
+                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
+
+        Raises:
+            UsageError: a parameter is out of range.
+            PlanRefusedError: training would exceed ``memory``; raised before a row is read.
+            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
+            DataError: rows or targets cannot be used.
+            NumericalError: training diverged or stagnated.
+        """
+        return self._trained(X, y, sample_weight)
+
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
+        X, y, sample_weight = given_rows(X, y, sample_weight)
+        if isinstance(X, Dataset) or is_dask_array(X):
+            data, dtype = self._streamed(X, y, sample_weight), "float32"
+        elif is_mixed(X):
+            y = given_target(y)
+            data = self._tabled(X, y, sample_weight)
+            schema = data.source.schema
+            plain = schema is not None and schema.plain and data.source.dtype == np.float64
+            dtype = "float64" if plain else "float32"
+        else:
+            y = given_target(y)
+            data, dtype = self._validated(X, y, sample_weight)
+        if classes is not None:
+            data = replace(data, labels=tuple(np.unique(classes).tolist()))
+        seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
+        reason: dict[str, str] = {}
+        try:
+            fitted = self._fitted(self._recipe(data, dtype, seed, here, kept))
+        except PrecisionError as error:
+            if self.dtype != "auto" or dtype == "float64":
+                raise
+            reason = {"arithmetic": f"float64: {error.what}"}
+            fitted = self._fitted(self._recipe(data, "float64", seed, here, kept))
+        self.model_ = model_of(fitted, **reason)
+        self.outcome_ = replace(fitted.outcome, sums=None)  # the model keeps them
+        self.report_ = fitted.report | {"seed": seed} | reason
+        if fitted.answers is not None and "threshold" in fitted.answers.facts:
+            self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
+        if fitted.choice is not None:
+            self.report_ |= {"kernel": fitted.choice.summary()}
+        if fitted.metric is not None and fitted.columns is not None:
+            self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
+        held = fitted.problem.validation
+        if self.validation is None and held is not None:
+            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
+        self.footprint_ = fitted.footprint
+        return self
+
+    def _where(self, name: str) -> str:
+        """Return the name of a parameter for errors."""
+        return f"{type(self).__name__}({name}=...)"
+
+    def _seed(self) -> int:
+        """Return the integer seed that ``random_state`` stands for."""
+        given = self.random_state
+        if given is None:
+            return secrets.randbits(31)
+        if isinstance(given, np.random.RandomState):
+            return int(given.randint(1 << 31, dtype=np.int64))
+        if isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0:
+            return int(given)
+        raise UsageError(
+            f"random_state is {given!r}.",
+            where=self._where("random_state"),
+            expected="an integer >= 0, a numpy.random.RandomState, or None for another seed in every fit",
+        )
+
+    def _budget(self) -> int:
+        """Return the memory limit of the process in bytes."""
+        return default_budget() if self.memory is None else parse_bytes(self.memory)
+
+    def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
+        recipe, _ = settled(recipe, budget := self._budget())
+        with (
+            limited(budget),
+            open_executor(self.scheduler, self.threads) as executor,
+            showing(self.verbose) as display,
+            unchanging(recipe.train, recipe.validation),
+        ):
+            if display is not None and not getattr(get_backend(), "compiled", True):
+                display("compile", {"message": COMPILING})
+            stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
+            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+
+    def predict(self, X: Any) -> Array:
+        """Return labels, shape (n,), or values, shape (n,) or (n, c).
+
+        Args:
+            X: rows as in ``fit``, a ``Dataset``, a path, or a list of paths.
+
+        Raises:
+            DataError: a feature is NaN or infinite (the message names the row), or columns differ from those of
+                ``fit``.
+        """
+        outputs = self._outputs(X)  # first: raises NotFittedError
+        return self.model_.decide(outputs)
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
+
+        A column's share is the sum over its features after preprocessing, each in units of its standard deviation;
+        ``report_["metric"]`` lists the features. If a step mixes columns, as a random projection does, the shares are
+        those of the features: shape (d,).
+
+        Raises:
+            AttributeError: the model was fitted without a metric.
+        """
+        check_is_fitted(self)
+        if "metric" not in self.model_.metadata:
+            raise AttributeError(
+                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a kernel if the fit is "
+                "long enough for a search"
+            )
+        return np.array(self.model_.metadata["metric"]["by_column"])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
+
+        Args:
+            path: the directory; an existing model is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            StorageError: the disk is full or not writable; an existing model is unchanged.
+        """
+        check_is_fitted(self)
+        return self.model_.save(path)
+
+    def _outputs(self, X: Any, scales: bool = False) -> Array:
+        """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
+        check_is_fitted(self)
+        require_dense(X)
+        schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
+        unlike = is_series(X) or (is_table(X) and is_mixed(X))  # the model names the column that is no number
+        numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
+        if numbers and not (isinstance(X, Dataset) or is_path(X) or is_dask_array(X)):
+            # The model itself looks for NaN, block by block, and names the row.
+            require_dense(X)
+            X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
+        with open_executor(self.scheduler, self.threads) as executor:
+            return self.model_.decision_function(X, executor=executor, scales=scales)
+
+    def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
+        """Return X as a dataset, or a dataset over Dask arrays; reads nothing yet."""
+        if isinstance(X, Dataset):
+            require_no_target(y, sample_weight)
+            data = X
+        else:
+            data = from_arrays(X, y, sample_weight=sample_weight)
+        self._note_columns(data, named=True)
+        return data
+
+    def _note_columns(self, data: Dataset, named: bool) -> None:
+        """Set scikit-learn's attributes of the columns: their number, and their names if the rows have names."""
+        self.n_features_in_ = data.source.n_features
+        if named and data.source.columns is not None:
+            self.feature_names_in_ = np.array(data.source.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
+        """Return the dataset of a table in memory with columns other than plain numbers."""
+        X, y, sample_weight = self._checked(X, y, sample_weight, True)
+        data = from_arrays(X, y, sample_weight=sample_weight)
+        self._note_columns(data, named=is_table(X) and has_text_names(X))
+        return data
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
+        """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
+        require_dense(X)
+        if mixed:
+            y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
+        else:
+            X, y = validate_data(
+                self, X, y, reset=reset, ensure_all_finite=False, order="C", multi_output=True,
+                y_numeric=self._task == "regression",
+            )  # fmt: skip
+        if self._task == "classification":
+            y = classification_targets(y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+        return X, y, sample_weight
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
+        """Check arrays as scikit-learn does; return them as a dataset, with the dtype to compute in."""
+        names = [str(name) for name in X.columns] if (table := is_table(X)) else None
+        named = not table or has_text_names(X)
+        X, y, sample_weight = self._checked(X if named else X.set_axis(names, axis=1), y, sample_weight, False)
+        if not named:
+            del self.feature_names_in_
+        if sample_weight is not None:
+            taken = sample_weight > 0  # rows of weight 0 are dropped, so that they do not influence random draws
+            X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
+        schema = None
+        if table and names is not None and self.preprocess == AUTOMATIC:
+            gaps = np.isnan(X).any(axis=0) if X.dtype.kind == "f" else np.zeros(X.shape[1], dtype=bool)
+            schema = Schema(tuple(Column(name, missing=bool(gap)) for name, gap in zip(names, gaps, strict=True)))
+        data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
+        return data, "float64" if X.dtype == np.float64 else "float32"
+
+    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool, kept: bool = False) -> _Recipe:
+        def require(right: bool, name: str, expected: str) -> None:
+            if not right:
+                raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
+
+        kernel = named_kernel(self.kernel, self._where("kernel"))
+        known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
+        require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
+        require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
+        partition = None if self.partition == AUTO and (kept or self.device == "cuda") else self.partition
+        require(
+            partition == AUTO or isinstance(partition, Partition | None), "partition", 'sk.Partition(), "auto" or None'
+        )
+        require_threshold(self.threshold, self._where("threshold"))
+        require_class_weight(self.class_weight, self._where("class_weight"))
+        require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
+        require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
+        require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
+        require(is_count(self.lanes), "lanes", "at least 1")
+        require(self.threads is None or is_count(self.threads), "threads", "at least 1")
+        require(
+            self.centers is None or is_count(self.centers) or hasattr(self.centers, "choose"),
+            "centers",
+            "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)",
+        )
+        data.require_rows()
+        validation = self.validation
+        if validation is not None and not isinstance(validation, Dataset):
+            share = isinstance(validation, float | np.floating) and 0 < validation < 1
+            require(share, "validation", "a fraction between 0 and 1, or a Dataset")
+            here &= self._task == "classification" and data.target is not None and not data.target.outputs
+            rarest = min(class_counts(data.source, data.rules).values()) if here else 0
+            data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
+            data.require_rows()
+            validation = held.plain()
+        centers = self.centers
+        if isinstance(centers, int | np.integer):
+            centers = Uniform(int(centers), seed)
+        if isinstance(centers, Uniform) and centers.p > data.base_rows:
+            message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
+            warn(message)
+            centers = replace(centers, p=data.base_rows)
+        solver: Any = AUTO if self.solver is None else self.solver
+        if kept:
+            solver = keeping_sums(solver, partition, self._where("solver"))
+        return _Recipe(
+            data,
+            validation,
+            kernel,
+            centers,
+            solver,
+            self._task,
+            True if self.scaling == "standard" else None,
+            seed,
+            int(self.lanes),
+            dtype if self.dtype == "auto" else self.dtype,
+            preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
+            metric=self.metric,
+            partition=partition,
+            class_weight=self.class_weight,
+            threshold=self.threshold,
+        )
+
+
+class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+    """Least squares regression with a kernel machine; one output or several.
+
+    Args:
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
+            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds
+            (half a minute on slow cores where every row is a center); ``report_["kernel"]`` has its result. Fewer than
+            400 rows are left out one at a time, without a metric; with fewer than 40 the bandwidth is the root mean
+            square distance of two rows. To search bandwidths with scikit-learn, use the grid
+            ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
+            rows become centers, with a warning. None: each of up to 10,000 rows where ``Direct`` factors their matrix,
+            which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
+            up to 8,000; fewer in little memory and of wide rows.
+        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
+            else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro`` with up to 20 passes: as
+            many as see 500,000 rows or, up to 8, as about two minutes allow.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
+            metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
+            solver; ``report_["partition"]`` has the reason. Validation rows then choose the width of blending. None:
+            one model.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
+            centers are in those units. None: as ``preprocess`` determines.
+        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
+            tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
+            kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
+            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
+            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
+            the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
+            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
+            ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
+            intervals (``report_["held_out"]``).
+        dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
+            float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
+        lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
+        threads: threads of this process; its cores by default. The weights do not depend on it.
+        scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open; a pickled estimator has its address.
+        random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
+            ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
+            seed.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU of a kind that has been
+            measured, for as much work as opening it is worth, else the CPU.
+        verbose: 1 shows the progress of ``fit``; 0 shows nothing.
+
+    Attributes:
+        model_: the ``KernelMachine``.
+        n_features_in_: width d of a row.
+        feature_names_in_: names of the features, shape (d,), if the rows had names.
+        outcome_: how training ended: passes, rows, seconds, history.
+        report_: findings of the solver: batch, step, spectrum; and the seed.
+        footprint_: expected peak memory, in bytes.
+    """
+
+    _task, _metric = "regression", "r2"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _whole(kind: type[_Estimator]) -> type[_Estimator]:
+    """Insert the regressor's parameters, in order, and its attributes into a class's docstring."""
+    shared, own = inspect.getdoc(KernelRegressor), inspect.getdoc(kind)
+    if shared and own:  # python -OO removes docstrings
+        first, rest = shared.partition("Args:\n")[2].split("    memory: ")
+        summary, parameters, attributes = re.split("(?:The other .*\n\n)?Args:\n|\nAttributes:\n", own)
+        rest, more = rest.split("\nAttributes:\n")
+        kind.__doc__ = f"{summary}Args:\n{first}{parameters}    memory: {rest}\nAttributes:\n{attributes}\n{more}"
+    return kind
+
+
+@_whole
+class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+    """Classify rows by least squares on class indicators, and predict the most probable class.
+
+    Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
+    training rows left out one at a time. Without probabilities, or with ``class_weight``, the prediction is the class
+    of the largest output; with ``threshold``, the second of two classes if its score is above the threshold.
+
+    The other parameters and attributes are those of ``KernelRegressor``.
+
+    Args:
+        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
+            that it lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities still
+            describe the unweighted rows. None: 1 for all. With several labels a row, ``"balanced"``, or a list with a
+            dict of the weights of 0 and 1 for each label; the weights of a row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
+            labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
+
+    Attributes:
+        classes_: the labels, sorted, shape (K,); with several labels a row, their numbers, shape (L,).
+    """
+
+    _task, _metric = "classification", "accuracy"
+
+    def __init__(
+        self,
+        kernel: Kernel | str | None = None,
+        centers: Centers | int | None = None,
+        solver: Solver | str | None = None,
+        *,
+        class_weight: ClassWeight = None,
+        threshold: str | None = None,
+        memory: str | int | None = None,
+        metric: AGOP | None = None,
+        partition: Partition | str | None = AUTO,
+        scaling: str | None = None,
+        preprocess: Sequence[Step] | str | None = AUTOMATIC,
+        validation: float | Dataset | None = None,
+        dtype: str = "auto",
+        lanes: int = 4,
+        threads: int | None = None,
+        scheduler: Scheduler = "threads",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
+            preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
+            scheduler=scheduler, random_state=random_state, device=device, verbose=verbose,
+        )  # fmt: skip
+        self.class_weight = class_weight
+        self.threshold = threshold
+
+    predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
+    predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
+
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        super()._trained(X, y, sample_weight, kept, classes)
+        encoding = self.model_.encoding
+        self.classes_ = encoding.values if isinstance(encoding, Classes) else np.arange(encoding.outputs)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def decision_function(self, X: Any) -> Array:
+        """Return a score for each class, shape (n, K), or for two classes their difference, shape (n,).
+
+        Scores are logarithms of probabilities, up to a constant for each row, if ``predict`` uses probabilities; else
+        the outputs of ``model_``. With several labels a row, each label's output less 1/2: shape (n, L).
+
+        Args:
+            X: as in ``predict``.
+
+        Raises:
+            DataError: as ``predict``.
+        """
+        outputs, encoding = self._outputs(X), self.model_.encoding
+        if not isinstance(encoding, Classes):
+            return np.asarray(outputs - np.asarray(0.5, dtype=outputs.dtype))
+        scores = encoding.scores(outputs)
+        return scores if scores.shape[1] > 2 else np.asarray(scores[:, 1] - scores[:, 0])
+
+
+def classification_targets(y: Any) -> Any:
+    """Return labels, shape (n,), or zeros and ones for several labels a row, shape (n, L)."""
+    check_classification_targets(y)
+    return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

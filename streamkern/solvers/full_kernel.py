@@ -1,0 +1,228 @@
+"""Ridge regression where every training row is a center: one factor of K(X, X), and no sums of normal equations.
+
+With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/n + λ K) w = K W y/n are those of
+(S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
+products of kernel values lose. So the factor may be in the arithmetic's float32, with its residual measured.
+
+Rows of equal features get the mean of their targets: that is the same function, and of the remaining rows no
+coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
+f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streamkern.calibration.held_out import DRAW, LeftOut, equals_stay, rows_left_out
+from streamkern.data.stream import Block
+from streamkern.data.targets import as_values
+from streamkern.engine import Engine
+from streamkern.engine.numpy import not_positive
+from streamkern.engine.squared import residual
+from streamkern.engine.triangle import cuts
+from streamkern.errors import NumericalError
+from streamkern.execute.base import Parts
+from streamkern.kernels import Expansion, Kernel, Laplace, Sum
+from streamkern.solvers.base import Problem
+from streamkern.solvers.residual import FAR, relative_residual
+from streamkern.sweep import Contribution
+from streamkern.types import Array, IntArray
+
+_CLOSE = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-4}
+"""Relative residual above which the solution is refined: in float32 products with weights have errors of that size."""
+
+_PIVOT = 128
+"""Units of rounding of its diagonal element that a pivot in float32 has, at least: a factor errs by about a dozen
+(``tests/benchmarks/factor.py``). Where rows are so near to others, the rest of a pivot is rounding, which weights and
+outputs of rows left out amplify, and which no residual tells."""
+
+_REFINED = 3  # times, at most
+_JITTERS = 12  # diagonals that are tried, each ten times the one before
+_COLUMNS = 512  # of the inverse that are in memory at a time
+
+
+def takes_a_factor(kernel: Kernel | None) -> bool:
+    """Return True if rounding leaves the kernel's matrices a factor: Laplace, which a kernel left open will be.
+
+    Eigenvalues of smoother kernels fall below the resolution of a factor; their normal equations have a better basis.
+    """
+    if isinstance(kernel, Sum):  # the addition makes no eigenvalue smaller
+        return any(takes_a_factor(part) for part in kernel.parts)
+    return kernel is None or isinstance(kernel, Laplace)
+
+
+class SquaredTargets(Contribution):
+    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it.
+
+    Args:
+        outputs: number c of outputs.
+        engine: of the problem.
+    """
+
+    def __init__(self, outputs: int, engine: Engine) -> None:
+        self.outputs, self.engine = outputs, engine
+
+    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Sums over the block."""
+        assert block.y is not None
+        n = len(block.X)
+        y = self.engine.zeros((n, self.outputs))
+        residual(y, block.y)
+        squares = np.square(y).sum(axis=1)
+        return float(np.sum(squares if block.w is None else block.w * squares)), n
+
+
+def solve_every_row(
+    problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
+) -> tuple[Array, LeftOut | None, dict[str, Any]]:
+    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and fields of the report.
+
+    Args:
+        problem: whose centers are its training rows.
+        basis: the kernel at them.
+        ridge: λ.
+        rows: as the problem reads the centers (``Problem.full_rows``), where they are at hand.
+
+    Raises:
+        NumericalError: A is not finite.
+    """
+    engine, ids = problem.engine, problem.centers.ids
+    assert ids is not None
+    X, y, w = problem.full_rows(ids) if rows is None else rows
+    Y, n = as_values(y, problem.encoding.outputs), len(X)
+    means, _, codes = problem.by_features(X, Y, w)
+    root = None if w is None else np.sqrt(w)[:, None]
+    s = np.ones(n) if root is None else root[:, 0]
+    v = s / np.sqrt(np.maximum(np.bincount(codes, np.square(s)), np.finfo(np.float64).tiny))[codes]
+    B = means if root is None else means * root
+    L, b, facts = _factored(engine, basis, B, ridge * n, root)
+    if codes.max() + 1 < n:  # rounding made coefficients of equal rows differ
+        b = v[:, None] * np.stack([np.bincount(codes, v * column) for column in b.T], axis=1)[codes]
+    left_out = None
+    if problem.leave_out:
+        drawn = problem.draw(rows_left_out(n, Y.shape[1], problem.leave_out), DRAW)
+        order = np.argsort(ids)
+        at = order[np.searchsorted(ids, drawn, sorter=order)]
+        if w is not None:  # a row of weight 0 has no equation to leave out
+            drawn, at = drawn[w[at] > 0], at[w[at] > 0]
+        inverses = _inverses(engine, L, v, codes, at)
+        if codes.max() + 1 == n or not equals_stay(codes, Y):
+            values, missed = means, b[at] / inverses
+        else:
+            # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.
+            values, own, shift = Y, np.square(v[at])[:, None], ridge * n + facts.get("jitter", 0.0)
+            apart = (Y - means)[at] * (1.0 if root is None else root[at])
+            missed = (shift * b[at] + apart) / (own * shift * inverses + (1.0 - own))
+        missed = missed if root is None else missed / root[at]
+        left_out = LeftOut(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
+    return b if root is None else b * root, left_out, facts
+
+
+def _factored(
+    engine: Engine, basis: Expansion, B: Array, shift: float, root: Array | None
+) -> tuple[Array, Array, dict[str, Any]]:
+    """The factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 where that is too little.
+
+    Where A has no factor in float64 either, with the least diagonal that lets it have one.
+    """
+    wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
+    ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
+    ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
+    *_, last = ways
+    least = shift / 10  # a smaller one would change nothing
+    L: Any = None
+    times: Any = None
+    for way in ways:
+        dtype, jitter = way
+        if 0 < jitter < least and way != last:
+            continue
+        try:
+            L, times = _factor(engine, basis, shift + jitter, root, dtype)
+        except NumericalError:
+            if way == last:
+                raise
+            continue
+        b, facts["residual"] = _solved(engine, times, L, B, shift + jitter, root)
+        facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
+        enough = way == last or facts["residual"] <= (_CLOSE[wide] if jitter else FAR)
+        if engine.decide(enough, bound=bool(dtype == wide), likely=True):
+            break
+        if dtype == wide:  # the residual falls no faster than the diagonal grows: a tenth of that is not too much
+            least = max(least, (shift + jitter) * facts["residual"] / _CLOSE[wide] / 10)
+        L, times = None, None  # before the next are made
+    return L, b, facts
+
+
+def _factor(
+    engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]
+) -> tuple[Array, Callable[[Array], Array]]:
+    """The factor of S K S + shift I in ``dtype``, and K times weights with the values that predictions have.
+
+    In the arithmetic's float32 these values are the ones that are factored, and they are kept for the products. Of K in
+    float64 a few tiles are held, and products evaluate it anew.
+    """
+    n = basis.p
+    A = engine.zeros((n, n), dtype)
+    for rows, below in engine.kernel_rows(basis, n, dtype):
+        A[rows, : rows.stop] = below
+    times: Callable[[Array], Array] = partial(engine.kernel_product, basis)
+    if dtype != np.float64:
+        K = A.copy()
+        times = lambda W: engine.symmetric_product(K, W.astype(dtype))  # noqa: E731
+    if root is not None:
+        for rows in cuts(n):
+            A[rows, : rows.stop] *= (root[rows] * root[: rows.stop].T).astype(dtype)
+    diagonal = np.diag_indices(n)
+    A[diagonal] += shift
+    least = _PIVOT * np.finfo(dtype).eps * A[diagonal]
+    L = engine.cholesky(A)
+    if dtype != np.float64 and not engine.decide(np.all(np.square(L[diagonal]) > least), bound=True):
+        raise not_positive()
+    return L, times
+
+
+def _solved(
+    engine: Engine, times: Callable[[Array], Array], L: Array, B: Array, shift: float, root: Array | None
+) -> tuple[Array, float]:
+    """Return b = A⁻¹ B in float64, by a factor in the arithmetic's dtype or a wider one; and its relative residual."""
+
+    def inverse(R: Array) -> Array:
+        half = engine.triangular_solve(L, R.astype(L.dtype), lower=True)
+        return engine.triangular_solve(L, half, lower=True, transposed=True).astype(np.float64)
+
+    b, best = inverse(B), np.inf
+    for step in range(_REFINED + 1):
+        values = times(b if root is None else b * root)
+        rest = B - (values if root is None else values * root) - shift * b
+        reached = relative_residual(rest, B)
+        if engine.decide(reached <= _CLOSE[L.dtype] or not reached < best / 2 or step == _REFINED, bound=True):
+            break
+        best, b = reached, b + inverse(rest)
+    return b, reached
+
+
+def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray) -> Array:
+    """vᵀA⁻¹v of the groups that rows are in, shape (m, 1).
+
+    Args:
+        engine: solves.
+        L: the lower factor of A.
+        v: unit vectors of all groups, side by side: shape (n,).
+        codes: number of each row's group, shape (n,), as ``alike`` numbers them.
+        at: places of rows, shape (m,).
+    """
+    groups, place = np.unique(codes[at], return_inverse=True)
+    found = engine.zeros((len(groups), 1))
+    for part in cuts(len(groups), _COLUMNS):
+        column = np.full(len(codes), -1)
+        column[groups[part]] = np.arange(part.stop - part.start)
+        own = np.flatnonzero(column[codes] >= 0)
+        begin = own[0]  # the solution is 0 above: groups are numbered by their first rows
+        E = engine.zeros((len(codes) - begin, part.stop - part.start), L.dtype)
+        E[own - begin, column[codes[own]]] = v[own]
+        found[part, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
+    return found[place]

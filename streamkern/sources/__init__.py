@@ -1,0 +1,1 @@
+"""The contract of stored rows, and what all formats share."""
