@@ -21,8 +21,8 @@ from streamkern.serving.predict_files import predict
 PROGRAM = """
 import os, signal, sys
 import streamkern as sk
-from streamkern.partition import fit, grow, rows
-from streamkern.formats import artifact
+from streamkern.partition import fit, grow, shuffle as rows
+from streamkern.storage import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
 calls, ended = [], []
@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
 
 PREDICTION = """
 import os, signal, sys
-from streamkern.serving import predict as module
+from streamkern.serving import predict_files as module
 
 module.PART_BYTES = 8000
 

@@ -143,8 +143,7 @@ def test_parts_threads_and_processes_change_no_byte_of_a_row(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streamkern.serving import predict as module
-from streamkern.formats import predictions
+from streamkern.serving import outputs as predictions, predict_files as module
 module.PART_ROWS = 257
 after, model, data, target = int(sys.argv[1]), *sys.argv[2:]
 for kind in predictions.FORMATS.values():

@@ -18,7 +18,7 @@ from zarr.codecs import BloscCodec
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
-from streamkern.formats import artifact_arrays
+from streamkern.storage import artifact_arrays
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.digest import digest
 from streamkern.storage.files import DEEPEST_JSON, LARGEST_JSON, MOST_BRACKETS, parse_json, read_file

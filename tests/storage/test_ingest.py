@@ -24,11 +24,12 @@ from scipy import stats
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats import open_source, write_parquet, write_zarr, writer
+from streamkern.formats import open_source, write_parquet, write_zarr
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.sources import layout
 from streamkern.sources.ingest_record import ingest_record
+from streamkern.storage import writer
 from streamkern.testing.source import read_all
 
 FORMATS = ("zarr", "parquet")
@@ -266,7 +267,8 @@ def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
 
 KILLED = """
 import json, os, random, signal, sys, threading
-from streamkern.formats import ingest as module, layout
+from streamkern.ingestion import ingest as module
+from streamkern.sources import layout
 from streamkern.ingestion.ingest import ingest
 layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
 folder, kills = sys.argv[1], int(sys.argv[2])

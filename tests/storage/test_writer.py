@@ -31,13 +31,14 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.machine_speed import Calibration
-from streamkern.formats import open_source, write_parquet, writer
+from streamkern.formats import open_source, write_parquet
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.registry.store import DirectoryStore
 from streamkern.report.page import write_text
 from streamkern.serving.outputs import FORMATS, OutputColumn, record_at
 from streamkern.sources import layout
+from streamkern.storage import writer
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.testing.source import read_all
 
