@@ -27,7 +27,7 @@ from streamkern.preprocessing.steps import (
     require_columns,
 )
 from streamkern.sources.source import Source
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 MAX_CATEGORIES = 10_000
 """Most categories of a column."""
@@ -38,9 +38,12 @@ MOST_MEANS = 32
 """Most classes whose shares encode a category."""
 
 
+_TEXT = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
+
+
 def _sums_bytes(columns: Sequence[str | int] | None) -> int:
-    """Return bytes of a few columns' sums that wait to be added; without named columns, those of one column."""
-    return 64 * 8 * MAX_CATEGORIES * (1 if columns is None else len(columns))
+    """Return bytes of a few columns' sums that wait to be added, and of their texts; without names, of one column."""
+    return (64 * 8 + _TEXT) * MAX_CATEGORIES * (1 if columns is None else len(columns))
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class TargetEncode(Swept):
 
 
 class TargetSums:
-    """Sum targets by category and fold, in a dictionary for each column.
+    """Sum targets by category and fold, for each column.
 
     Args:
         columns: positions of the columns.
@@ -199,70 +202,102 @@ class TargetSums:
             names: list[Any] = labels.tolist()
         else:
             codes, names = np.zeros(len(y), dtype=np.int64), list(range(y.shape[1]))
-        found: list[dict[tuple[float, int], Any] | None] = []
+        found: list[Cells | None] = []
         for column in self.columns:
             values, at = np.unique(raw.X[:, column], return_inverse=True)
-            if self.classes:
-                size = (len(values), self.folds, len(names))
-                cells = np.ravel_multi_index((at, fold, codes), size)
-                sums = np.bincount(cells, w, minlength=int(np.prod(size))).reshape(size)
-                mass = sums.sum(axis=2)
-            else:
-                flat = at * self.folds + fold
-                shape = (len(values), self.folds)
-                mass = np.bincount(flat, w, minlength=shape[0] * shape[1]).reshape(shape)
-                each = [np.bincount(flat, w * y[:, j], minlength=mass.size).reshape(shape) for j in names]
-                sums = np.stack(each, axis=2)
-            made: dict[tuple[float, int], Any] = {}
-            for i, f in zip(*np.nonzero(mass), strict=True):
-                key = (float(values[i]) if not np.isnan(values[i]) else np.inf, int(f))  # NaN is not equal to itself
-                made[key] = (float(mass[i, f]), {n: float(s) for n, s in zip(names, sums[i, f], strict=True) if s})
-            found.append(made if len(values) <= MAX_CATEGORIES else None)
+            if len(values) > MAX_CATEGORIES:
+                found.append(None)
+                continue
+            flat = at * self.folds + fold
+            mass = np.bincount(flat, w, minlength=len(values) * self.folds).reshape(len(values), self.folds)
+            cells = (flat * len(names) + codes) if self.classes else flat[:, None] * len(names) + np.arange(len(names))
+            terms = w if self.classes else w[:, None] * y
+            places, where = np.unique(cells, return_inverse=True)
+            sums = np.bincount(where.ravel(), terms.ravel(), len(places))
+            last = np.inf if np.isnan(values[-1:]).any() else None  # NaN is not equal to itself
+            values = values.astype(np.float64) if last is None else np.append(values[:-1].astype(np.float64), last)
+            there = np.asarray(mass.any(axis=1))
+            found.append(Cells(values, names, mass, places[sums != 0], sums[sums != 0]).of(there))
         table = TargetTable(tuple(found))
         return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
 
 
-class TargetTable:
-    """Sums by (category, fold), which can be added.
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Sums of weights by category and fold, and of weighted targets by output as well; cells of one column add.
 
     Args:
-        columns: for each column, sums of weights and of weighted targets by output; None beyond ``MAX_CATEGORIES``.
+        values: ascending categories, infinity for a missing value, shape (v,).
+        outputs: ascending labels, or positions of outputs.
+        mass: sums of weights, shape (v, folds).
+        places: ascending positions, in an array of shape (v, folds, outputs), of the targets' sums.
+        sums: the targets' sums, of the shape of ``places``.
     """
 
-    def __init__(self, columns: tuple[dict[tuple[float, int], Any] | None, ...]) -> None:
+    values: Array
+    outputs: list[Any]
+    mass: Array
+    places: IntArray
+    sums: Array
+
+    def of(self, there: Array) -> Cells:
+        """Return the cells of some categories, a mask of shape (v,); the others have no sums."""
+        if there.all():
+            return self
+        cells = self.mass.shape[1] * len(self.outputs)
+        rank = np.cumsum(there) - 1
+        places = rank[self.places // cells] * cells + self.places % cells
+        return Cells(self.values[there], self.outputs, self.mass[there], places, self.sums)
+
+    def __add__(self, other: Cells) -> Cells:
+        values, outputs = np.union1d(self.values, other.values), sorted({*self.outputs, *other.outputs})
+        number = {output: j for j, output in enumerate(outputs)}
+        folds = self.mass.shape[1]
+        mass, places = np.zeros((len(values), folds)), []
+        for part in (self, other):
+            at = np.searchsorted(values, part.values)
+            mass[at] += part.mass
+            cell, output = np.divmod(part.places, max(1, len(part.outputs)))
+            i, fold = np.divmod(cell, folds)
+            moved = np.array([number[output] for output in part.outputs], dtype=np.int64)
+            places.append((at[i] * folds + fold) * len(outputs) + moved[output])
+        joined, where = np.unique(np.concatenate(places), return_inverse=True)
+        sums = np.bincount(where, np.concatenate([self.sums, other.sums]), len(joined))
+        return Cells(values, outputs, mass, joined, sums)
+
+
+class TargetTable:
+    """Cells of some columns, which can be added.
+
+    Args:
+        columns: the cells of each column; None beyond ``MAX_CATEGORIES``.
+    """
+
+    def __init__(self, columns: tuple[Cells | None, ...]) -> None:
         self.columns = columns
 
     def __add__(self, other: TargetTable) -> TargetTable:
         return TargetTable(tuple(map(_joined_sums, self.columns, other.columns)))
 
 
-def _joined_sums(one: dict[Any, Any] | None, other: dict[Any, Any] | None) -> dict[Any, Any] | None:
-    if one is None or other is None:
-        return None
-    made = dict(one)
-    for key, (mass, sums) in other.items():
-        if key in made:
-            before, totals = made[key]
-            made[key] = before + mass, {n: totals.get(n, 0.0) + sums.get(n, 0.0) for n in totals | sums}
-        else:
-            made[key] = mass, sums
-    return made if len({value for value, _ in made}) <= MAX_CATEGORIES else None
+def _joined_sums(one: Cells | None, other: Cells | None) -> Cells | None:
+    made = None if one is None or other is None else one + other
+    return made if made is not None and len(made.values) <= MAX_CATEGORIES else None
 
 
-def cells_of(found: dict[Any, Any], folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
+def cells_of(found: Cells, folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
     """Return ascending values, outputs, weights (folds, values) and target sums (folds, values, outputs)."""
-    values = np.array(sorted({value for value, _ in found}))
-    outputs = sorted({output for _, sums in found.values() for output in sums})
-    outputs = outputs[1:] if classes and len(outputs) == 2 else outputs
-    mass, sums = np.zeros((folds, len(values))), np.zeros((folds, len(values), max(1, len(outputs))))
-    for (value, fold), (weight, totals) in found.items():
-        at = int(np.searchsorted(values, value))
-        mass[fold, at] = weight
-        sums[fold, at] = [totals.get(output, 0.0) for output in outputs] or [0.0]
-    return values, outputs, mass, sums
+    there = np.unique(found.places % max(1, len(found.outputs)))  # of outputs that have a sum
+    outputs = [found.outputs[j] for j in there.tolist()]
+    sums = np.zeros((len(found.values), folds, max(1, len(found.outputs))))
+    sums.reshape(-1)[found.places] = found.sums
+    sums = sums[:, :, there] if outputs else sums[:, :, :1]
+    if classes and len(outputs) == 2:
+        outputs, sums = outputs[1:], sums[:, :, 1:]
+    return found.values.copy(), outputs, found.mass.T.copy(), np.ascontiguousarray(sums.transpose(1, 0, 2))
 
 
-def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
+def _means(found: Cells, folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
     """Return categories and their means, shape (folds + 1, categories + 1, outputs)."""
     values, outputs, mass, sums = cells_of(found, folds, classes)
     if classes and len(outputs) > MOST_MEANS:
