@@ -24,7 +24,7 @@ import numpy as np
 import streamkern as sk
 from streamkern.data.targets import Classes
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.formats import ArraySource
+from streamkern.formats import ArraySource, Source
 from streamkern.formats.blosc import WholeChunks
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
@@ -58,7 +58,7 @@ def problems(centers: int, dtype: str, folder: Path, executor: ThreadsExecutor) 
     }
 
 
-def prices(sources: dict[str, sk.storage.Source]) -> None:
+def prices(sources: dict[str, Source]) -> None:
     """Print GB/s of decoded features of each source: medians of five readings in turns, and the range."""
     found: dict[str, list[float]] = {name: [] for name in sources}
     for _ in range(5):

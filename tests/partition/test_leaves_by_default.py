@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern import solvers
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.models import tree
 from streamkern.partition import trial as choice
 from streamkern.partition.trial import LEAST_TABLE, by_default
+from streamkern.selection import kernel_search
 
 N, D = 4_500, 5
 
@@ -26,7 +26,7 @@ N, D = 4_500, 5
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and leaves that a test has the time for are large: not every row is a center of one model."""
     monkeypatch.setattr(choice, "LEAST_TABLE", N)
-    monkeypatch.setattr(solvers.choice, "EVERY_ROW", 0)
+    monkeypatch.setattr(kernel_search, "EVERY_ROW", 0)
     monkeypatch.setattr(tree, "MOST_EACH", 4_000)
 
 

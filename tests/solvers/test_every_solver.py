@@ -13,6 +13,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
+from streamkern.formats import ArraySource
 from streamkern.solvers import Outcome, Problem, Progress, train
 from tests.references import kernel_least_squares
 
@@ -27,7 +28,7 @@ def rows(n: int = 1500, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
 
 def solve(solver: Any, *, features: Any = None, threads: int = 2, chunk: int = 333, progress: Any = None) -> Outcome:
     X, Y = rows()
-    data = sk.Dataset(sk.storage.ArraySource(X, Y, chunk_rows=chunk))
+    data = sk.Dataset(ArraySource(X, Y, chunk_rows=chunk))
     centers = CenterSet(X[:50], np.arange(50))
     with ThreadsExecutor(threads) as executor:
         problem = Problem(
