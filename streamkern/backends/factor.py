@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.backends.base import CACHE_LINE, aligned
 from streamkern.backends.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.backends.product import EVERY, VECTORS, WIDTH, inner_loop
+from streamkern.backends.product import VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
 TILE = 128
@@ -214,8 +214,8 @@ _factor_block = loop(_signature, types.float32, types.float64)(_block)
 
 
 def is_factored_here(A: Array) -> bool:
-    """Return True if the loops here are as fast as LAPACK's: with fused multiply-adds, of float64 from 256 bits on."""
-    return bool(VECTORS) and (A.dtype == np.float32 or (EVERY and A.dtype == np.float64))
+    """Return True if the loops here are faster than LAPACK's: with fused multiply-adds, of float64 the widest ones."""
+    return bool(VECTORS) and (A.dtype == np.float32 or (VECTORS > 1 and A.dtype == np.float64))
 
 
 def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]) -> bool:
