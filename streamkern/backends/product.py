@@ -34,26 +34,24 @@ _SIZE = 4  # bytes of a float32
 _INDEX = ir.IntType(64)
 
 
-def _vectors() -> tuple[int, bool]:
-    """Return 2 with vectors of 512 bits, 1 with narrower ones, 0 without fused multiply-add; and whether 256 are."""
+def _vectors() -> int:
+    """Return 2 with vectors of 16 numbers, 1 with narrower ones, 0 without fused multiply-add."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        given = (numba.config.CPU_FEATURES or "").split(",")
-        has = {feature[1:] for feature in given if feature.startswith("+")}
+        found = numba.config.CPU_FEATURES or ""
+        wide, fused = "+avx512f" in found, "+fma" in found
     else:
-        has = {feature for feature, there in llvm.get_host_cpu_features().items() if there}
-    level = 2 if "avx512f" in has else 1 if has & {"fma", "neon"} else 0
-    return level, level == 2 or has >= {"fma", "avx2"}
+        features = llvm.get_host_cpu_features()
+        wide, fused = features.get("avx512f", False), features.get("fma", False) or features.get("neon", False)
+    return 2 if wide else 1 if fused else 0
 
 
-VECTORS, EVERY = _vectors()
-"""Width of the vectors; and whether they compute all products here. Others leave float64 and wide rows to BLAS."""
-
+VECTORS = _vectors()
 _WIDE = VECTORS == 2
 WIDTH = 4 * LANES if _WIDE else LANES
 """Columns of a packed panel of float32; of float64 half as many."""
 
-_NARROW = 64
-"""Most features of float32 rows that vectors of 128 bits multiply here: wider ones were never measured with them."""
+WIDEST = 1 << 20 if _WIDE else 64
+"""Most features of rows whose inner products are computed here; with narrower vectors, BLAS is as fast for more."""
 
 
 def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: Any, third: Any) -> Any:
@@ -237,15 +235,16 @@ def _pack(Z: Any, packed: Any) -> None:
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:
-    """Return bytes of p rows of d numbers after ``pack``, in the widest panels: plans are those of any processor."""
-    width = 4 * _BYTES // itemsize
-    return -(-p // width) * width * d * itemsize if _width(itemsize, d) else 0
+    """Return bytes of p rows of d numbers after ``pack``."""
+    width = _width(itemsize, d)
+    return -(-p // width) * width * d * itemsize if width else 0
 
 
 def _width(itemsize: int, d: int) -> int:
     """Return the columns of a packed panel; 0 if BLAS multiplies."""
-    here = itemsize in (_SIZE, 2 * _SIZE) if EVERY else VECTORS and itemsize == _SIZE and d <= _NARROW
-    return WIDTH * _SIZE // itemsize if here and d else 0
+    if not 1 <= d <= WIDEST or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
+        return 0
+    return WIDTH * _SIZE // itemsize
 
 
 def pack(Z: Array) -> Array | None:

@@ -309,8 +309,8 @@ def room(p: int, c: int, dtype: Any) -> Array:
 def times(A: Array, W: Array | Factor) -> Array:
     """Return A W for a panel A (n, p) and a prepared W (p, c): shape (n, c), including W's padding.
 
-    The bits of a row do not depend on other rows of A, unless BLAS multiplies: on processors without vectors of
-        256 bits, and for more than a few columns of float64 from ``laid_out``.
+    The bits of a row do not depend on other rows of A, unless BLAS multiplies: on processors without AVX-512, and for
+        more than a few columns of float64 from ``laid_out``.
     """
     if isinstance(W, Factor):
         out = W.times(A)
