@@ -172,7 +172,7 @@ def pipeline(bandwidth: float = 1.0, centers: int = 60, unit: float = 1.0):
     X = rng.standard_normal((600, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
     kernel = sk.Gaussian(bandwidth * unit)
-    return sk.Pipeline(sk.from_arrays(X, y), kernel, sk.Uniform(centers), task="regression")
+    return sk.Pipeline(sk.from_arrays(X, y), kernel, sk.Uniform(centers), sk.EigenPro(), task="regression")
 """
 
 
