@@ -16,6 +16,8 @@ from streamkern.types import Array
 FAR = 0.05
 """Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
 
+_UNREACHED = "has not reached the exact solution"
+
 
 def relative_residual(residual: Array, whole: Array) -> float:
     """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
@@ -42,9 +44,12 @@ def report_residual(
         far: whether the residual is too large.
     """
     report["residual"] = residual
-    report.pop("warnings", None)
+    # A residual that was reported before is replaced; other warnings stay.
+    said = [message for message in report.pop("warnings", ()) if _UNREACHED not in message]
     if far:
-        report["warnings"] = [
-            f"{solver} has not reached the exact solution, relative residual {residual:.2g}: {'; '.join(causes)}. "
+        said.append(
+            f"{solver} {_UNREACHED}, relative residual {residual:.2g}: {'; '.join(causes)}. "
             f"Remedies: {', or '.join(remedies)}."
-        ]
+        )
+    if said:
+        report["warnings"] = said

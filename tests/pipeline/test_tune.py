@@ -217,7 +217,8 @@ import streamkern as sk
 def pipeline(centers: int = 300):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((3200, 6)) * [1, 1, 1, 1, 1, 50]
-    return sk.Pipeline(sk.from_arrays(X, np.sin(2 * X[:, 0]) + X[:, 1]), centers=sk.Uniform(centers), task="regression")
+    rows = sk.from_arrays(X, np.sin(2 * X[:, 0]) + X[:, 1])
+    return sk.Pipeline(rows, centers=sk.Uniform(centers), solver=sk.EigenPro(), task="regression")
 """
 
 
