@@ -287,7 +287,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         if stage.name != "evaluate"
     ]
     whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
-    of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
+    of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train), leave_out=0))
     search = None if tried is None else project.search(planned(pipeline))
     held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
