@@ -725,8 +725,6 @@ formats/csv.py: a record has
     storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
 formats/csv.py: column
     storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
-data/augment.py: ... is
-    data/test_augmentations.py::test_parameters_out_of_range_are_refused
 data/dataset.py: The dataset is augmented already.
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
 data/dataset.py: The rows have sample weights, and MixUp mixes two
@@ -735,20 +733,14 @@ data/dataset.py: The transform takes
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
 preprocessing/steps.py: A column is given twice.
     data/test_preprocess.py::test_columns_that_are_not_there_are_refused
-preprocessing/steps.py: The feature
-    data/test_text.py::test_a_category_that_is_new_and_text_that_is_not_encoded_are_told
 preprocessing/steps.py: Feature
     data/test_preprocess.py::test_too_many_categories_are_refused
 data/statistics.py: Every sample weight is 0.
     data/test_weights.py::test_bad_weights_are_told
-data/stream.py: ... is
-    data/test_stream.py::test_sizes_below_one_are_refused
 data/transforms.py: The feature
     serving/test_predict.py::test_a_schema_other_than_that_of_training_is_refused
 data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
-data/transforms.py: The value
-    data/test_preprocess.py::test_unknown_categories_are_an_error_or_nothing
 backends/numba.py: Outputs of
     backends/test_outputs.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
@@ -983,7 +975,6 @@ MODULES = {
     "selection/bandwidth.py": "solvers/test_bandwidth.py",
     "formats/csv_records.py": "storage/test_csv_damage.py",
     "ingestion/ingest.py": "storage/test_ingest.py",
-    "ingestion/store.py": "storage/test_stores_written_and_ahead.py",
     "sources/object_store.py": "registry/test_models.py",
     "sources/weighted.py": "data/test_weights.py",
 }

@@ -1,8 +1,6 @@
 """Outputs on rows that a model was not fitted to, from which probabilities and intervals are made.
 
-Those of validation rows, or of training rows that are left out one at a time. For ridge regression with
-G = ΦᵀWΦ/n + λR the second needs no second fit: f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n
-(Allen 1974; Golub, Heath and Wahba 1979).
+They are of validation rows, or of training rows that are left out one at a time.
 """
 
 from __future__ import annotations

@@ -122,17 +122,18 @@ def make_answers(
 def no_better(left_out: LeftOut, encoding: Encoding) -> str:
     """Say in a sentence if a model is no better than the mean of the targets on rows that it was not fitted to.
 
-    Empty if it is better, or if the rows are fewer than ``FEW``, which tell too little.
+    Return an empty text if it is better, if the rows are fewer than ``FEW``, or if no row has a weight.
     """
-    F, classes = left_out.outputs, isinstance(encoding, Classes)
+    if len(left_out.y) < FEW or (left_out.w is not None and not left_out.w.any()):
+        return ""
+    F, than = left_out.outputs, "the mean of the targets"
     if isinstance(encoding, Classes):
-        F = encoding.comparable(F)
+        F, than = encoding.comparable(F), "the shares of the classes"
     y = as_values(left_out.y, F.shape[1])
     mean = np.average(y, axis=0, weights=left_out.w)
     error, base = (float(np.average(np.square(E).mean(axis=1), weights=left_out.w)) for E in (F - y, mean - y))
-    if len(y) < FEW or not 0 < base <= error:
+    if not 0 < base <= error:
         return ""
-    than = "the shares of the classes" if classes else "the mean of the targets"
     return (
         f"The model is no better on held-out rows than {than}: squared error {error:.4g}, and {base:.4g} without any "
         "feature. Remedies: check the target and the scale of the features, or a larger ridge or bandwidth, or more "

@@ -341,8 +341,7 @@ def fit(
     stages = stages or Stages()
     data = recipe.train
     data.require_rows()
-    if baseline is None:
-        baseline = 0 if takes else loaded()
+    baseline = loaded() if baseline is None else baseline
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
         require_measurable(rows, name)
@@ -367,7 +366,16 @@ def fit(
 
     guess = planned(recipe)
     projected, search, project = projection(
-        recipe, executor, budget, baseline, stages.left_out, stages.search_share, lanes, takes
+        recipe,
+        budget,
+        baseline,
+        stages.left_out,
+        slots=executor.slots,
+        overlaps=executor.overlaps,
+        processes=executor.processes,
+        share=stages.search_share,
+        lanes=lanes,
+        takes=takes,
     )
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize

@@ -1,8 +1,8 @@
 """A fit to encoded rows in memory, each of them a center, where kernel and ridge are known: one of many leaves.
 
-``solvers.fit.fit`` reads rows from wherever they are, checks them, and chooses what is open. Here the rows are in
+``fitting.fit.fit`` reads rows from wherever they are, checks them, and chooses what is open. Here the rows are in
 memory and were checked with all others, so that what is left is the solve itself, which both share
-(``solvers.every_row``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
+(``solvers.full_kernel``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fit_encoded(
     left_out: int = 0,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Fitted:
-    """The result of ``solvers.fit.fit`` by ``Direct``, without a look at rows that were looked at.
+    """The result of ``fitting.fit.fit`` by ``Direct``, without a look at rows that were looked at.
 
     Args:
         rows: encoded features (n, d), float32 or float64; targets as ``whole`` encodes them, of two classes at least

@@ -13,7 +13,6 @@ from streamkern.costs.footprint import AnswersFrom, Billed, Footprint, footprint
 from streamkern.data.class_weights import planned_weights
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
-from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import source_of
 from streamkern.fitting.recipe import Recipe
 from streamkern.preprocessing.automatic import automatic
@@ -99,10 +98,13 @@ def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) ->
 
 def projection(
     recipe: Recipe,
-    executor: Executor,
     budget: int,
     baseline: int,
     left_out: int,
+    *,
+    slots: int,
+    overlaps: bool | None = None,
+    processes: int = 0,
     share: float | None = None,
     lanes: int | None = None,
     takes: Footprint | None = None,
@@ -111,10 +113,12 @@ def projection(
 
     Args:
         recipe: of the fit.
-        executor: where blocks run.
         budget: bytes the process may hold.
         baseline: bytes it holds now.
         left_out: see ``Stages.left_out``.
+        slots: threads, or workers.
+        overlaps: see ``footprint``.
+        processes: workers of a cluster; 0 for threads.
         share: see ``Stages.search_share``.
         lanes: of a step; by default those of the recipe.
         takes: the projection, where it is known.
@@ -130,13 +134,13 @@ def projection(
 
     def project(learning: Billed | None, rows: Dataset, outputs: int) -> Footprint:
         return footprint(
-            rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
+            rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=slots,
             lanes=recipe.lanes if lanes is None else lanes, itemsize=np.dtype(recipe.dtype).itemsize,
-            validate=recipe.validation is not None, centers_bytes=centers_bytes(recipe, executor.slots, rows),
+            validate=recipe.validation is not None, centers_bytes=centers_bytes(recipe, slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored, features=recipe.features,
-            learning_bytes=learning_bytes(recipe.train, steps(recipe)), overlaps=executor.overlaps, learning=learning,
+            learning_bytes=learning_bytes(recipe.train, steps(recipe)), overlaps=overlaps, learning=learning,
             answers=None if source is None else AnswersFrom(source, recipe.task, left_out),
-            processes=executor.processes, every_row=every_row(recipe, rows),
+            processes=processes, every_row=every_row(recipe, rows),
         )  # fmt: skip
 
     guess = planned(recipe)

@@ -103,9 +103,13 @@ def choose_solver(
     # Where every row is a center there are no sums, and one matrix.
     held = takes.training if size.every_row else sums_held(threads, size.scanned) * takes.sums
     name = type(iterative).__name__
+
+    def iterating(reason: str) -> Choice:
+        """An iterative solver: with the ridge that was found, where it takes one."""
+        return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(iterative, reason)
+
     if size.memory is not None and held > size.memory:
-        return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
-            iterative,
+        return iterating(
             f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {threads} "
             f"thread(s), and {format_bytes(size.memory)} are there for matrices",
         )
@@ -125,9 +129,7 @@ def choose_solver(
             f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
             f"of {passes} pass(es) of {name}, which have no ridge",
         )
-    return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(
-        iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
-    )
+    return iterating(f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations")
 
 
 def _conjugate(size: Size, iterative: Any, patience: int | None) -> Choice | None:

@@ -154,7 +154,7 @@ def _fits(value: float, dtype: np.dtype[Any]) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as text; empty if it is none."""
+    """Return an attribute that is a text; an empty text for any other attribute."""
     value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 

@@ -110,7 +110,7 @@ class ModelAnswers:
         return self.answers
 
     def predict_interval(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Lower and upper ends that hold the target with the given probability, see ``solvers.intervals``.
+        """Lower and upper ends that hold the target with the given probability, see ``calibration.intervals``.
 
         Args:
             X: as in ``decision_function``.

@@ -1,7 +1,7 @@
 """Probabilities and intervals of a partition: one calibration of its leaves' outputs on rows that are left out of them.
 
-Of classes each leaf hands over its outputs on some of its rows, each row left out (``solvers.left_out``), and all of
-them together teach one calibration. Of values each leaf learns a scale of its own, as any fit does; the quantile of
+Of classes each leaf hands over its outputs on some of its rows, each row left out (``calibration.held_out``), and all
+of them together teach one calibration. Of values each leaf learns a scale of its own, as any fit does; the quantile of
 |y - f(x)|/s(x) is that of all leaves, in which each weighs as much as its rows. Where there are validation rows, those
 take the place of rows that are left out: they are predicted by the whole model, blending and all.
 """

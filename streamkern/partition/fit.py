@@ -1,6 +1,6 @@
 """Training a partition: preprocessing of all rows, the tree, and a whole fit in every leaf.
 
-Leaves are tasks of the executor, the largest first: each reads its encoded rows and goes through ``solvers.fit`` in one
+Leaves are tasks of the executor, the largest first: each reads its encoded rows and goes through ``fitting.fit`` in one
 thread, so that its bits depend on its rows alone. A leaf that is done is a stage that is kept; after an interruption
 only leaves that were running begin anew.
 """
@@ -163,7 +163,7 @@ def fit_partition(
     choice: KernelChoice | None = None,
     baseline: int | None = None,
 ) -> FittedPartition:
-    """Cut the rows and fit every leaf; see ``choice.fit_any``.
+    """Cut the rows and fit every leaf; see ``trial.fit_any``.
 
     Args:
         recipe: with a partition.
@@ -171,7 +171,7 @@ def fit_partition(
         budget: bytes this process may hold.
         stages: how each stage is carried out.
         on_plan: called with the projected memory.
-        folder: see ``choice.fit_any``.
+        folder: see ``trial.fit_any``.
         trial: bytes of the trial before it.
         ready: prepared training rows and their statistics, where they are known already.
         choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.

@@ -41,7 +41,7 @@ class PartitionRecipe(Recipe, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LeafRecipe:
-    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows. One thread computes it, in one lane."""
+    """Parameters of every leaf: a ``fitting.recipe.Recipe`` once it has rows. One thread computes it, in one lane."""
 
     train: Dataset
     kernel: Kernel | None

@@ -127,7 +127,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
 
 
 def settled(recipe: Any, budget: int) -> tuple[Any, str]:
-    """As ``solvers.auto.resolved``, with rows held out where the solver that it chooses needs some for answers.
+    """As ``fitting.solver_choice.resolved``, with rows held out where the solver that it chooses needs some.
 
     With a partition, each leaf chooses its solver by itself.
     """
@@ -161,7 +161,7 @@ def fit_any(
     device: Any = None,
     folder: Path | None = None,
 ) -> Fitted | FittedPartition:
-    """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``solvers.fit.fit``.
+    """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``fitting.fit.fit``.
 
     Args:
         recipe: of the fit.
@@ -185,12 +185,12 @@ def fit_any(
     # What fits now is not refused later, for what the stages in between have left behind.
     before = loaded()
     if open_to_one(partition) and not single(partition, recipe.train.base_rows):
-        here = executor.name == "threads"
-        held = trial_footprint(recipe, partition, budget, executor.slots, before)[1]
-        on = LeafRecipe.of(recipe).on
-        project = PartitionMemory(recipe, partition, on, budget, executor.slots, here, held, before)
-        # Refused before a row is read, whichever the trial would choose.
-        projection(settled(without(recipe), budget)[0], executor, budget, before, stages.left_out, stages.search_share)
+        _, project = before_rows(
+            recipe, partition, budget, executor.slots, before, here=executor.name == "threads",
+            left_out=stages.left_out, overlaps=executor.overlaps, processes=executor.processes,
+            share=stages.search_share,
+        )  # fmt: skip
+        held = project.trial
         on_plan(project.first()[0])
     choice = None
     if open_to_one(partition):
@@ -213,6 +213,41 @@ def fit_any(
     many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice, before)
     many.report["partition"] |= {"reason": reason} if reason else {}
     return many
+
+
+def before_rows(
+    recipe: PartitionRecipe,
+    partition: Partition,
+    budget: int,
+    slots: int,
+    baseline: int,
+    here: bool = True,
+    left_out: int = Stages.left_out,
+    **how: Any,
+) -> tuple[Footprint | None, PartitionMemory]:
+    """Project what may run before a row is read: the trial, and the one model that it may choose.
+
+    Args:
+        recipe: of the whole.
+        partition: how it is cut.
+        budget: bytes the process may hold.
+        slots: threads, or workers.
+        baseline: bytes resident before.
+        here: whether leaves are computed in this process.
+        left_out: see ``Stages.left_out``.
+        how: the executor, as ``projection`` takes it.
+
+    Returns:
+        The projection of one model on the trial's sample, None without a trial; and what projects the leaves.
+
+    Raises:
+        PlanRefusedError: one of them would not fit.
+    """
+    tried, held = None, 0
+    if open_to_one(partition):
+        tried, held = trial_footprint(recipe, partition, budget, slots, baseline)
+        projection(settled(without(recipe), budget)[0], budget, baseline, left_out, slots=slots, **how)
+    return tried, PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, slots, here, held, baseline)
 
 
 def _with(projected: Footprint, held: int) -> Footprint:

@@ -471,7 +471,7 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
 
 
 def left_out_note(dataset: Dataset) -> list[str]:
-    """Return a sentence about the columns that are left out as an index of the rows; nothing if there are none."""
+    """Return a list of one sentence that names the index columns left out; an empty list without such columns."""
     names = [repr(name) for name in dataset.source.left_out]
     return [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
 

@@ -116,7 +116,7 @@ class Gate:
             if own not in known and f"{own.partition('.')[0]}.LABEL" not in known:
                 close = difflib.get_close_matches(own, known, n=1)
                 hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise self._wrong(at, f"There is no metric {own!r}.{hint}", "one of " + ", ".join(sorted(known)))
+                raise self._wrong(at, f"There is no metric {own!r}.{hint}", "one of " + _listed(known))
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
         """Decide whether the challenger passes.

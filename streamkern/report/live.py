@@ -17,7 +17,7 @@ AGAIN = 2
 
 
 def _answer(run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None) -> tuple[int, str]:
-    """Return the HTTP status and the page of the runs as they stand."""
+    """Return the HTTP status, and the page of the runs in their current state or of the error."""
     try:
         records = [read_run(folder) for folder in run_dirs]
         running = any(record.state == "running" for record in records)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from streamkern.calibration.held_out import rows_left_out
-from streamkern.costs.footprint import AnswersFrom, Footprint, footprint, loaded
+from streamkern.costs.footprint import Footprint, loaded
 from streamkern.costs.machine_speed import Calibration, Prices, Shapes
 from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.statistics import unlike_scales
@@ -20,25 +19,23 @@ from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.evaluation.metrics import ranking
 from streamkern.fitting.calibrate import planned_answers, source_of
+from streamkern.fitting.fit import Stages
 from streamkern.fitting.placement import device_for, require_room
-from streamkern.fitting.planning import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
+from streamkern.fitting.planning import planned, projection, search_of, steps
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.models.tree import SEARCH_SHARE, Partition
 from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
-from streamkern.partition.memory import PartitionMemory
-from streamkern.partition.recipe import LeafRecipe
 from streamkern.partition.trial import (
+    before_rows,
     in_leaves,
     leaves_of_sample,
-    open_to_one,
     settled,
     single,
-    trial_footprint,
     without,
 )
 from streamkern.preprocessing.automatic import planned_note
-from streamkern.preprocessing.steps import Learning, learning_bytes
+from streamkern.preprocessing.steps import Learning
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.stages import TRAIN_SAMPLE
 from streamkern.selection.bandwidth import ROWS, at_median, needs_median
@@ -204,24 +201,12 @@ def _of_one(
     pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
-    p, slots = width(pipeline), threads or default_threads()
+    slots = threads or default_threads()
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
-    dtype = np.dtype(pipeline.dtype)
     source = source_of(solver, pipeline.train, pipeline.validation)
     answering = planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
-    project = partial(
-        footprint, data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots,
-        lanes=pipeline.lanes, itemsize=dtype.itemsize, validate=pipeline.validation is not None,
-        centers_bytes=centers_bytes(pipeline, slots),
-        stored_centers=pipeline.centers is not None and pipeline.centers.stored,
-        learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        answers=None if source is None else AnswersFrom(source, pipeline.task), processes=workers,
-        every_row=every_row(pipeline, data),
-    )  # fmt: skip
-    fits = project(learning=pipeline.metric)
-    search = search_of(pipeline, fits)
-    fits = fits if search is None else project(learning=search)
+    fits, search, _ = projection(pipeline, budget, loaded(), Stages.left_out, slots=slots, processes=workers)
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
     if prices is None:
@@ -267,10 +252,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     pipeline.train.require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
-    tried, held, baseline = None, 0, loaded()
-    if open_to_one(partition):
-        tried, held = trial_footprint(pipeline, partition, budget, slots, baseline)
-    project = PartitionMemory(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held, baseline)
+    tried, project = before_rows(pipeline, partition, budget, slots, loaded())
     fits, at_once = project.first()
     leaves, rows = partition.expected(pipeline.train.base_rows)
     one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)

@@ -262,8 +262,8 @@ def _train(
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
         events.facts = partial(_held, executor.request_counts)
-        if executor.dashboard is not None or executor.members.to_json():
-            workers = executor.members.to_json()
+        workers = executor.members.to_json()
+        if executor.dashboard is not None or workers:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
         executor.members.on_loss = lambda message: events.emit("warning", message=message)
         if not getattr(get_backend(), "compiled", True):

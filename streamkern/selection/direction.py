@@ -1,6 +1,6 @@
 """The directions along which the outputs change most, from a small ridge regression on few rows in memory.
 
-What ``solvers.metric`` does in rounds on a sample, once and without a metric, for each of the many nodes of a
+What ``selection.metric`` does in rounds on a sample, once and without a metric, for each of the many nodes of a
 partition: there reading rows through a dataset, sweeps and draws by the rows' ids took half of the time.
 """
 

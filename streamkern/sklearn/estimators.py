@@ -63,7 +63,7 @@ _Estimator = TypeVar("_Estimator")
 
 @dataclass(frozen=True, eq=False)
 class _Recipe:
-    """An estimator's parameters, validated and with their defaults filled in: a ``solvers.fit.Recipe``."""
+    """An estimator's parameters, validated and with their defaults filled in: a ``fitting.recipe.Recipe``."""
 
     train: Dataset
     validation: Dataset | None

@@ -1,4 +1,8 @@
-"""Outputs of a fit on rows that it did not see: training rows left out one at a time, or validation rows."""
+"""Outputs of a fit on rows that it did not see: training rows left out one at a time, or validation rows.
+
+For ridge regression with G = ΦᵀWΦ/n + λR the first need no second fit: f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with
+hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n (Allen 1974; Golub, Heath and Wahba 1979).
+"""
 
 from __future__ import annotations
 

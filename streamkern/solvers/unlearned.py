@@ -49,7 +49,8 @@ def report_unlearned(
         return
     left = unlearned(problem, weights)
     if left is not None:
-        remedies = ["more epochs", "Direct() or Falkon(), which solve the equations"]
+        exact = "Direct() or Falkon(), which solve" if problem.features is None else "Direct(), which solves"
+        remedies = ["more epochs", f"{exact} the equations"]
         report_residual(report, solver, left, [f"after {passes}"], remedies, left > FAR and not worse)
 
 

@@ -61,7 +61,8 @@ def read_options(
         skip: lines before the names of the columns; blank lines and comments (``# ...``) there are skipped anyway.
 
     Raises:
-        UsageError: a value is none of these.
+        UsageError: a value has the wrong type, a delimiter or decimal point is not one character, or Python has no such
+            encoding.
     """
     return ReadOptions(delimiter, decimal, encoding, missing, skip)  # type: ignore[arg-type]
 

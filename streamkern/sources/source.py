@@ -195,7 +195,7 @@ class Source(ABC):
 
         Raises:
             StorageError: as ``read``.
-            DataError: a weight is negative or not finite, or there are none.
+            DataError: a weight is negative or not finite, or the source has no weights.
         """
         w = self.read(chunk).w
         assert w is not None

@@ -1,7 +1,7 @@
 """Add rows to a model, or remove them, by reading these rows alone.
 
-The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). Preprocessing,
-kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the targets become
+The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see
+``solvers.normal_equations``). Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the targets become
 those of a fit on the present rows.
 """
 
@@ -23,7 +23,7 @@ from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
 from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
-from streamkern.data.targets import Continuous
+from streamkern.data.targets import Continuous, Encoding
 from streamkern.errors import UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
@@ -155,22 +155,25 @@ def require_forgetting(sums: Sums) -> None:
         )
 
 
-def require_digits(before: Array, after: Array, values: bool) -> None:
+def require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
     """Refuse sums that have lost half of their digits, because far larger ones were subtracted.
 
     Args:
         before: ``Sums.sizes`` before the subtraction.
-        after: those of the rows that stay, about the mean of their targets.
-        values: whether each output has sums of its own size; of classes the largest counts.
+        sums: those of the rows that stay, about the mean of their targets.
+        encoding: of the targets, with that mean.
 
     Raises:
         UnlikeChampionError: digits are lost.
     """
-    if not values:
+    after = sums.sizes
+    if type(encoding) is Continuous:  # each output has its own size; targets may be as good as constant
+        after[1:] = np.maximum(after[1:], np.abs(sums.ones).max() * np.abs(encoding.mean / encoding.unit))
+    else:
         before, after = (np.array([each[0], each[1:].max()]) for each in (before, after))
     eps = float(np.finfo(np.float64).eps)
     lost = eps * before > np.sqrt(eps) * after
-    if np.any(lost & (before > 0)):
+    if lost.any():
         what = "weights" if lost[0] else "targets"
         raise UnlikeChampionError(
             f"The forgotten rows had {what} so large that the sums of the other rows have lost half of their digits.",
@@ -207,7 +210,7 @@ def updated(
     )
     rows = [data for data in (added, forgotten) if data is not None]
     problem, before = _problem(model, sums, rows[0], executor, projected), model.answers
-    sizes = sums.sizes
+    sizes = sums.sizes if forgotten is not None else None
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights, rows have weight 1.
@@ -220,8 +223,8 @@ def updated(
         centers = np.array(sorted(gone), dtype=np.int64)
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
-    if forgotten is not None:
-        require_digits(sizes, sums.sizes, type(encoding) is Continuous)
+    if sizes is not None:
+        require_digits(sizes, sums, encoding)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
         wanted = ""  # their weights are not in the unit of the sums' weights
     left_out = ROWS if wanted == "leave-one-out" else 0

@@ -508,7 +508,7 @@ SMALL: dict[str, tuple[float, int]] = {
     "long field, ingest": (0.5, 80),
     "csv of 200,000 columns": (0.05, 136),
     "predict, long ids": (0.1, 200),
-    "predict, long ids, many chunks": (0.1, 520),
+    "predict, long ids, many chunks": (0.1, 560),
     "labels in one chunk, ingest": (0.33, 190),
     "evaluate, wide targets": (0.1, 120),
     "wide chunks, inspect": (0.1, 100),

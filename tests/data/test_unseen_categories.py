@@ -1,4 +1,4 @@
-"""Rows with categories that training did not see are told by their share, wherever a model answers."""
+"""Every door warns of the share of rows whose category training did not see."""
 
 from __future__ import annotations
 

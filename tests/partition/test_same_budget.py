@@ -16,7 +16,7 @@ from streamkern.fitting.planning import projection
 from streamkern.partition import trial as choice
 from streamkern.partition.memory import PartitionMemory
 from streamkern.partition.recipe import LeafRecipe
-from streamkern.partition.trial import by_default, settled, trial_footprint, without
+from streamkern.partition.trial import before_rows, by_default, settled, trial_footprint
 
 MIB = 1 << 20
 FRESH = 250 * MIB  # of a process that has just loaded the engine
@@ -43,15 +43,13 @@ def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
     """Whether leaves are tried, and whether a process that holds so many bytes goes on."""
     made, _ = settled(recipe, budget)
     tried = made.partition is not None
-    with open_executor("threads", 2) as executor:
-        try:
-            projection(settled(without(made), budget)[0], executor, budget, held, Stages.left_out)
-            if tried:
-                least = trial_footprint(made, made.partition, budget, 2, held)[1]
-                on = LeafRecipe.of(made).on
-                PartitionMemory(made, made.partition, on, budget, 2, True, least, held).first()
-        except PlanRefusedError:
-            return tried, False
+    try:
+        if tried:
+            before_rows(made, made.partition, budget, 2, held)[1].first()
+        else:
+            projection(made, budget, held, Stages.left_out, slots=2)
+    except PlanRefusedError:
+        return tried, False
     return tried, True
 
 
@@ -79,14 +77,18 @@ def test_what_the_process_holds_decides_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = recipe_of(30_000, 5, monkeypatch)
-    recipe = replace(recipe, partition=sk.Partition())
+    recipe = replace(recipe_of(60_000, 8, monkeypatch), partition=sk.Partition())
+    made, budget, held = settled(recipe, 3000 * MIB)[0], 3000 * MIB, 2400 * MIB
     read: list[int] = []
     monkeypatch.setattr(choice, "prepare", lambda *rest: read.append(1))
-    monkeypatch.setattr(choice, "loaded", lambda: 2900 * MIB)
-    with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError):
-        choice.fit_any(settled(recipe, 3000 * MIB)[0], executor, 3000 * MIB)
+    monkeypatch.setattr(choice, "loaded", lambda: held)
+    least = trial_footprint(made, made.partition, budget, 2, held)[1]  # the trial and the leaves would fit
+    PartitionMemory(made, made.partition, LeafRecipe.of(made).on, budget, 2, True, least, held).first()
+    with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError, match="threads=2"):
+        choice.fit_any(made, executor, budget)
     assert not read
+    with pytest.raises(PlanRefusedError, match="threads=2"):
+        before_rows(made, made.partition, budget, 2, held)
 
 
 def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,13 @@ def test_rows_that_took_the_digits_of_all_others_are_not_forgotten_in_silence(ki
     assert far(model, weights) < 1e-6
 
 
+def test_rows_that_differ_from_a_constant_are_forgotten():
+    y = np.full(700, 2.0)
+    y[:5] = 3.0
+    model = regressor().fit(X[:700], y).forget(X[:5], y[:5])
+    np.testing.assert_allclose(model.predict(X), 2.0, rtol=1e-12)
+
+
 def test_weights_of_rows_count_whatever_the_calls_they_come_in():
     w = np.random.default_rng(1).uniform(0, 3, 900)
     w[::50] = 0.0
