@@ -53,7 +53,7 @@ class Pipeline:
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
-        validation: rows to stop early on, or None.
+        validation: rows that choose the best pass, and to stop early on, or None.
         task: ``classification`` or ``regression``.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and

@@ -79,7 +79,7 @@ class Problem:
         better_budget: budget in bytes from which a better solve is tried where rounding spoils the first, such as
             Direct's second sweep; 0 where the budget is enough.
         cache_bytes: bytes of stored chunks that stay in memory.
-        validation: rows to stop early on, or None.
+        validation: rows that choose the best pass, and to stop early on, or None.
         features: the feature map; None for kernel values at centers.
         mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
         largest_weight: the largest of them, divided by it.

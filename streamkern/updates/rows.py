@@ -1,8 +1,8 @@
 """Add rows to a model, or remove them, by reading these rows alone.
 
 The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see
-``solvers.normal_equations``). Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the targets become
-those of a fit on the present rows.
+``solvers.normal_equations``). Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the
+weights and the mean of the targets become those of a fit on the present rows.
 """
 
 from __future__ import annotations
