@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.errors import StorageError, StreamkernError
+from streamkern.errors import MemoryLimitError, StorageError, StreamkernError
 from streamkern.types import Array
 
 LARGEST_JSON = 64 << 20
@@ -130,8 +130,15 @@ def explaining(
     """
     try:
         yield
-    except (StreamkernError, MemoryError):
+    except StreamkernError:
         raise
+    except MemoryError as error:
+        raise MemoryLimitError(
+            f"{what}: the system refused to allocate memory: {str(error) or 'an allocation failed'}",
+            where=where,
+            expected=f"{expected}, that takes no more memory than there is",
+            remedy="where the file is small, what it says of its sizes is damaged: restore it; or give more memory",
+        ) from error
     except Exception as error:
         raise StorageError(
             f"{what}: {type(error).__name__}: {error}", where=where, expected=expected, remedy=remedy

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import random
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +11,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -26,6 +20,7 @@ from streamkern.formats.tables import open_tables
 from streamkern.memory import limited, parse_bytes, peak_resident
 from streamkern.report.run_directory import read_run
 from streamkern.serving.outputs import record_at
+from tests import fuzz_data
 
 X = np.random.default_rng(0).normal(size=(60, 3))
 Y, TEXT = X[:, 0].copy(), np.array(["u", "v", "w"] * 20, dtype=object)
@@ -159,104 +154,15 @@ def test_an_hdf5_dataset_that_becomes_external_after_opening_is_refused(tmp_path
         source.read(0)
 
 
-NASTY: list[Any] = [
-    *(None, True, -1, 0, 7, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", "x", "<U1000000", "|O", 1.5),
-    *([], {}, [[]], [1, "a", None], {"name": "x"}, "float32", "<f4", "int8", "string", [60], [0, 0], [-1, 3], "1"),
-    *([2**62, 3], [2**40, 3], "../../../etc/passwd", "a" * 1000, [0] * 1000),
-]
-DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "_streamkern.json")
-
-
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Whole data sets in every layout."""
-    folder = tmp_path_factory.mktemp("originals")
-    write_zarr(folder / "ours.zarr", X, Y, chunk_rows=20, columns=list("abc"))
-    write_zarr(folder / "text.zarr", X, TEXT, chunk_rows=20)
-    for version in (2, 3):
-        group = zarr.create_group(str(folder / f"v{version}.zarr"), zarr_format=version)  # type: ignore[arg-type]
-        group.create_array("X", data=X + 9, chunks=(20, 3))
-        group.create_array("target", data=Y + 9, chunks=(20,))
-    zarr.consolidate_metadata(str(folder / "v2.zarr"))
-    group = zarr.create_group(str(folder / "shards.zarr"))
-    group.create_array("X", data=X + 9, chunks=(10, 3), shards=(20, 3))
-    group.create_array("target", data=Y + 9)
-    frame = pd.DataFrame({"a": X[:, 0], "b": TEXT, "c": pd.date_range("2020", periods=60), "target": Y})
-    frame.to_parquet(folder / "frame.parquet", row_group_size=20)
-    frame.to_feather(folder / "frame.feather")
-    write_parquet(folder / "ours.parquet", X, Y, row_group_rows=20, columns=list("abc"))
-    pq.write_table(pa.table({"X": pa.array(X.tolist()), "target": Y}), folder / "lists.parquet")
-    sk.ingest(folder / "frame.parquet", folder / "made.zarr", target="target", shuffle=True)
-    sk.ingest(folder / "frame.parquet", folder / "made", target="target", format="parquet")
-    np.savez(folder / "t.npz", X=X, target=Y)
-    np.savez_compressed(folder / "c.npz", X=X, target=Y)
-    with h5py.File(folder / "t.h5", "w") as file:
-        file["X"], file["target"] = X, Y
-    return sorted(folder.iterdir())
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the keys that lead to every value of a document."""
-    yield at
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, member in inside:
-        yield from places(member, (*at, key))
-
-
-def forged(document: Any, chance: random.Random) -> Any:
-    """Return a document with one value replaced or left out."""
-    document = copy.deepcopy(document)
-    at = chance.choice(list(places(document)))
-    if not at:
-        return chance.choice(NASTY)
-    inside = document
-    for key in at[:-1]:
-        inside = inside[key]
-    if isinstance(inside, dict) and chance.random() < 0.2:
-        del inside[at[-1]]
-    else:
-        inside[at[-1]] = copy.deepcopy(chance.choice(NASTY))
-    return document
-
-
-def forge(place: Path, chance: random.Random) -> None:
-    """Change a document of a data set, a parquet file's footer or marks, or any bytes of another file."""
-    files = sorted(file for file in (place.rglob("*") if place.is_dir() else [place]) if file.is_file())
-    documents = [file for file in files if file.name in DOCUMENTS]
-    if documents:
-        file = chance.choice(documents)
-        file.write_text(json.dumps(forged(json.loads(file.read_text()), chance)))
-        return
-    file, start = files[0], 0
-    data = bytearray(file.read_bytes())
-    if file.suffix == ".parquet":
-        start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-        if chance.random() < 0.3:
-            table = pq.read_table(file)
-            marks = json.loads((table.schema.metadata or {}).get(b"streamkern", b'{"format": 1, "columns": ["a"]}'))
-            table = table.replace_schema_metadata({"streamkern": json.dumps(forged(marks, chance))})
-            return pq.write_table(table, file, row_group_size=20)
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        data[chance.randrange(start, len(data))] = chance.randrange(256)
-    file.write_bytes(data)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Data sets in every layout."""
+    return fuzz_data.originals(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_forged_metadata_are_one_error_or_rows(seed: int, originals: list[Path], tmp_path: Path) -> None:
-    """Errors of NumPy, Arrow, zarr, h5py and zipfile never reach the user."""
+def test_forged_metadata_are_one_error_or_rows(seed: int, whole: list[Path], tmp_path: Path) -> None:
+    """Errors of NumPy, Arrow, zarr, h5py and zipfile never reach the user; thousands: tests/fuzz_data.py."""
     for number in range(100):
-        chance = random.Random(1000 * seed + number)
-        place = tmp_path / chance.choice(originals).name
-        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
-        original = originals[0].parent / place.name
-        shutil.copytree(original, place) if original.is_dir() else shutil.copy(original, place)
-        forge(place, chance)
-        try:
-            source = open_tables([place], "target", memory=1 << 30)
-            source.fingerprint, source.pieces(), source.reading()
-            for chunk in range(min(len(source.bounds) - 1, 4)):
-                source.read(chunk), source.where(chunk)
-        except sk.StreamkernError:
-            pass
-        except Exception as error:
-            raise AssertionError(f"{place.name}, forgery {number} of seed {seed}") from error
+        place = fuzz_data.case(number, seed, whole, tmp_path)
+        assert fuzz_data.outcome(place) in fuzz_data.GOOD, (place.name, number)
