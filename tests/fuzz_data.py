@@ -1,6 +1,6 @@
 """Mutated data files of every format: an error in words or rows, no raw error, crash, hang or huge allocation.
 
-    python tests/fuzz_data.py [--files 10000] [--seed 0]
+    python tests/fuzz_data.py [--files 10000] [--seed 0] [--first 0]
 
 Each case takes a small data set (zarr of versions 2 and 3, shards, parquet as pandas, this library and lists write it,
 Feather, CSV, compressed CSV, NumPy's files, HDF5) and changes one value of a document that describes it, any bytes of a
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import faulthandler
 import gzip
 import json
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -43,6 +45,7 @@ from tests.fuzz_artifacts import ACCIDENTS, measured, mutate
 
 FLOOR = 256 << 20
 SECONDS = 5.0
+ADDRESSES = 8 << 30
 X = np.random.default_rng(0).normal(size=(60, 3))
 Y, TEXT = X[:, 0].copy(), np.array(["u", "v", "w"] * 20, dtype=object)
 NASTY: list[Any] = [
@@ -185,17 +188,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
     args = parser.parse_args()
     outcomes: Counter[str] = Counter()
     formats: Counter[str] = Counter()
     warnings.simplefilter("ignore")
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))  # a case may end itself, and not the machine
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "whole").mkdir()
         whole = originals(folder / "whole")
         for place in whole:
             read(place)
-        for number in range(args.files):
+        for number in range(args.first, args.first + args.files):
             place = case(number, args.seed, whole, folder)
             said = outcome(place)
             formats[place.name] += 1

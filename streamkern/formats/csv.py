@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -263,19 +264,12 @@ class CsvSource(TableSource):
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
     ) -> pa.Table:
         """Parse columns of records; an error for a wrong number of fields names the line, if ``line`` is given."""
-        ragged: list[Any] = []
 
-        def refuse(row: Any) -> str:
-            ragged.append(row)
-            return "error"
-
-        try:
-            table = pacsv.read_csv(
+        def parsed(refuse: Callable[[Any], str] | None) -> pa.Table:
+            return pacsv.read_csv(
                 pa.py_buffer(text),
                 pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
-                pacsv.ParseOptions(
-                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse if line else None
-                ),
+                pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
                 pacsv.ConvertOptions(
                     column_types=types,
                     include_columns=columns or [],
@@ -284,11 +278,23 @@ class CsvSource(TableSource):
                     null_values=[*pacsv.ConvertOptions().null_values, *self._options.missing],
                 ),
             )
-            return self._without_markers(table)
+
+        try:
+            return self._without_markers(parsed(None))
         except pa.ArrowInvalid as error:
-            if "UTF8" in str(error):
+            if not _is_utf8(text):  # which Arrow could not hand over below
                 raise self._not_utf8(text, line or 1) from error
-            if not ragged or line is None:
+            if line is None:
+                raise
+            ragged: list[Any] = []
+
+            def refuse(row: Any) -> str:
+                ragged.append(row)
+                return "error"
+
+            with suppress(pa.ArrowInvalid):
+                parsed(refuse)
+            if not ragged:
                 raise
             row = ragged[0]
             at = _line_of(row.text.encode(), text)
@@ -312,6 +318,14 @@ class CsvSource(TableSource):
                     at, table.schema.names[at], pc.if_else(gone, pa.scalar(None, pa.string()), column)
                 )
         return table
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @dataclass

@@ -147,9 +147,12 @@ class DatasetFiles:
         for file in self.files:
             footer = self._footer(file)
             paths = _paths(footer)
+            types = [footer.schema.column(j).physical_type for j in range(len(paths))]
             for group in map(footer.row_group, range(footer.num_row_groups)):
-                for name, column in zip(paths, map(group.column, range(group.num_columns)), strict=True):
-                    known = column.is_stats_set and column.statistics.has_null_count
+                columns = map(group.column, range(group.num_columns))
+                for name, kind, column in zip(paths, types, columns, strict=True):
+                    # Statistics of another type than the schema's would end the process.
+                    known = column.physical_type == kind and column.is_stats_set and column.statistics.has_null_count
                     gaps = column.statistics.null_count > 0 if known else None
                     before = found.get(name, False)
                     found[name] = True if before or gaps else None if before is None or gaps is None else False

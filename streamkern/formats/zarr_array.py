@@ -37,25 +37,43 @@ _SLACK, _LONGER = 1 << 20, 8
 
 _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
+_MOST_ACROSS = 1 << 20  # stored chunks of a row: with more, nothing that visits each of them comes to an end
+
 
 class StoredArray:
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
+        where = f"{url}, array {array.path}" if array.path else url
         store = array.store
         self._store = store.inner if isinstance(store, CheckedStore) else store
         if array.shards is None and _ends_in_blosc(array):
             whole = WholeBlosc(store, _frame_bytes(array))
             version = array.metadata.zarr_format
-            array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
-        self.array, self.sparse = array, sparse
-        self.where = f"{url}, array {array.path}" if array.path else url
+            told, array = array, zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
+            if (array.shape, array.dtype, array.chunks) != (told.shape, told.dtype, told.chunks):
+                raise StorageError(
+                    f"the array has shape {array.shape}, chunks of shape {array.chunks} and type {array.dtype}; in the "
+                    f"consolidated metadata of its group it has {told.shape}, {told.chunks} and {told.dtype}",
+                    where=where,
+                    expected="the same metadata in both places",
+                    remedy="consolidate them again, by zarr.consolidate_metadata(path); or restore them from a copy",
+                )
+        self.array, self.sparse, self.where = array, sparse, where
         if not all((*array.chunks, *self.outer)):
             raise StorageError(
                 f"the array has chunks of shape {array.chunks}",
                 where=self.where,
                 expected="at least one row and one value in a chunk",
                 remedy="its metadata are damaged: restore them from a copy",
+            )
+        across = math.prod(self._across)
+        if across > _MOST_ACROSS:
+            raise StorageError(
+                f"a row of the array is stored in {across:,} chunks",
+                where=self.where,
+                expected=f"at most {_MOST_ACROSS:,}",
+                remedy="if its shape is damaged, restore its metadata from a copy; else store more columns in a chunk",
             )
         self.dtype = np.dtype(array.dtype) if packing is None else packing.dtype
         self._packing = packing
@@ -142,10 +160,9 @@ class StoredArray:
         """
         if not isinstance(self._store, LocalStore):
             return None
-        rows, *others = self.outer
-        counts = [-(-size // step) for size, step in zip(self.array.shape[1:], others, strict=True)]
+        rows = self.outer[0]
         found: list[Any] = []
-        for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, counts)):
+        for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, self._across)):
             key = self._key(coords)
             try:
                 path = os.path.join(self._store.root, key)
@@ -159,6 +176,11 @@ class StoredArray:
     def outer(self) -> tuple[int, ...]:
         """Shape of a stored chunk, or shard."""
         return self.array.shards or self.array.chunks
+
+    @property
+    def _across(self) -> list[int]:
+        """Stored chunks (or shards) of a row, along each axis but the first."""
+        return [-(-size // step) for size, step in zip(self.shape[1:], self.outer[1:], strict=True)]
 
     def _key(self, coords: tuple[int, ...]) -> str:
         key = self.array.metadata.encode_chunk_key(coords)

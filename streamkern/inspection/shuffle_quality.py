@@ -47,6 +47,7 @@ class Spread:
     pivot: Array | None
     batch: int = BATCH
 
+    @np.errstate(over="ignore", invalid="ignore")
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         y = block[0].y
         assert y is not None

@@ -27,6 +27,7 @@ class ColumnSums:
 
     pivot: Array
 
+    @np.errstate(over="ignore", invalid="ignore")
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         X = block[0].X
         n, d = X.shape
@@ -67,6 +68,7 @@ class Histogram:
     width: Array
 
     @classmethod
+    @np.errstate(over="ignore", invalid="ignore")
     def of(cls, sums: tuple[Any, ...]) -> Histogram:
         """Return bins for columns with these sums of ``ColumnSums``.
 
@@ -79,10 +81,10 @@ class Histogram:
         span = high - low
         return cls(low, np.where(fractions == 0, np.ceil((span + 1) / BINS), np.where(span > 0, span, 1.0) / BINS))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[IntArray]:
         X = block[0].X
-        with np.errstate(invalid="ignore"):
-            places = (X - self.low) / self.width
+        places = (X - self.low) / self.width
         usual = np.isfinite(places)
         bins = np.clip(np.where(usual, places, 0), 0, BINS - 1).astype(np.int64)
         bins += np.arange(X.shape[1]) * BINS
@@ -121,6 +123,7 @@ class ColumnSketches:
         return self.histogram[j, : int(np.fmin(span // self.bin_width[j], BINS - 1)) + 1 if span >= 0 else 0]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> ColumnSketches:
     """Return sketches from the sums of ``ColumnSums`` and the counts of a histogram."""
     n, missing, infinite, ranges, _, first, second = sums

@@ -166,3 +166,38 @@ def test_forged_metadata_are_one_error_or_rows(seed: int, whole: list[Path], tmp
     for number in range(100):
         place = fuzz_data.case(number, seed, whole, tmp_path)
         assert fuzz_data.outcome(place) in fuzz_data.GOOD, (place.name, number)
+
+
+def test_a_footer_that_would_end_the_process_is_refused(whole: list[Path], tmp_path: Path) -> None:
+    """Arrow aborts for it where Python asks for the metadata of the column."""
+    place = fuzz_data.case(1179, 1, whole, tmp_path)
+    with pytest.raises(sk.StorageError, match="no readable footer: Definition level histogram"):
+        sk.open_dataset(place, target="target")
+
+
+@pytest.mark.parametrize("width", [2**31, 2**62])
+def test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted(width: int, tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path / "t.zarr"), zarr_format=3)
+    group.create_array("X", data=X, chunks=(20, 3), shards=(20, 3))
+    document = tmp_path / "t.zarr" / "X" / "zarr.json"
+    stated = json.loads(document.read_text())
+    stated["shape"] = [60, width]
+    document.write_text(json.dumps(stated))
+    with limited(parse_bytes("1GiB")), pytest.raises(sk.StorageError, match="a row of the array is stored in"):
+        sk.open_dataset(tmp_path / "t.zarr")
+
+
+def test_consolidated_metadata_that_say_something_else_are_refused(tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path / "t.zarr"), zarr_format=2)
+    group.create_array("X", data=X, chunks=(20, 3))
+    zarr.consolidate_metadata(str(tmp_path / "t.zarr"))
+    document = tmp_path / "t.zarr" / "X" / ".zarray"
+    document.write_text(document.read_text().replace("60,\n    3", "60,\n    1"))
+    with pytest.raises(sk.StorageError, match="in the consolidated metadata of its group it has"):
+        sk.open_dataset(tmp_path / "t.zarr")
+
+
+def test_sizes_that_no_memory_holds_are_an_error_in_words(whole: list[Path], tmp_path: Path) -> None:
+    place = fuzz_data.case(93, 0, whole, tmp_path)
+    with pytest.raises(sk.MemoryLimitError, match="the system refused to allocate memory"):
+        sk.inspect(place, "target")
