@@ -25,7 +25,7 @@ from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
-from streamkern.solvers.unlearned import measured_by_itself, unlearned
+from streamkern.solvers.convergence import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
 

@@ -23,12 +23,12 @@ from streamkern.fitting.planning import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.memory import format_bytes
 from streamkern.selection.kernel_search import WIDEST_L1, default_centers, leaves_open, most_factored
 from streamkern.solvers.base import Solver
-from streamkern.solvers.batches import MAX_EPOCHS, passes_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.minibatches import MAX_EPOCHS, passes_of
 
 AUTO = "auto"
 

@@ -57,9 +57,9 @@ from streamkern.selection.kernel_search import KernelChoice
 from streamkern.selection.metric import Metric
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
+from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
-from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.digest import digest
 from streamkern.types import Array, IntArray
 from streamkern.user_code import described

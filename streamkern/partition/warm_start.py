@@ -21,7 +21,7 @@ from streamkern.fitting.planning import steps
 from streamkern.fitting.recipe import Recipe
 from streamkern.models.partitioned import PartitionedMachine
 from streamkern.models.tree import Partition
-from streamkern.solvers.warm import UnlikeChampionError
+from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.storage.digest import digest
 from streamkern.user_code import described
 

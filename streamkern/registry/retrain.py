@@ -39,7 +39,7 @@ from streamkern.release import VERSION
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.warm import UnlikeChampionError
+from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.digest import digest
 from streamkern.storage.writer import discard

@@ -20,8 +20,8 @@ from streamkern.preprocessing.categories import TargetEncode
 from streamkern.preprocessing.steps import Units
 from streamkern.runs.pipeline import Pipeline
 from streamkern.solvers import EigenPro
-from streamkern.solvers.batches import passes_of
-from streamkern.solvers.warm import SHARE, WarmEigenPro
+from streamkern.solvers.eigenpro import SHARE, WarmEigenPro
+from streamkern.solvers.minibatches import passes_of
 
 
 def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:

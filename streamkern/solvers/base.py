@@ -23,7 +23,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
-from streamkern.solvers.batches import LARGEST_BLOCK
+from streamkern.solvers.minibatches import LARGEST_BLOCK
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 

@@ -14,9 +14,8 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.precondition.nystrom import slower
 from streamkern.precondition.projection import InexactProjection
-from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
-from streamkern.solvers.batches import passes_of
+from streamkern.solvers.minibatches import average, passes_of
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array

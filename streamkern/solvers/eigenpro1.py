@@ -25,11 +25,10 @@ from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, slower
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
-from streamkern.solvers.batches import default_batch, passes_of
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.minibatches import average, default_batch, passes_of
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array

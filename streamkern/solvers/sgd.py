@@ -20,10 +20,10 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.minibatches import average
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array

@@ -17,8 +17,8 @@ from streamkern.data.stream import Block, Stream
 from streamkern.execute.base import Parts, Stack, Tile, Tree
 from streamkern.kernels import Expansion
 from streamkern.precondition.packed_projection import PackedTile, ProjectedTiles
-from streamkern.solvers.averaging import average
 from streamkern.solvers.contributions import TiledGradient
+from streamkern.solvers.minibatches import average
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

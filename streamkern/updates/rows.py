@@ -34,9 +34,9 @@ from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
+from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.normal_equations import StoredSums, Sums, normal_equations
-from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.sources.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray

@@ -14,8 +14,7 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.averaging import average
-from streamkern.solvers.batches import default_batch
+from streamkern.solvers.minibatches import average, default_batch
 from streamkern.testing.solver import (
     BANDWIDTH,
     C,

@@ -15,8 +15,8 @@ from sklearn.base import clone
 
 import streamkern as sk
 from streamkern.errors import DataError, ModelFormatError, PlanRefusedError, StreamkernError, UsageError
+from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.solvers.normal_equations import StoredSums, Sums
-from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact
 
 RIDGE = 1e-4

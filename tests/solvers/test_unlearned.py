@@ -10,8 +10,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.partition.trial import settled
-from streamkern.solvers.batches import passes_of
-from streamkern.solvers.residual import FAR
+from streamkern.solvers.convergence import FAR
+from streamkern.solvers.minibatches import passes_of
 from streamkern.types import Array
 
 

@@ -1,14 +1,19 @@
-"""Measure how far an iterative fit is from its solution, where its method knows no residual.
+"""How far a fit is from the solution of its problem, and the warning where it is far.
 
-At the least squares solution the errors of the training rows are orthogonal to the functions of the basis. Before it,
-some of these functions still predict the errors. They are fitted to the errors of some training rows, and the part that
-they predict of the errors of others is what the fit has left to learn: the square root of the squared error that it
-would take away, relative to that of predicting 0. Functions that fit noise predict nothing of other rows' errors, so a
-fit that was stopped early because of noise counts as done.
+Solvers of a linear system know its residual. It is relative, and in the norm of the preconditioned system, in which it
+is an error of predictions: that of K w = b itself says little, because functions that differ hardly at all let w be far
+off where the residual is small.
+
+Of other methods it is measured. At the least squares solution the errors of the training rows are orthogonal to the
+functions of the basis. Before it, some of these functions still predict the errors. They are fitted to the errors of
+some training rows, and the part that they predict of the errors of others is what the fit has left to learn: the square
+root of the squared error that it would take away, relative to that of predicting 0. Functions that fit noise predict
+nothing of other rows' errors, so a fit that was stopped early because of noise counts as done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +25,49 @@ from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import Basis, Expansion
 from streamkern.kernels.streamed import StreamedExpansion
 from streamkern.solvers.base import HELD_OUT, Problem
-from streamkern.solvers.residual import FAR, report_residual
 from streamkern.types import Array, IntArray
+
+FAR = 0.05
+"""Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
+
+_UNREACHED = "has not reached the exact solution"
+
+
+def relative_residual(residual: Array, whole: Array) -> float:
+    """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
+
+    Args:
+        residual: r, shape (M, c), float64.
+        whole: b, shape (M, c), float64.
+    """
+    found, size = (np.sum(np.square(x), axis=0) for x in (residual, whole))
+    return float(np.sqrt(np.max(np.where(size > 0, found / np.where(size > 0, size, 1.0), 0.0))))
+
+
+def report_residual(
+    report: dict[str, Any], solver: str, residual: float, causes: Sequence[str], remedies: Sequence[str], far: bool
+) -> None:
+    """Add a residual to a report, and a warning if it is too large.
+
+    Args:
+        report: of the iteration; gets ``residual``, and ``warnings`` if there is one.
+        solver: its name.
+        residual: relative.
+        causes: why it is large, if known.
+        remedies: in words.
+        far: whether the residual is too large.
+    """
+    report["residual"] = residual
+    # A residual that was reported before is replaced; other warnings stay.
+    said = [message for message in report.pop("warnings", ()) if _UNREACHED not in message]
+    if far:
+        said.append(
+            f"{solver} {_UNREACHED}, relative residual {residual:.2g}: {'; '.join(causes)}. "
+            f"Remedies: {', or '.join(remedies)}."
+        )
+    if said:
+        report["warnings"] = said
+
 
 LEAST_ROWS = 32
 """Rows below which nothing is measured: a quarter of them says nothing."""

@@ -1,9 +1,11 @@
-"""Rows of a step: the largest that the measured spectrum allows and the smallest that keeps the processor busy.
+"""Rows of a step, passes where none are given, and averages of iterates.
 
-And passes, where none are given.
+A step has as many rows as the measured spectrum allows, and at least so many as keep the processor busy.
 """
 
 from __future__ import annotations
+
+from streamkern.types import Array
 
 MAX_EPOCHS = 20
 PASSED_ROWS = 500_000
@@ -31,3 +33,17 @@ def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_B
 def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
     """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
     return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))
+
+
+AVERAGING = 5.0
+"""η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
+
+
+def average(mean: Array, iterate: Array, t: int) -> Array:
+    """The polynomial-decay average after its t-th iterate."""
+    return mean + share_of(t) * (iterate - mean)
+
+
+def share_of(t: int) -> float:
+    """Weight of the t-th iterate in the average after it."""
+    return (1 + AVERAGING) / (t + AVERAGING)
