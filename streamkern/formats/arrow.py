@@ -493,9 +493,9 @@ class FrameSource(TableSource):
         return table
 
     def _decoded(self) -> tuple[int, int]:
-        """Besides, a computed piece with columns that are not used: as read, as a frame, and as a table."""
+        """Besides, a computed piece with columns that are not used: as read, as a frame, as a table, and cast."""
         decoded, text = super()._decoded()
-        return max(decoded, 3 * self._piece_bytes), text
+        return max(decoded, 4 * self._piece_bytes), text
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
