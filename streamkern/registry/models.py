@@ -494,20 +494,33 @@ class Registry:
         return f"{self.where.rstrip('/')}/{name}"
 
 
-def open_model(where: str | os.PathLike[str]) -> KernelMachine:
-    """Open a saved model, or the champion of a registry.
+def open_model(model: Any) -> KernelMachine:
+    """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
 
     Args:
-        where: a ``model.zarr``, or a registry: a local directory, or an fsspec URL.
+        model: a ``model.zarr``; a registry, its local directory, or its fsspec URL; a model in memory; or a fitted
+            estimator.
 
     Raises:
         StorageError: there is neither a model nor a registry.
-        UsageError: the registry has no champion.
+        UsageError: the registry has no champion, the estimator is not fitted, or it is something else.
         ModelFormatError: the directory is not a model, or was changed after it was written.
     """
-    if is_remote(os.fspath(where)) or (Path(given_path(where)) / "versions").is_dir():
-        return Registry(where).load()
-    return load_model(where)
+    model = getattr(model, "model_", model)
+    if isinstance(model, KernelMachine):
+        return model
+    if isinstance(model, Registry):
+        return model.load()
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(
+            f"{type(model).__name__} is no trained model.",
+            where="model",
+            expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
+            remedy="fit the estimator first, if it is one",
+        )
+    if is_remote(os.fspath(model)) or (Path(given_path(model)) / "versions").is_dir():
+        return Registry(model).load()
+    return load_model(model)
 
 
 def _listed(value: Any) -> list[Any]:

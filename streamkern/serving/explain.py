@@ -18,7 +18,7 @@ from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 from streamkern.models.machine import KernelMachine
-from streamkern.models.partitioned import load_model
+from streamkern.registry.models import open_model
 from streamkern.sources.schema import Schema
 from streamkern.types import Array
 
@@ -101,11 +101,11 @@ class Explanation:
             yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
 
 
-def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
+def explain(model: Any, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
     """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:
-        model: a model; or the path of one, or of a run.
+        model: a model, or a fitted estimator; or the path of a model, a run, or a registry.
         rows: rows to compute gradients for, as for ``KernelMachine.predict``; None for none.
         most: number of first rows to use; None for all.
 
@@ -114,7 +114,7 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
         DataError: the rows' columns differ from those of training.
         StorageError: there is no model.
     """
-    made = model if isinstance(model, KernelMachine) else load_model(_place(Path(model)))
+    made = open_model(_place(Path(model)) if isinstance(model, str | os.PathLike) else model)
     names = made.columns or tuple(f"column {j}" for j in range(made.n_features))
     metric = made.metadata.get("metric")
     shares = None

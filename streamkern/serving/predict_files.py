@@ -106,7 +106,7 @@ class PredictionResult:
 
 
 def predict(
-    model: str | os.PathLike[str] | KernelMachine,
+    model: Any,
     data: Any,
     target: str | os.PathLike[str],
     *,
@@ -132,7 +132,8 @@ def predict(
     call after completion raises an error, unless ``overwrite`` is given.
 
     Args:
-        model: a saved model, a model in memory, or the directory or URL of a registry, for its champion.
+        model: a saved model, a model in memory, a fitted estimator, or a registry (a directory, a URL or ``Registry``),
+            for its champion.
         data: a table in any format for training, or a list of paths, with the columns of training; other columns are
             ignored.
         target: the local file (parquet, CSV) or directory (zarr) to create.
@@ -166,7 +167,7 @@ def predict(
     began = time.perf_counter()
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget):
-        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        machine = open_model(model)
         place, format = _place(target, format)
         source = _open(machine, data, id, storage_options, budget, read_options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
@@ -489,7 +490,7 @@ def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: 
 
 
 def evaluate(
-    model: str | os.PathLike[str] | KernelMachine,
+    model: Any,
     data: Any,
     target: str | Sequence[str],
     *,
@@ -518,7 +519,7 @@ def evaluate(
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget), open_executor("threads", threads) as executor:
-        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        machine = open_model(model)
         source = open_tables(
             [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
         )

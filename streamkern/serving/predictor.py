@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,8 +12,7 @@ from streamkern.data.encoders import Lookup
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
-from streamkern.models.machine import KernelMachine
-from streamkern.registry.models import Registry, open_model
+from streamkern.registry.models import open_model
 from streamkern.sources.kinds import has_text, is_path, is_table, require_dense
 from streamkern.sources.layout import few
 from streamkern.types import Array
@@ -42,7 +40,8 @@ class Predictor:
     threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
 
     Args:
-        model: a saved model, a model in memory, or a registry (a directory, URL or ``Registry``), for its champion.
+        model: a saved model, a model in memory, a fitted estimator, or a registry (a directory, a URL or ``Registry``),
+            for its champion.
         max_rows: most rows of one call.
 
     Attributes:
@@ -55,12 +54,10 @@ class Predictor:
         UsageError: ``max_rows`` is below 1, or the registry has no champion.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | KernelMachine | Registry, *, max_rows: int = 10_000) -> None:
+    def __init__(self, model: Any, *, max_rows: int = 10_000) -> None:
         if max_rows < 1:
             raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
-        if isinstance(model, Registry):
-            model = model.load()
-        self.model = model if isinstance(model, KernelMachine) else open_model(model)
+        self.model = open_model(model)
         self.max_rows = max_rows
         self._outputs = self.model.answering()
 

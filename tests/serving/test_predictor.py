@@ -52,6 +52,28 @@ def test_answers_are_those_of_the_model(predictor: sk.Predictor, saved: Path):
     assert (predictor.labels, predictor.columns, predictor.n_features) == (["down", "up"], tuple("abcd"), 4)
 
 
+def test_a_fitted_estimator_is_a_model_behind_every_door(tmp_path: Path):
+    y = X[:, 0] + X[:, 1]
+    fitted = sk.KernelRegressor(sk.Gaussian(3.0), centers=30, solver=sk.Direct()).fit(X, y)
+    np.testing.assert_array_equal(
+        sk.Predictor(fitted)(X[:9]).predictions, sk.Predictor(fitted.model_)(X[:9]).predictions
+    )
+    assert sk.explain(fitted, X[:9]).gradients.shape == (9, 4)
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    done = sk.predict(fitted, tmp_path / "rows.npz", tmp_path / "predictions.parquet")
+    assert done.rows == len(X)
+
+
+@pytest.mark.parametrize("given", [sk.KernelRegressor(), 7, None, np.ones(3)])
+def test_what_is_no_model_is_an_error_in_words(given: Any, tmp_path: Path):
+    np.save(tmp_path / "rows.npy", X)
+    for door in (
+        sk.Predictor, sk.explain, lambda model: sk.predict(model, tmp_path / "rows.npy", tmp_path / "predictions.csv"),
+    ):  # fmt: skip
+        with pytest.raises(sk.UsageError, match="is no trained model"):
+            door(given)
+
+
 @pytest.mark.parametrize("given", [np.ones((201, 4)), dict.fromkeys("abcd", np.ones(201)), [[1.0] * 4] * 201])
 def test_more_rows_than_allowed_are_refused_before_they_are_read(predictor: sk.Predictor, given: Any):
     with pytest.raises(DataError, match="There are 201 rows"):
