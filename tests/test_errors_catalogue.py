@@ -380,6 +380,8 @@ VALUES: list[tuple[str, str]] = [
     ("sk.RadialProfile(3)", "3"),
     ("sk.RadialProfile(lambda t: t).to_json()", "lambda"),
     ("sk.Pipeline(train=data, task='ranking')", "ranking"),
+    ("sk.Pipeline(train=3)", "3"),
+    ("sk.KernelClassifier(scaling='unit').fit(X, Y)", "unit"),
     ("sk.Pipeline(train=data, lanes=0)", "0"),
     ("sk.run(3)", "3"),
     ("sk.run(job(), f / 'run', checkpoint_seconds=-1)", "-1"),
@@ -891,6 +893,12 @@ storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
+formats/zarr_array.py: a row of the array is stored in
+    storage/test_strangers_files.py::test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted
+formats/zarr_array.py: the array has shape
+    storage/test_strangers_files.py::test_consolidated_metadata_that_say_something_else_are_refused
+storage/files.py: ... : the system refused to allocate memory:
+    storage/test_strangers_files.py::test_sizes_that_no_memory_holds_are_an_error_in_words
 storage/files.py: process
     storage/test_paths_of_workers.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
 storage/files.py: the data have changed since they were opened

@@ -416,6 +416,8 @@ def _require_columns(footer: pq.FileMetaData, size: int) -> None:
     Arrow looks at all of them before it reads ahead, and raises. Where Python asks for one of them, the same fault ends
     the process.
     """
+    if not footer.num_row_groups:
+        return
     with suppress(_BeginsToRead), pa.PythonFile(_NoPages(size), mode="r") as pages:
         opened = pq.ParquetFile(pages, metadata=footer, pre_buffer=True)
         next(opened.iter_batches(1, row_groups=range(footer.num_row_groups), use_threads=False), None)

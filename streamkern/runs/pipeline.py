@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.calibration.thresholds import require_threshold
 from streamkern.centers import Centers
-from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
 from streamkern.errors import StreamkernError, UsageError, options_of, quoted, require_types
 from streamkern.execute.base import PIPELINE_FILE
+from streamkern.fitting.arguments import drawn_centers, hold_out, is_made, require_arguments
 from streamkern.fitting.fit import TASKS
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.models.tree import Partition
-from streamkern.preprocessing.steps import AUTOMATIC, Step, require_steps
+from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.redaction import keep_setting_secrets
 from streamkern.selection.metric import AGOP
 from streamkern.solvers import Solver
@@ -47,13 +47,15 @@ class Pipeline:
             error on held-out rows of a subsample, within half of the time of the fit, or three seconds (half a minute
             on slow cores where every row is a center); if that is too little, with the root mean square distance of
             two rows as bandwidth. The plan lists the trials.
-        centers: source of the centers; None for the default number of them (each of up to 10,000 rows where ``Direct``
-            or ``"auto"`` factors their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an
-            eighth, up to 8,000; fewer for many wide rows), and for features without centers.
+        centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
+            the default number of them (each of up to 10,000 rows where ``Direct`` or ``"auto"`` factors
+            their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000;
+            fewer for many wide rows), and for features without centers.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
-        validation: rows that choose the best pass, and to stop early on, or None.
+        validation: rows that choose the best pass, and to stop early on: a share of the training rows, held out of
+            them with the seed, or a ``Dataset``; or None.
         task: ``classification`` or ``regression``.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
@@ -87,11 +89,11 @@ class Pipeline:
 
     train: Dataset
     kernel: Kernel | Any = None
-    centers: Centers | None = None
+    centers: Centers | Any = None
     solver: Solver | Any = AUTO
     features: FeatureMap | None = None
     test: Dataset | None = None
-    validation: Dataset | None = None
+    validation: Dataset | Any = None
     task: str = "classification"
     preprocess: tuple[Step, ...] | Any = AUTOMATIC
     standardise: bool | None = None
@@ -108,48 +110,45 @@ class Pipeline:
     threshold: str | None = None
 
     def __post_init__(self) -> None:
-        if self.preprocess is None:
-            object.__setattr__(self, "preprocess", ())
-        object.__setattr__(self, "kernel", named_kernel(self.kernel, "Pipeline(kernel=...)"))
-        for name, value, allowed in (
-            ("task", self.task, TASKS),
-            ("dtype", self.dtype, ("float32", "float64")),
-        ):
-            if value not in allowed:
-                raise UsageError(
-                    f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
-                )
-        require_threshold(self.threshold, "Pipeline(threshold=...)")
-        require_class_weight(self.class_weight, "Pipeline(class_weight=...)")
+        def fill(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        def where(name: str) -> str:
+            return f"Pipeline({name}=...)"
+
+        fill("preprocess", () if self.preprocess is None else self.preprocess)
+        fill("kernel", named_kernel(self.kernel, where("kernel")))
+        require_arguments(self, where, dtypes=("float32", "float64"))
+        if self.task not in TASKS:
+            raise UsageError(f"task is {self.task!r}.", where=where("task"), expected=" or ".join(TASKS))
         if self.class_weight is not None and self.task != "classification":
             raise UsageError(
                 "class_weight is given, and the task is regression.",
-                where="Pipeline(class_weight=...)",
+                where=where("class_weight"),
                 expected="None for regression",
                 remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
             )
         require_types(self, "standardise", "diagnose", "seed", "lanes", "name", "file", "settings")
-        require_steps(self.preprocess, "Pipeline(preprocess=...)")
         data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"
         for name, right, expected in (
             ("train", isinstance(self.train, Dataset), data),
+            ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
             ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
-            ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
-            ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
             (
                 "features",
-                self.features is None or _made(self.features, "basis"),
+                self.features is None or is_made(self.features, "basis"),
                 "a map such as sk.ReLUFeatures(1000)",
             ),
-            ("metric", isinstance(self.metric, AGOP | None), "sk.AGOP(), or None"),
-            ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
-            ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
-            ("lanes", self.lanes >= 1, "a whole number, at least 1"),
         ):
             if not right:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)!r}.", where=f"Pipeline({name}=...)", expected=expected
-                )
+                raise UsageError(f"{name} is {getattr(self, name)!r}.", where=where(name), expected=expected)
+        fill("solver", AUTO if self.solver is None else self.solver)
+        if isinstance(self.validation, float | np.floating):
+            train, held = hold_out(self.train, self.validation, self.seed)
+            fill("train", train)
+            fill("validation", held)
+        if isinstance(self.centers, int | np.integer):
+            fill("centers", drawn_centers(self.centers, self.seed, self.train))
 
     def unknown_code(self) -> str | None:
         """Why edits of the user's functions cannot be detected, a sentence; None if they can.
@@ -160,11 +159,6 @@ class Pipeline:
         rows = [(each.rules, each.transforms, each.augmentations) for each in data]
         parts = (self.kernel, self.centers, self.solver, self.features, self.preprocess)
         return unknown_code(*rows, *parts)
-
-
-def _made(part: Any, method: str) -> bool:
-    """Return True if this is an object with a method, and not its class."""
-    return hasattr(part, method) and not isinstance(part, type)
 
 
 def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, **keywords: Any) -> Pipeline:

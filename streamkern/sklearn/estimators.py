@@ -21,15 +21,14 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.backends import get_backend
-from streamkern.calibration.thresholds import require_threshold
-from streamkern.centers import Centers, Uniform
+from streamkern.centers import Centers
 from streamkern.data import Dataset, from_arrays
-from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
-from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError, warn
+from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
+from streamkern.fitting.arguments import drawn_centers, hold_out, is_count, require_arguments
 from streamkern.fitting.fit import Fitted, Stages
 from streamkern.fitting.placement import device_for
 from streamkern.fitting.solver_choice import AUTO
@@ -39,7 +38,7 @@ from streamkern.models.machine import KernelMachine
 from streamkern.models.tree import Partition
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.trial import fit_any, settled
-from streamkern.preprocessing.steps import AUTOMATIC, Step, require_steps
+from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import COMPILING, showing
 from streamkern.selection.metric import AGOP
 from streamkern.sklearn.calibrated import ClassifierAnswers, RegressorAnswers, has_probabilities
@@ -47,7 +46,6 @@ from streamkern.sklearn.inputs import (
     given_rows,
     given_target,
     has_text_names,
-    is_count,
     require_no_target,
     with_parameter,
 )
@@ -411,47 +409,24 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return data, "float64" if X.dtype == np.float64 else "float32"
 
     def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool, kept: bool = False) -> _Recipe:
-        def require(right: bool, name: str, expected: str) -> None:
+        kernel = named_kernel(self.kernel, self._where("kernel"))
+        require_arguments(self, self._where, dtypes=("auto", "float32", "float64"))
+        for name, right, expected in (
+            (
+                "partition",
+                self.partition == AUTO or isinstance(self.partition, Partition | None),
+                'sk.Partition(), "auto" or None',
+            ),
+            ("scaling", self.scaling in (None, "standard"), 'None or "standard"'),
+            ("threads", self.threads is None or is_count(self.threads), "at least 1"),
+        ):
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
-
-        kernel = named_kernel(self.kernel, self._where("kernel"))
-        known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
-        require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
-        require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         partition = None if self.partition == AUTO and (kept or self.device == "cuda") else self.partition
-        require(
-            partition == AUTO or isinstance(partition, Partition | None), "partition", 'sk.Partition(), "auto" or None'
-        )
-        require_threshold(self.threshold, self._where("threshold"))
-        require_class_weight(self.class_weight, self._where("class_weight"))
-        require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
-        require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
-        require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
-        require(is_count(self.lanes), "lanes", "at least 1")
-        require(self.threads is None or is_count(self.threads), "threads", "at least 1")
-        require(
-            self.centers is None or is_count(self.centers) or hasattr(self.centers, "choose"),
-            "centers",
-            "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)",
-        )
         data.require_rows()
-        validation = self.validation
-        if validation is not None and not isinstance(validation, Dataset):
-            share = isinstance(validation, float | np.floating) and 0 < validation < 1
-            require(share, "validation", "a fraction between 0 and 1, or a Dataset")
-            here &= self._task == "classification" and data.target is not None and not data.target.outputs
-            rarest = min(class_counts(data.source, data.rules).values()) if here else 0
-            data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
-            data.require_rows()
-            validation = held.plain()
-        centers = self.centers
-        if isinstance(centers, int | np.integer):
-            centers = Uniform(int(centers), seed)
-        if isinstance(centers, Uniform) and centers.p > data.base_rows:
-            message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
-            warn(message)
-            centers = replace(centers, p=data.base_rows)
+        by_class = here and self._task == "classification" and data.target is not None and not data.target.outputs
+        data, validation = hold_out(data, self.validation, seed, by_class=by_class)
+        centers = drawn_centers(self.centers, seed, data)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:
             solver = keeping_sums(solver, partition, self._where("solver"))

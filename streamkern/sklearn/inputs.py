@@ -176,8 +176,3 @@ def with_parameter(part: Any, name: str, value: Any, where: str) -> Any:
             remedy=None if names else "give the estimator the object first, then search its parameters",
         )
     return replace(part, **{name: value})
-
-
-def is_count(value: Any) -> bool:
-    """Return True if a value is a whole number, at least 1."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

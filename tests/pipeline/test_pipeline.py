@@ -209,7 +209,7 @@ def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
     "change",
     [
         {"task": "ranking"}, {"dtype": "float16"}, {"lanes": 0}, {"lanes": 2.5}, {"seed": "a"}, {"train": [[0.0]]},
-        {"test": "rows.zarr"}, {"validation": 0.2}, {"kernel": "laplase"}, {"kernel": sk.Laplace}, {"centers": 100},
+        {"test": "rows.zarr"}, {"validation": 1.5}, {"kernel": "laplase"}, {"kernel": sk.Laplace}, {"centers": 0},
         {"centers": sk.Uniform}, {"solver": "best"}, {"solver": 3}, {"solver": sk.EigenPro},
     ],
     ids=str,

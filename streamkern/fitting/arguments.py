@@ -1,0 +1,91 @@
+"""The arguments that estimators and pipelines share: checked, and completed, in one way for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.calibration.thresholds import require_threshold
+from streamkern.centers import Uniform
+from streamkern.data.class_weights import require_class_weight
+from streamkern.data.dataset import Dataset
+from streamkern.data.subsample import FEW, class_counts
+from streamkern.errors import UsageError, warn
+from streamkern.fitting.solver_choice import AUTO
+from streamkern.preprocessing.steps import require_steps
+from streamkern.selection.metric import AGOP
+
+Where = Callable[[str], str]
+"""The name of an argument in errors: ``KernelRegressor(lanes=...)``."""
+
+
+def is_count(value: Any) -> bool:
+    """Return True if this is a whole number of at least 1."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
+
+
+def is_made(part: Any, method: str) -> bool:
+    """Return True if this is an object with a method, and not its class."""
+    return hasattr(part, method) and not isinstance(part, type)
+
+
+def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> None:
+    """Check the arguments of a fit.
+
+    Args:
+        given: an estimator or a pipeline.
+        where: the name of an argument in errors.
+        dtypes: what ``dtype`` may be.
+
+    Raises:
+        UsageError: an argument is of the wrong type, or out of range.
+    """
+    require_threshold(given.threshold, where("threshold"))
+    require_class_weight(given.class_weight, where("class_weight"))
+    require_steps(given.preprocess or (), where("preprocess"))
+    share = isinstance(given.validation, float | np.floating) and 0 < given.validation < 1
+    centers, solver = given.centers, given.solver
+    for name, right, expected in (
+        ("solver", solver in (None, AUTO) if isinstance(solver, str | None) else is_made(solver, "setup"),
+         'a solver such as sk.EigenPro(...), or "auto"'),
+        ("metric", isinstance(given.metric, AGOP | None), "sk.AGOP(), or None"),
+        ("dtype", given.dtype in dtypes, " or ".join(f'"{each}"' for each in dtypes)),
+        ("lanes", is_count(given.lanes), "a whole number, at least 1"),
+        ("centers", centers is None or is_count(centers) or is_made(centers, "choose"),
+         "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)"),
+        ("validation", share or isinstance(given.validation, Dataset | None),
+         "a fraction of the rows between 0 and 1, or a Dataset: sk.open_dataset(path, target=...); or None"),
+    ):  # fmt: skip
+        if not right:
+            raise UsageError(f"{name} is {getattr(given, name)!r}.", where=where(name), expected=expected)
+
+
+def hold_out(data: Dataset, validation: Any, seed: int, *, by_class: bool = False) -> tuple[Dataset, Dataset | None]:
+    """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
+
+    Args:
+        data: the rows with a target.
+        validation: share of the rows, a ``Dataset``, or None.
+        seed: of the draw.
+        by_class: whether the share is drawn from each class where one has few rows; this reads the targets.
+    """
+    if validation is None or isinstance(validation, Dataset):
+        return data, validation
+    share = float(validation)
+    rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
+    data, held = data.split(share, seed, stratify=by_class and rarest * share < FEW)
+    data.require_rows()
+    return data, held.plain()
+
+
+def drawn_centers(centers: Any, seed: int, data: Dataset) -> Any:
+    """Return a choice of centers: of a number, so many rows drawn with a seed; at most as many as there are rows."""
+    if isinstance(centers, int | np.integer):
+        centers = Uniform(int(centers), seed)
+    if isinstance(centers, Uniform) and centers.p > data.base_rows:
+        warn(f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers")
+        centers = replace(centers, p=data.base_rows)
+    return centers
