@@ -104,7 +104,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     types, missing = {**_common_types(files.files), **partitions}, files.missing()
     missing |= {name: True for file in files.files for name in file.schema.names if _is_empty(file, name)}
     for key in partitions:
-        missing[key] = any(file.partitions.get(key) == _HIVE_NULL for file in files.files)
+        missing[key] = any(_is_absent(file.partitions.get(key, ""), partitions[key]) for file in files.files)
     fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
     layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
@@ -274,8 +274,8 @@ class ParquetSource(TableSource):
                 values = table.column(name).cast(self._types[name], safe=False)
                 table = table.set_column(table.schema.get_field_index(name), name, values)
         for name in self._partitions.keys() & set(names):
-            here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
-            value = pa.scalar(here, pa.string()).cast(self._partitions[name])
+            key, kind = file.partitions[name], self._partitions[name]
+            value = pa.scalar(None if _is_absent(key, kind) else key, pa.string()).cast(kind)
             table = table.append_column(name, pa.repeat(value, rows))
         return table
 
@@ -362,12 +362,17 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
     """Return the type of a partition key: numbers if all of its values are, besides those of missing ones."""
-    given = [value for value in values if value != _HIVE_NULL]
-    if given and all(value.removeprefix("-").isdecimal() for value in given):
-        return whole_numbers([int(value) for value in given]).type
-    if given and all(re.fullmatch(r"-?\d+(\.\d+)?", value) for value in given):
+    numbers = [value for value in values if not _is_absent(value, pa.float64())]
+    if numbers and all(value.removeprefix("-").isdecimal() for value in numbers):
+        return whole_numbers([int(value) for value in numbers]).type
+    if numbers and all(re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", value) for value in numbers):
         return pa.float64()
     return pa.string()
+
+
+def _is_absent(key: str, kind: pa.DataType) -> bool:
+    """Return True for the key of missing values; among numbers, writers name their folder ``nan``, too."""
+    return key == _HIVE_NULL or (not pa.types.is_string(kind) and key.lower() == "nan")
 
 
 def _index(file: DataFile) -> frozenset[str]:

@@ -20,7 +20,7 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 @pytest.mark.parametrize(
     ("odd", "value"),
     [(HIVE_NULL, np.nan), ("12345678901234567890", 12345678901234567890.0), ("2020.5", 2020.5), ("-3", -3.0),
-     ("123456789012345678901", 123456789012345678901.0)],
+     ("123456789012345678901", 123456789012345678901.0), ("nan", np.nan), ("NaN", np.nan), ("1e-05", 1e-5)],
 )  # fmt: skip
 def test_a_partition_key_of_numbers_stays_one(tmp_path: Path, odd: str, value: float) -> None:
     for key in ("2020", odd, "2021"):
@@ -31,6 +31,16 @@ def test_a_partition_key_of_numbers_stays_one(tmp_path: Path, odd: str, value: f
     assert [column.kind for column in data.source.schema.columns] == ["number", "number"]
     found = np.concatenate([data.source.read(chunk).X for chunk in range(len(data.source.bounds) - 1)])[:, 1]
     np.testing.assert_array_equal(np.sort(found.astype(np.float64)), np.sort(np.repeat([2020.0, value, 2021.0], 2)))
+
+
+def test_a_partition_key_nan_among_texts_is_a_text(tmp_path: Path) -> None:
+    for key in ("nan", "oslo"):
+        (tmp_path / f"name={key}").mkdir()
+        pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"name={key}" / "part.parquet")
+    data = sk.open_dataset(tmp_path, columns=["x", "name"])
+    assert data.source.schema is not None
+    assert data.source.schema.columns[1].kind == "category"
+    assert not data.source.schema.columns[1].missing
 
 
 NUMBERS: list[tuple[list[Any], str]] = [
