@@ -307,17 +307,25 @@ class CsvSource(TableSource):
             ) from error
 
     def _without_markers(self, table: pa.Table) -> pa.Table:
-        """Return a table with nulls for texts that the user says are missing."""
+        """Return a table with nulls for texts that the user says are missing, and numbers that equal one of them."""
         if not self._options.missing:
             return table
-        markers = pa.array(self._options.missing, pa.string())
+        texts = pa.array(self._options.missing, pa.string())
+        numbers = pa.array([float(text) for text in self._options.missing if _is_number(text)], pa.float64())
         for at, column in enumerate(table.columns):
-            if pa.types.is_string(column.type):
-                gone = pc.is_in(column, markers)
-                table = table.set_column(
-                    at, table.schema.names[at], pc.if_else(gone, pa.scalar(None, pa.string()), column)
-                )
+            if pa.types.is_string(column.type) or pa.types.is_float64(column.type):
+                gone = pc.is_in(column, texts if pa.types.is_string(column.type) else numbers)
+                nothing = pa.scalar(None, column.type)
+                table = table.set_column(at, table.schema.names[at], pc.if_else(gone, nothing, column))
         return table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -56,8 +56,8 @@ def read_options(
         delimiter: character between fields; by default that of ``,``, tab, ``;`` and ``|`` which separates most names.
         decimal: decimal point.
         encoding: encoding of the text, as Python names it; by default UTF-8, or UTF-16 with a byte order mark.
-        missing: texts that mean a missing value in every column, besides an empty field, and NA, NULL, NaN and the like
-            in columns of numbers.
+        missing: texts, or numbers however they are written, that mean a missing value in every column, besides an empty
+            field, and NA, NULL, NaN and the like in columns of numbers.
         skip: lines before the names of the columns; blank lines and comments (``# ...``) there are skipped anyway.
 
     Raises:

@@ -131,6 +131,16 @@ def test_options_are_taken_by_every_door(tmp_path):
     assert opened(tmp_path, b"a b\n1 2\n", delimiter=" ").columns == ("a", "b")
 
 
+@pytest.mark.parametrize("written", ["-999", "-999.0", "-999.00", "-9.99e2"])
+def test_a_number_that_means_missing_is_one_however_it_is_written(tmp_path, written):
+    text = f"a,b,c\n1.5,x,1\n{written},y,2\n-99.9,{written},3\n"
+    (tmp_path / "t.csv").write_text(text)
+    data = sk.open_dataset(tmp_path / "t.csv", read_options=sk.read_options(missing=["-999"]))
+    assert [column.kind for column in data.source.schema.columns] == ["number", "category", "number"]
+    assert data.source.schema.columns[0].missing
+    np.testing.assert_array_equal([row[0] for row in rows(data)], [1.5, np.nan, -99.9])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
