@@ -121,7 +121,7 @@ def forge(place: Path, chance: random.Random) -> None:
         file = chance.choice(documents)
         file.write_text(json.dumps(forged(json.loads(file.read_text()), chance)))
         return
-    file, start = files[0], 0
+    file, start = chance.choice(files), 0
     if chance.random() < 0.4 or file.suffix in TEXTS:
         kind = chance.randrange(len(ACCIDENTS) - 1)  # there is no other file
         file.write_bytes(mutate(kind, file.read_bytes(), chance, files))

@@ -48,9 +48,9 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_an_argument_that_neither_takes_is_the_same_error(name: str) -> None:
-    data, given = sk.from_arrays(X, CLASSES), {name: WRONG[name]}
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("centers", X[:9]), ("centers", [3]), ("solver", sk.SGD)])
+def test_an_argument_that_neither_takes_is_the_same_error(name: str, value: Any) -> None:
+    data, given = sk.from_arrays(X, CLASSES), {name: value}
     said = []
     for make, kind in (
         (lambda: sk.KernelClassifier(**given, memory="4GiB").fit(data), "KernelClassifier"),

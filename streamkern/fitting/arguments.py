@@ -54,7 +54,7 @@ def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> N
         ("metric", isinstance(given.metric, AGOP | None), "sk.AGOP(), or None"),
         ("dtype", given.dtype in dtypes, " or ".join(f'"{each}"' for each in dtypes)),
         ("lanes", is_count(given.lanes), "a whole number, at least 1"),
-        ("centers", centers is None or is_count(centers) or is_made(centers, "choose"),
+        ("centers", centers is None or is_count(centers) or is_made(centers, "setup_bytes"),
          "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)"),
         ("validation", share or isinstance(given.validation, Dataset | None),
          "a fraction of the rows between 0 and 1, or a Dataset: sk.open_dataset(path, target=...); or None"),
@@ -77,7 +77,6 @@ def hold_out(data: Dataset, validation: Any, seed: int, *, by_class: bool = Fals
     share = float(validation)
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
     data, held = data.split(share, seed, stratify=by_class and rarest * share < FEW)
-    data.require_rows()
     return data, held.plain()
 
 

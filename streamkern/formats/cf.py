@@ -88,8 +88,10 @@ def packing_of(
     if dtype.kind not in "iuf":
         return None
     known = {name: _number(name, attributes[name], dtype, where) for name in _REFUSED if name in attributes}
-    fills = [*known.get("_FillValue", ()), *known.get("missing_value", ()), *([] if fill is None else [float(fill)])]
-    missing = tuple(dict.fromkeys(value for value in fills if not np.isnan(value) and _fits(value, dtype)))
+    stated = [] if fill is None else [np.asarray(fill).item()]
+    fills = [*known.get("_FillValue", ()), *known.get("missing_value", ()), *stated]
+    exact = float if dtype.kind == "f" else int  # whole numbers keep all of their digits
+    missing = tuple(dict.fromkeys(exact(value) for value in fills if value == value and _fits(value, dtype)))
     scale, offset = (known.get(name, (neutral,)) for name, neutral in (("scale_factor", 1.0), ("add_offset", 0.0)))
     for name, value in (("scale_factor", scale), ("add_offset", offset)):
         if len(value) != 1 or not np.isfinite(value[0]):
@@ -136,11 +138,13 @@ def _number(name: str, value: Any, dtype: np.dtype[Any], where: str) -> tuple[fl
     try:
         text = _text(value)
         if text and name in ("_FillValue", "missing_value"):
-            try:
-                return (float(text),)
-            except ValueError:  # as xarray writes floats to version 3 of zarr
-                return tuple(struct.unpack("<d", base64.b64decode(text, validate=True)))
-        return tuple(float(each) for each in np.atleast_1d(np.asarray(value)).tolist())
+            for read in (int, float):
+                with suppress(ValueError):
+                    return (read(text),)
+            # as xarray writes floats to version 3 of zarr
+            return tuple(struct.unpack("<d", base64.b64decode(text, validate=True)))
+        numbers = np.atleast_1d(np.asarray(value)).tolist()
+        return tuple(each if isinstance(each, int) else float(each) for each in numbers)
     except (TypeError, ValueError, struct.error) as error:
         raise _unfit(name, value, where, "a number") from error
 
@@ -150,7 +154,7 @@ def _fits(value: float, dtype: np.dtype[Any]) -> bool:
     if dtype.kind == "f":
         return True
     ends = np.iinfo(dtype)
-    return value.is_integer() and ends.min <= int(value) <= ends.max
+    return (isinstance(value, int) or value.is_integer()) and ends.min <= int(value) <= ends.max
 
 
 def _text(value: Any) -> str:

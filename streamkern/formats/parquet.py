@@ -363,6 +363,8 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 def _partition_type(values: Sequence[str]) -> pa.DataType:
     """Return the type of a partition key: numbers if all of its values are, besides those of missing ones."""
     numbers = [value for value in values if not _is_absent(value, pa.float64())]
+    if not all(map(str.isascii, numbers)):  # other scripts have digits that Arrow does not read
+        return pa.string()
     if numbers and all(value.removeprefix("-").isdecimal() for value in numbers):
         return whole_numbers([int(value) for value in numbers]).type
     if numbers and all(re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", value) for value in numbers):

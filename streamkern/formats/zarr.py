@@ -124,6 +124,8 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
 
     def stored(name: str) -> StoredArray:
         array = arrays[name]
+        if isinstance(node, zarr.Group) and node.metadata.consolidated_metadata is not None:
+            _require_own_metadata(array, where(name))
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
         return StoredArray(array, url, declared, packings[name])
 
@@ -146,6 +148,19 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
         {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
         schema=recorded_schema(record, roles.columns), words=record.get("words"),
     )  # fmt: skip
+
+
+def _require_own_metadata(array: zarr.Array[Any], where: str) -> None:
+    """Raise StorageError if an array's own metadata say something else than the consolidated ones of its group."""
+    own = zarr.open_array(array.store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+    if (own.shape, own.dtype, own.chunks, own.shards) != (array.shape, array.dtype, array.chunks, array.shards):
+        raise StorageError(
+            f"the array has shape {own.shape}, chunks of shape {own.chunks} and type {own.dtype}; in the consolidated "
+            f"metadata of its group it has {array.shape}, {array.chunks} and {array.dtype}",
+            where=where,
+            expected="the same metadata in both places",
+            remedy="consolidate them again, by zarr.consolidate_metadata(path); or restore them from a copy",
+        )
 
 
 class ZarrSource(NamedArrays):
@@ -177,7 +192,7 @@ class ZarrSource(NamedArrays):
     def pieces(self) -> list[tuple[str, int]]:
         arrays, n = list(self._stored.values()), int(self.bounds[-1])
         step = max(1, self._stored[self._roles.features[0]].outer[0])
-        about = [*([each.array.path, str(each.dtype), each.shape[1:]] for each in arrays), self._roles.pick]
+        about = [*(each.described for each in arrays), self._roles.pick]
         found = []
         for a in range(0, n, step):
             files = [each.files(a, min(a + step, n)) for each in arrays]

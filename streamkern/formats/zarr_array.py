@@ -44,22 +44,13 @@ class StoredArray:
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
-        where = f"{url}, array {array.path}" if array.path else url
         store = array.store
         self._store = store.inner if isinstance(store, CheckedStore) else store
         if array.shards is None and _ends_in_blosc(array):
             whole = WholeBlosc(store, _frame_bytes(array))
             version = array.metadata.zarr_format
-            told, array = array, zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
-            if (array.shape, array.dtype, array.chunks) != (told.shape, told.dtype, told.chunks):
-                raise StorageError(
-                    f"the array has shape {array.shape}, chunks of shape {array.chunks} and type {array.dtype}; in the "
-                    f"consolidated metadata of its group it has {told.shape}, {told.chunks} and {told.dtype}",
-                    where=where,
-                    expected="the same metadata in both places",
-                    remedy="consolidate them again, by zarr.consolidate_metadata(path); or restore them from a copy",
-                )
-        self.array, self.sparse, self.where = array, sparse, where
+            array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
+        self.array, self.sparse, self.where = array, sparse, f"{url}, array {array.path}" if array.path else url
         if not all((*array.chunks, *self.outer)):
             raise StorageError(
                 f"the array has chunks of shape {array.chunks}",
@@ -91,6 +82,12 @@ class StoredArray:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
+
+    @property
+    def described(self) -> list[Any]:
+        """What its values depend on besides the stored chunks: path, dtype, width, and how numbers are unpacked."""
+        unpacked = [] if self._packing is None else [self._packing.to_json()]
+        return [self.array.path, str(self.dtype), self.shape[1:], *unpacked]
 
     @property
     def remote(self) -> bool:
@@ -169,7 +166,7 @@ class StoredArray:
                 size, written = stamp(path)
                 found.append((key, size, written, tail(path, _CHECKSUM)))
             except FileNotFoundError:  # an absent chunk has the fill value
-                found.append((key, None))
+                found.append((key, None, str(self._fill)))
         return found
 
     @property

@@ -19,7 +19,9 @@ from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 from streamkern.models.machine import KernelMachine
 from streamkern.registry.models import open_model
+from streamkern.sources.remote import is_remote
 from streamkern.sources.schema import Schema
+from streamkern.storage.files import given_path
 from streamkern.types import Array
 
 DIRECTIONS = 3
@@ -114,7 +116,7 @@ def explain(model: Any, rows: Any = None, *, most: int | None = ROWS) -> Explana
         DataError: the rows' columns differ from those of training.
         StorageError: there is no model.
     """
-    made = open_model(_place(Path(model)) if isinstance(model, str | os.PathLike) else model)
+    made = open_model(_place(model))
     names = made.columns or tuple(f"column {j}" for j in range(made.n_features))
     metric = made.metadata.get("metric")
     shares = None
@@ -231,7 +233,9 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def _place(path: Path) -> Path:
-    """Return the path of a run's model, or the path itself."""
-    inside = path / "model.zarr"
-    return inside if inside.exists() else path
+def _place(model: Any) -> Any:
+    """Return the path of a run's model; anything else as it is."""
+    if not isinstance(model, str | os.PathLike) or is_remote(os.fspath(model)):
+        return model
+    inside = Path(given_path(model)) / "model.zarr"
+    return inside if inside.exists() else model

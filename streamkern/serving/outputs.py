@@ -74,7 +74,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
     A CSV file has no record: if it has an id column and columns of predictions, the fingerprint is empty.
     """
     found: Any = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error):
         if place.suffix in SUFFIXES["csv"] and place.is_file():
             with open(place, encoding="utf-8", newline="") as stream:
                 names = next(csv.reader(stream), [])

@@ -426,6 +426,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data.require_rows()
         by_class = here and self._task == "classification" and data.target is not None and not data.target.outputs
         data, validation = hold_out(data, self.validation, seed, by_class=by_class)
+        data.require_rows()
         centers = drawn_centers(self.centers, seed, data)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:

@@ -45,7 +45,15 @@ class WeightedSource(DerivedSource):
                 expected=f"shape ({int(source.bounds[-1])},): one weight a row",
                 remedy="give one number a row",
             )
-        self._w: Array = given.astype(np.float64)
+        try:
+            self._w: Array = given.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"sample_weight has values of type {given.dtype}: {error}",
+                where="sample_weight",
+                expected="one number a row",
+                remedy="convert the weights to numbers",
+            ) from error
         self.weight, self.in_memory = name, False
 
     @cached_property

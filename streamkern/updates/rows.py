@@ -86,6 +86,13 @@ def update_model(
             the model has.
         NumericalError: the equations cannot be solved.
     """
+    if not isinstance(model, KernelMachine):
+        raise UsageError(
+            f"{type(model).__name__} is no trained model.",
+            where="update_model",
+            expected="a KernelMachine that was fitted by Direct(keep_sums=True)",
+            remedy="give estimator.model_, or call its partial_fit; a saved model is loaded by sk.load_model(path)",
+        )
     budget = default_budget() if memory is None else parse_bytes(memory)
     given = {name: rows_for(model, rows) for name, rows in (("add", add), ("forget", forget), ("v", validation))}
     with limited(budget), open_executor(scheduler, threads) as executor, unchanging(*given.values()):
@@ -99,6 +106,12 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
     if isinstance(rows, Dataset | str | os.PathLike):
         data = model.dataset(rows)
     else:
+        if not isinstance(rows, tuple | list) or not 1 <= len(rows) <= 3:
+            raise UsageError(
+                f"{type(rows).__name__} is no rows with a target.",
+                where="update_model",
+                expected="a Dataset, a path, (X, y), or (X, y, sample_weight)",
+            )
         X, y, w = (*rows, None, None)[:3]
         data = model.dataset(X, y)
         if w is not None:

@@ -68,7 +68,8 @@ def test_a_fitted_estimator_is_a_model_behind_every_door(tmp_path: Path):
 def test_what_is_no_model_is_an_error_in_words(given: Any, tmp_path: Path):
     np.save(tmp_path / "rows.npy", X)
     for door in (
-        sk.Predictor, sk.explain, lambda model: sk.predict(model, tmp_path / "rows.npy", tmp_path / "predictions.csv"),
+        sk.Predictor, sk.explain, lambda model: sk.update_model(model, (X, X[:, 0])),
+        lambda model: sk.predict(model, tmp_path / "rows.npy", tmp_path / "predictions.csv"),
     ):  # fmt: skip
         with pytest.raises(sk.UsageError, match="is no trained model"):
             door(given)
@@ -341,3 +342,22 @@ def test_rows_as_json_objects_are_found_by_the_names_of_their_columns(example: A
         assert words in answer["error"]
     assert asked(app, "/predict", question([["Oslo", 3], ["Rome"]]))[0] == 422
     assert asked(app, "/predict", question([{"town": ["Oslo"], "size": 1}]))[0] == 422
+
+
+def test_explain_leaves_a_url_as_it_is():
+    with pytest.raises(sk.StreamkernError, match="memory://nowhere"):
+        sk.explain("memory://nowhere/registry")
+
+
+def test_a_file_of_one_long_line_in_place_of_predictions_is_not_overwritten(saved: Path, tmp_path: Path):
+    np.save(tmp_path / "rows.npy", X)
+    (tmp_path / "out.csv").write_text("a" * 200_000)
+    with pytest.raises(sk.StreamkernError, match="exists"):
+        sk.predict(saved, tmp_path / "rows.npy", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("rows", [5, (), (X, X[:, 0], None, 3), {"X": X}])
+def test_what_is_no_rows_is_an_error_in_words(rows: Any):
+    model = sk.KernelRegressor(sk.Laplace(1.0), centers=9, solver=sk.Direct(keep_sums=True)).fit(X, X[:, 0]).model_
+    with pytest.raises(sk.UsageError, match="no rows with a target"):
+        sk.update_model(model, rows)

@@ -43,6 +43,18 @@ def test_a_partition_key_nan_among_texts_is_a_text(tmp_path: Path) -> None:
     assert not data.source.schema.columns[1].missing
 
 
+def test_digits_of_other_scripts_in_partition_keys_are_texts(tmp_path: Path) -> None:
+    for key in ("٢٠٢٠", "2021"):
+        (tmp_path / f"year={key}").mkdir()
+        pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"year={key}" / "part.parquet")
+    data = sk.open_dataset(tmp_path, columns=["x", "year"])
+    assert data.source.schema is not None
+    assert data.source.schema.columns[1].kind == "category"
+    for chunk in range(2):
+        data.source.read(chunk)
+    assert set(data.source.words(1).values()) == {"٢٠٢٠", "2021"}
+
+
 NUMBERS: list[tuple[list[Any], str]] = [
     ([1, 2**64], "decimal128(38, 0)"),
     ([1, 2**64 - 1], "uint64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ PACKED: dict[str, tuple[np.ndarray, dict[str, Any], np.ndarray]] = {
     ),
     "missing": (
         np.array([7, 99, 3, 99, 1], dtype=np.uint8), {"missing_value": 99}, np.array([7, np.nan, 3, np.nan, 1]),
+    ),
+    "missing of 64 bits": (
+        np.array([1, 2, -(2**63) + 2, 2**63 - 1, 4]), {"_FillValue": -(2**63) + 2, "missing_value": 2**63 - 1},
+        np.array([1, 2, np.nan, np.nan, 4]),
     ),
     "several missing": (
         np.array([1.5, -1.0, -9.0, 2.0, 0.25], dtype=np.float32),
@@ -166,3 +171,15 @@ def test_another_scale_is_another_data_set(tmp_path: Path) -> None:
         path = written(tmp_path / str(scale), {"x": (DAYS, {"scale_factor": scale})}, "hdf5")
         found.add(sk.open_dataset(path).fingerprint)
     assert len(found) == 2
+
+
+def test_pieces_differ_where_numbers_are_unpacked_in_another_way(tmp_path: Path) -> None:
+    found = []
+    for scale in (0.5, 2.0):
+        group = zarr.create_group(str(tmp_path / "rows.zarr"), zarr_format=2, overwrite=True)
+        made = group.create_array("X", data=np.arange(12, dtype=np.int16).reshape(4, 3), chunks=(2, 3))
+        made.attrs["scale_factor"] = scale
+        for file in (tmp_path / "rows.zarr").rglob("*"):
+            os.utime(file, (1e9, 1e9))
+        found.append([name for name, _ in sk.open_dataset(tmp_path / "rows.zarr").source.pieces()])
+    assert not set(found[0]) & set(found[1])
