@@ -895,7 +895,7 @@ storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
 formats/zarr_array.py: a row of the array is stored in
     storage/test_strangers_files.py::test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted
-formats/zarr_array.py: the array has shape
+formats/zarr.py: the array has shape
     storage/test_strangers_files.py::test_consolidated_metadata_that_say_something_else_are_refused
 storage/files.py: ... : the system refused to allocate memory:
     storage/test_strangers_files.py::test_sizes_that_no_memory_holds_are_an_error_in_words
