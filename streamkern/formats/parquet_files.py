@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
@@ -359,9 +358,7 @@ class DatasetFiles:
             digest = hashlib.sha256(tail).hexdigest()
             if expected not in (None, digest):
                 raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
-            footer = pq.read_metadata(pa.BufferReader(tail))
-            _require_columns(footer, size)
-            return footer, digest
+            return pq.read_metadata(pa.BufferReader(tail)), digest
 
         try:
             footer, digest = reread(read)
@@ -381,46 +378,6 @@ class DatasetFiles:
             while len(self._footers) > _FOOTERS_KEPT:
                 del self._footers[next(iter(self._footers))]
         return footer, digest
-
-
-class _BeginsToRead(Exception):
-    """What a footer says of its columns is usable: Arrow begins to read them."""
-
-
-class _NoPages(io.RawIOBase):
-    """A file of a size, without its pages."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.at = size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self.at = offset + (self.size if whence == os.SEEK_END else self.at if whence == os.SEEK_CUR else 0)
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-    def read(self, size: int = -1) -> bytes:
-        raise _BeginsToRead
-
-
-def _require_columns(footer: pq.FileMetaData, size: int) -> None:
-    """Raise what Arrow has against a footer's columns.
-
-    Arrow looks at all of them before it reads ahead, and raises. Where Python asks for one of them, the same fault ends
-    the process.
-    """
-    if not footer.num_row_groups:
-        return
-    with suppress(_BeginsToRead), pa.PythonFile(_NoPages(size), mode="r") as pages:
-        opened = pq.ParquetFile(pages, metadata=footer, pre_buffer=True)
-        next(opened.iter_batches(1, row_groups=range(footer.num_row_groups), use_threads=False), None)
 
 
 def _paths(footer: pq.FileMetaData) -> list[str]:

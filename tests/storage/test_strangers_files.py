@@ -170,12 +170,6 @@ def test_forged_metadata_are_one_error_or_rows(seed: int, whole: list[Path], tmp
         assert fuzz_data.outcome(place) in fuzz_data.GOOD, (place.name, number)
 
 
-def test_a_footer_that_would_end_the_process_is_refused() -> None:
-    """Arrow aborts for it where Python asks for the metadata of the column."""
-    with pytest.raises(sk.StorageError, match="no readable footer"):
-        sk.open_dataset(DAMAGED / "footer_that_aborts.parquet", target="target")
-
-
 @pytest.mark.parametrize("width", [2**31, 2**62])
 def test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted(width: int, tmp_path: Path) -> None:
     group = zarr.create_group(str(tmp_path / "t.zarr"), zarr_format=3)
