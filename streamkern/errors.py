@@ -90,6 +90,10 @@ class UsageError(StreamkernError, ValueError):
     exit_status = 2
 
 
+class UnlikeChampionError(UsageError):
+    """Only reading the rows has shown that the champion's weights do not fit them."""
+
+
 class PlanRefusedError(UsageError):
     """The run would not fit: refused before it begins, with the parameter that would make it fit."""
 

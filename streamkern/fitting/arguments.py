@@ -63,7 +63,9 @@ def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> N
             raise UsageError(f"{name} is {getattr(given, name)!r}.", where=where(name), expected=expected)
 
 
-def hold_out(data: Dataset, validation: Any, seed: int, *, by_class: bool = False) -> tuple[Dataset, Dataset | None]:
+def hold_out(
+    data: Dataset, validation: float | np.floating[Any] | Dataset | None, seed: int, *, by_class: bool = False
+) -> tuple[Dataset, Dataset | None]:
     """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
 
     Args:

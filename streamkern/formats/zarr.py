@@ -125,7 +125,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
     def stored(name: str) -> StoredArray:
         array = arrays[name]
         if isinstance(node, zarr.Group) and node.metadata.consolidated_metadata is not None:
-            _require_own_metadata(array, where(name))
+            _metadata(url, partial(_require_own_metadata, array, where(name)))
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
         return StoredArray(array, url, declared, packings[name])
 

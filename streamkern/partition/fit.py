@@ -27,7 +27,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.errors import NumericalError, StreamkernError, UsageError
+from streamkern.errors import NumericalError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -57,7 +57,6 @@ from streamkern.selection.kernel_search import KernelChoice
 from streamkern.selection.metric import Metric
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.storage.digest import digest

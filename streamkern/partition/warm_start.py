@@ -14,6 +14,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes, Encoding
+from streamkern.errors import UnlikeChampionError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import decided_by
 from streamkern.fitting.fit import Stages, statistics_kept
@@ -21,7 +22,6 @@ from streamkern.fitting.planning import steps
 from streamkern.fitting.recipe import Recipe
 from streamkern.models.partitioned import PartitionedMachine
 from streamkern.models.tree import Partition
-from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.storage.digest import digest
 from streamkern.user_code import described
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from streamkern.defaults import VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
@@ -494,33 +494,42 @@ class Registry:
         return f"{self.where.rstrip('/')}/{name}"
 
 
-def open_model(model: Any) -> KernelMachine:
+class Estimator(Protocol):
+    """A fitted estimator."""
+
+    model_: KernelMachine
+
+
+AnyModel = str | os.PathLike[str] | KernelMachine | Registry | Estimator
+"""The path of a saved model; a registry, its local directory, or its fsspec URL; a model in memory; or an estimator."""
+
+
+def open_model(model: AnyModel) -> KernelMachine:
     """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
 
     Args:
-        model: a ``model.zarr``; a registry, its local directory, or its fsspec URL; a model in memory; or a fitted
-            estimator.
+        model: see ``AnyModel``.
 
     Raises:
         StorageError: there is neither a model nor a registry.
         UsageError: the registry has no champion, the estimator is not fitted, or it is something else.
         ModelFormatError: the directory is not a model, or was changed after it was written.
     """
-    model = getattr(model, "model_", model)
-    if isinstance(model, KernelMachine):
-        return model
-    if isinstance(model, Registry):
-        return model.load()
-    if not isinstance(model, str | os.PathLike):
+    given: Any = getattr(model, "model_", model)
+    if isinstance(given, KernelMachine):
+        return given
+    if isinstance(given, Registry):
+        return given.load()
+    if not isinstance(given, str | os.PathLike):
         raise UsageError(
-            f"{type(model).__name__} is no trained model.",
+            f"{type(given).__name__} is no trained model.",
             where="model",
             expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
             remedy="fit the estimator first, if it is one",
         )
-    if is_remote(os.fspath(model)) or (Path(given_path(model)) / "versions").is_dir():
-        return Registry(model).load()
-    return load_model(model)
+    if is_remote(os.fspath(given)) or (Path(given_path(given)) / "versions").is_dir():
+        return Registry(given).load()
+    return load_model(given)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
-from streamkern.errors import DataError, StreamkernError, UsageError
+from streamkern.errors import DataError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.metrics import NAMES
 from streamkern.events import Listener
 from streamkern.execute import Scheduler, open_executor
@@ -39,7 +39,6 @@ from streamkern.release import VERSION
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.digest import digest
 from streamkern.storage.writer import discard

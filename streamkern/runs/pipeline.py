@@ -48,9 +48,9 @@ class Pipeline:
             on slow cores where every row is a center); if that is too little, with the root mean square distance of
             two rows as bandwidth. The plan lists the trials.
         centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
-            the default number of them (each of up to 10,000 rows where ``Direct`` or ``"auto"`` factors
-            their matrix; else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000;
-            fewer for many wide rows), and for features without centers.
+            the default number of them (each of up to 10,000 rows where ``Direct`` or ``"auto"`` factors their matrix;
+            else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000; fewer for many
+            wide rows), and for features without centers.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
@@ -143,10 +143,9 @@ class Pipeline:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=where(name), expected=expected)
         fill("solver", AUTO if self.solver is None else self.solver)
-        if isinstance(self.validation, float | np.floating):
-            train, held = hold_out(self.train, self.validation, self.seed)
-            fill("train", train)
-            fill("validation", held)
+        train, validation = hold_out(self.train, self.validation, self.seed)
+        fill("train", train)
+        fill("validation", validation)
         if isinstance(self.centers, int | np.integer):
             fill("centers", drawn_centers(self.centers, self.seed, self.train))
 

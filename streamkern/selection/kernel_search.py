@@ -14,8 +14,8 @@ the choice is the same on any machine, on threads and workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time (``selection.small_tables``), and no metric is learned. There the
-standard error counts, too.
+rows left out one at a time (``selection.small_tables``), and no metric is learned. There the standard error
+counts, too.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 from streamkern.models.machine import KernelMachine
-from streamkern.registry.models import open_model
+from streamkern.registry.models import AnyModel, open_model
 from streamkern.sources.remote import is_remote
 from streamkern.sources.schema import Schema
 from streamkern.storage.files import given_path
@@ -103,7 +103,7 @@ class Explanation:
             yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
 
 
-def explain(model: Any, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
+def explain(model: AnyModel, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
     """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:
@@ -233,7 +233,7 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def _place(model: Any) -> Any:
+def _place(model: AnyModel) -> AnyModel:
     """Return the path of a run's model; anything else as it is."""
     if not isinstance(model, str | os.PathLike) or is_remote(os.fspath(model)):
         return model

@@ -39,7 +39,7 @@ from streamkern.memory import (
 )
 from streamkern.models.machine import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
-from streamkern.registry.models import open_model
+from streamkern.registry.models import AnyModel, open_model
 from streamkern.release import VERSION
 from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.layout import few
@@ -106,7 +106,7 @@ class PredictionResult:
 
 
 def predict(
-    model: Any,
+    model: AnyModel,
     data: Any,
     target: str | os.PathLike[str],
     *,
@@ -490,7 +490,7 @@ def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: 
 
 
 def evaluate(
-    model: Any,
+    model: AnyModel,
     data: Any,
     target: str | Sequence[str],
     *,

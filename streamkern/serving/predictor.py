@@ -12,7 +12,7 @@ from streamkern.data.encoders import Lookup
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
-from streamkern.registry.models import open_model
+from streamkern.registry.models import AnyModel, open_model
 from streamkern.sources.kinds import has_text, is_path, is_table, require_dense
 from streamkern.sources.layout import few
 from streamkern.types import Array
@@ -54,7 +54,7 @@ class Predictor:
         UsageError: ``max_rows`` is below 1, or the registry has no champion.
     """
 
-    def __init__(self, model: Any, *, max_rows: int = 10_000) -> None:
+    def __init__(self, model: AnyModel, *, max_rows: int = 10_000) -> None:
         if max_rows < 1:
             raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
         self.model = open_model(model)

@@ -30,6 +30,13 @@ from streamkern.types import Array, IntArray
 FAR = 0.05
 """Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
 
+LEAST_ROWS = 32
+"""Rows below which nothing is measured: a quarter of them says nothing."""
+
+_DRAW = 0x756E6C  # name of the draw of the rows
+_DOUBTS = 2.0
+_FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
+_RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
 _UNREACHED = "has not reached the exact solution"
 
 
@@ -67,15 +74,6 @@ def report_residual(
         )
     if said:
         report["warnings"] = said
-
-
-LEAST_ROWS = 32
-"""Rows below which nothing is measured: a quarter of them says nothing."""
-
-_DRAW = 0x756E6C  # name of the draw of the rows
-_DOUBTS = 2.0
-_FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
-_RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
 
 
 def report_unlearned(

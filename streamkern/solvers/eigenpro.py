@@ -25,7 +25,7 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.engine.packed import PackedFactor, factor_bytes
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UnlikeChampionError, UsageError, require_counts, require_step
 from streamkern.execute.base import KeptShares, Parts, Position, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
@@ -456,10 +456,6 @@ class ProjectedIteration(OneByOne):
 
 SHARE = 3
 """A warm start takes this part of the cold one's rows."""
-
-
-class UnlikeChampionError(UsageError):
-    """Only reading the rows has shown that the champion's weights do not fit them."""
 
 
 @dataclass(frozen=True, eq=False)

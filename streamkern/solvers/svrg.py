@@ -45,6 +45,11 @@ from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
+PRECONDITIONERS = ("lanczos", None)
+SAMPLINGS = ("uniform", "importance")
+
+_LEAST_STEPS = 8  # of a pass: the last half is averaged
+
 
 @dataclass(eq=False)
 class WeightedProduct(Contribution):
@@ -119,18 +124,12 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
     return norms
 
 
-def weights(norms: Array) -> Array:
+def importance_weights(norms: Array) -> Array:
     """Weights that turn the mean over draws into that over rows: mean/norm, and 0 for a row that is never drawn."""
     drawn = norms > 0
     mean = norms[drawn].sum() / max(1, np.count_nonzero(drawn))
     inverse: Array = np.divide(mean, norms, out=np.zeros_like(norms), where=drawn)
     return inverse
-
-
-PRECONDITIONERS = ("lanczos", None)
-SAMPLINGS = ("uniform", "importance")
-
-_LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,9 @@ class SVRGIteration(OneByOne):
         self.P, self.size = self.prepared.P, self.prepared.size
         self.gradient = Gradient(self.basis)
         norms = self.prepared.norms
-        self.contribution = NormalProduct(self.basis) if norms is None else WeightedProduct(self.basis, weights(norms))
+        self.contribution = (
+            NormalProduct(self.basis) if norms is None else WeightedProduct(self.basis, importance_weights(norms))
+        )
         # Divided by its chance, every row that is drawn weighs as much as the mean row does.
         self.noise = self.size if norms is None else StepSize(self.size.beta, self.size.top, self.size.beta)
         self.report: dict[str, Any] = {

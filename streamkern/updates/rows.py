@@ -1,8 +1,8 @@
 """Add rows to a model, or remove them, by reading these rows alone.
 
-The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see
-``solvers.normal_equations``). Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the
-weights and the mean of the targets become those of a fit on the present rows.
+The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.normal_equations``).
+Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the
+targets become those of a fit on the present rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.errors import UsageError, warn
+from streamkern.errors import UnlikeChampionError, UsageError, warn
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import decided_by, make_answers
@@ -34,7 +34,6 @@ from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
-from streamkern.solvers.eigenpro import UnlikeChampionError
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.normal_equations import StoredSums, Sums, normal_equations
 from streamkern.sources.weighted import WeightedSource

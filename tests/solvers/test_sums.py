@@ -14,8 +14,14 @@ import pytest
 from sklearn.base import clone
 
 import streamkern as sk
-from streamkern.errors import DataError, ModelFormatError, PlanRefusedError, StreamkernError, UsageError
-from streamkern.solvers.eigenpro import UnlikeChampionError
+from streamkern.errors import (
+    DataError,
+    ModelFormatError,
+    PlanRefusedError,
+    StreamkernError,
+    UnlikeChampionError,
+    UsageError,
+)
 from streamkern.solvers.normal_equations import StoredSums, Sums
 from streamkern.storage.artifact import load_artifact
 
