@@ -1,4 +1,4 @@
-"""A stand-in for CuPy on NumPy's arrays: the lines of ``engine/gpu/cupy.py`` run, with the loops compiled for the host.
+"""A stand-in for CuPy on NumPy's arrays: the lines of ``gpu/cupy.py`` run, with the loops compiled for the host.
 
 It has the names that those lines use and no others, and counts what a card's time and memory go into: launches of
 loops, products, bytes that are copied either way, waits of the host, and bytes that are allocated. A NumPy array is not
@@ -302,8 +302,8 @@ def module(capability: tuple[int, int] = (9, 0), free: int = 1 << 30) -> dict[st
 
 @contextlib.contextmanager
 def stand_in(splits: bool = True) -> Iterator[Any]:
-    """The module ``streamkern.engine.gpu.cupy`` on the stand-in, opened as on a card; ``None`` of it stays."""
-    name = "streamkern.engine.gpu.cupy"
+    """The module ``streamkern.gpu.cupy`` on the stand-in, opened as on a card; ``None`` of it stays."""
+    name = "streamkern.gpu.cupy"
     with pytest.MonkeyPatch.context() as patch:
         for each, made in module((9, 0) if splits else (8, 6)).items():
             patch.setitem(sys.modules, each, made)
@@ -313,4 +313,4 @@ def stand_in(splits: bool = True) -> Iterator[Any]:
             yield made
         finally:
             sys.modules.pop(name, None)
-            vars(importlib.import_module("streamkern.engine.gpu")).pop("cupy", None)
+            vars(importlib.import_module("streamkern.gpu")).pop("cupy", None)

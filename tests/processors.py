@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamkern.backends import product
+from streamkern.cpu import gemm as product
 
 own_products = pytest.mark.skipif(
     product.VECTORS < 2,

@@ -27,7 +27,7 @@ import zarr as zarr_python
 
 import streamkern as sk
 from streamkern import errors
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.commands.parser import main
 from streamkern.data.stream import Assembly
 from streamkern.execute.dask import DaskExecutor
@@ -105,12 +105,12 @@ def test_every_error_says_where_and_what_was_expected_and_what_to_do() -> None:
 
 PLAIN = {
     "__init__.py": "AttributeError of a module, as Python wants it",
-    "backends/base.py": "protocol",
+    "engine/elementwise.py": "protocol",
     "data/reader.py": "protocol",
     "data/targets.py": "ValueError, told as a damaged model",
     "data/encoders.py": "ValueError, told as a damaged model",
     "data/transforms.py": "ValueError, told as a damaged model",
-    "engine/shaped.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
+    "engine/abstract_array.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
     "events.py": "protocol",
     "models/machine.py": "KeyError, told as a damaged model",
     "formats/__init__.py": "AttributeError of a module, as Python wants it",
@@ -147,7 +147,7 @@ PLAIN = {
     "ingestion/permutation.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
     "formats/zarr_store.py": "what zarr expects of a store",
-    "backends/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
+    "cpu/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
     "commands/parser.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
 }
@@ -659,10 +659,10 @@ kernels/registry.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
 storage/artifact.py: This is a symbolic link.
     storage/test_crafted_models.py::test_what_lies_inside_a_model_is_no_link
-backends/base.py: Cannot gather
-    backends/test_rows.py::test_an_output_that_does_not_fit_is_refused
-backends/base.py: Row indices run from
-    backends/test_rows.py::test_an_index_out_of_range_is_refused
+engine/elementwise.py: Cannot gather
+    cpu/test_rows.py::test_an_output_that_does_not_fit_is_refused
+engine/elementwise.py: Row indices run from
+    cpu/test_rows.py::test_an_index_out_of_range_is_refused
 runs/pipeline.py: class_weight is given, and the task is regression.
     test_class_weights.py::test_unknown_labels_and_other_values_are_refused
 centers.py: A row has a value that is not finite, or too large
@@ -709,7 +709,7 @@ data/statistics.py: A
     test_user_faults.py::test_a_target_whose_square_is_infinite_is_named
 data/statistics.py: A feature is too large for
     test_user_faults.py::test_a_value_whose_square_is_infinite_is_named
-engine/numpy.py: The kernel matrix of the centers is not positive d
+engine/reference.py: The kernel matrix of the centers is not positive d
     engine/test_dense.py::test_what_is_not_positive_definite_is_refused
 kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
@@ -743,8 +743,8 @@ data/transforms.py: The feature
     serving/test_predict.py::test_a_schema_other_than_that_of_training_is_refused
 data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
-backends/numba.py: Outputs of
-    backends/test_outputs.py::test_shapes_that_do_not_fit_are_refused
+cpu/elementwise.py: Outputs of
+    cpu/test_outputs.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
 execute/shares.py: The shares of a checkpoint have
@@ -951,10 +951,10 @@ formats/zarr_array.py: the chunk may not be read:
 """Sites that no test comes to, and what it would take."""
 
 MODULES = {
-    "engine/gpu/__init__.py": "engine/test_device.py",
-    "engine/gpu/cupy.py": "engine/test_device.py",
-    "engine/gpu/loops.py": "engine/test_gpu_loops.py",
-    "backends/__init__.py": "pipeline/test_device.py",
+    "gpu/__init__.py": "engine/test_device.py",
+    "gpu/cupy.py": "engine/test_device.py",
+    "gpu/loops.py": "engine/test_gpu_loops.py",
+    "cpu/__init__.py": "pipeline/test_device.py",
     "preprocessing/automatic.py": "data/test_automatic.py",
     "data/class_weights.py": "test_class_weights.py",
     "preprocessing/categories.py": "data/test_automatic.py",

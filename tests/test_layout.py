@@ -23,7 +23,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Each of these enters through its own files, so that replacing it, or doing without it, is a change in one place.
 DOORS = {
     "bokeh": {"report/figures.py"},
-    "cupy": {"engine/gpu/cupy.py"},
+    "cupy": {"gpu/cupy.py"},
     "dask": {"formats/dask.py", "execute/dask.py", "execute/lanes.py"},
     "distributed": {
         "execute/__init__.py",
@@ -158,10 +158,10 @@ LATE = {
     "streamkern.report.live": "needs Bokeh",
     "h5py": "optional",
     "mlflow": "optional",
-    "streamkern.backends.numba": "needs a compiler, without which plain NumPy runs",
-    "streamkern.engine.gpu.cupy": "needs CuPy",
-    "streamkern.engine.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
-    "streamkern.engine.host": "needs a compiler",
+    "streamkern.cpu.elementwise": "needs a compiler, without which plain NumPy runs",
+    "streamkern.gpu.cupy": "needs CuPy",
+    "streamkern.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
+    "streamkern.cpu.engine": "needs a compiler",
     "streamkern.execute.dask": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning": "needs Bokeh",

@@ -18,7 +18,8 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.backends import get_backend, product
+from streamkern.cpu import get_backend
+from streamkern.cpu import gemm as product
 from streamkern.commands.parser import main
 from streamkern.costs.footprint import loaded
 from streamkern.data.dataset import Dataset

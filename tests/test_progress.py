@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.progress import COMPILING, Display
 
 X = np.random.default_rng(0).standard_normal((300, 3)).astype("float32")

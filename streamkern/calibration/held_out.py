@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray

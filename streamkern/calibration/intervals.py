@@ -24,7 +24,7 @@ import numpy as np
 
 from streamkern.calibration.held_out import LeftOut, require_coverage
 from streamkern.engine import Engine
-from streamkern.engine.triangle import cuts
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows

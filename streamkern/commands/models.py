@@ -12,7 +12,7 @@ from typing import Any
 
 from streamkern.commands.output import say
 from streamkern.data import Dataset, open_dataset
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain

@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from streamkern.commands.output import say
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.progress import Display
 from streamkern.report.status import metrics_in_words
 from streamkern.serving.explain import explain

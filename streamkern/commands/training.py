@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.commands.output import complain, say
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
 from streamkern.progress import Display

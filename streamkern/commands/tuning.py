@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from streamkern.commands.output import say
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.kernels import RADIAL
 from streamkern.progress import Display
 from streamkern.redaction import redacted

@@ -14,10 +14,10 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.backends import product
+from streamkern.cpu import gemm as product
 from streamkern.costs.machine_speed import gemm_rate, timings
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion, Laplace

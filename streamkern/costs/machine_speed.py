@@ -24,8 +24,8 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from streamkern import backends
-from streamkern.backends import get_backend
+from streamkern import cpu as backends
+from streamkern.cpu import get_backend
 from streamkern.centers import CenterSet
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset

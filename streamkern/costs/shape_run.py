@@ -17,10 +17,10 @@ from streamkern.costs.shape_run_of_workers import SharedMemory, basis_bytes, byt
 from streamkern.data.stream import SCAN_ROWS, Block, Key
 from streamkern.engine import default_engine
 from streamkern.engine.base import Engine
-from streamkern.engine.gpu.metered import MeteredDeviceEngine
-from streamkern.engine.meter import MeterEngine
+from streamkern.gpu.metered import MeteredDeviceEngine
+from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
-from streamkern.engine.shaped import Meter, Shaped
+from streamkern.engine.abstract_array import Meter, Shaped
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from streamkern.backends.base import Backend
+from streamkern.engine.elementwise import Backend
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import wide
+from streamkern.engine.elementwise import wide
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import Backend
+from streamkern.engine.elementwise import Backend
 from streamkern.data.augment import require_probability
 from streamkern.errors import DataError, UsageError, require_finite, require_types
 from streamkern.rng import uniform_rows

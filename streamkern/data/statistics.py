@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import HostBackend
+from streamkern.engine.elementwise import HostBackend
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import (

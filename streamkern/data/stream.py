@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.backends import get_backend
-from streamkern.backends.base import Backend, wide
+from streamkern.cpu import get_backend
+from streamkern.engine.elementwise import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup

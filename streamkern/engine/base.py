@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.backends.base import Backend
-from streamkern.engine.gpu import Device
-from streamkern.engine.packed import PackedFactor
+from streamkern.engine.elementwise import Backend
+from streamkern.gpu import Device
+from streamkern.engine.packed_factor import PackedFactor
 from streamkern.types import Array
 
 R = TypeVar("R")

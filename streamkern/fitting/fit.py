@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.calibration.held_out import ROWS
 from streamkern.calibration.probabilities import softmax_of_logits
 from streamkern.calibration.saved import Answers
@@ -35,7 +35,7 @@ from streamkern.data.stream import Assembly, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
-from streamkern.engine.gpu import Device
+from streamkern.gpu import Device
 from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import decided_by, make_answers, require_left_out, require_two, source_of

@@ -8,8 +8,8 @@ from typing import Any
 from streamkern.costs.footprint import Footprint
 from streamkern.costs.shape_run import Bill
 from streamkern.data.stream import SCAN_ROWS
-from streamkern.engine.gpu import Device, get_device
-from streamkern.engine.gpu.protocol import TURNS
+from streamkern.gpu import Device, get_device
+from streamkern.gpu.protocol import TURNS
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.backends import NumpyBackend
-from streamkern.backends.base import coincident
+from streamkern.cpu import NumpyBackend
+from streamkern.engine.elementwise import coincident
 from streamkern.data.dataset import Dataset
 from streamkern.data.far_columns import far
 from streamkern.data.statistics import Statistics

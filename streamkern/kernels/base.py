@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
-from streamkern.backends.base import Backend
+from streamkern.engine.elementwise import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.engine.parallel import row_parts, run_parts

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import Backend, magnitudes
+from streamkern.engine.elementwise import Backend, magnitudes
 from streamkern.engine.base import NEAR
 from streamkern.types import Array
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends import NumpyBackend
-from streamkern.backends.base import Backend, Profile, magnitudes
+from streamkern.cpu import NumpyBackend
+from streamkern.engine.elementwise import Backend, Profile, magnitudes
 from streamkern.errors import UsageError
 from streamkern.kernels.base import STRIP, Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes

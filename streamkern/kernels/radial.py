@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from streamkern.backends.base import Backend, Profile
+from streamkern.engine.elementwise import Backend, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number
 from streamkern.kernels.derivatives import Slopes, profile_slopes, slopes_of_profile

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamkern.backends import get_backend
-from streamkern.backends.base import wide
+from streamkern.cpu import get_backend
+from streamkern.engine.elementwise import wide
 from streamkern.calibration.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset

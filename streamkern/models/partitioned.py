@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import aligned_rows
+from streamkern.engine.elementwise import aligned_rows
 from streamkern.calibration.intervals import Intervals
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine import default_engine

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.centers import Uniform
 from streamkern.costs.shape_run import SECOND
 from streamkern.errors import UsageError

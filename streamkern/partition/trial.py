@@ -26,7 +26,7 @@ from streamkern.data.split import HASH_SPAN
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, encoding_to_json
-from streamkern.engine.squared import residual
+from streamkern.engine.squared_loss import residual
 from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Executor

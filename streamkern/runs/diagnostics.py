@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.triangle import unpacked
+from streamkern.engine.packed_triangle import unpacked
 from streamkern.errors import UsageError
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.solvers.base import Problem

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.costs.footprint import Footprint, footprint, loaded
 from streamkern.data.dataset import unchanging
 from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
-from streamkern.engine.gpu import Device
+from streamkern.gpu import Device
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name

@@ -28,9 +28,9 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import default_engine
-from streamkern.engine.meter import MeterEngine
+from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
-from streamkern.engine.shaped import Meter
+from streamkern.engine.abstract_array import Meter
 from streamkern.errors import UsageError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Parts

@@ -18,7 +18,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import Engine
-from streamkern.engine.triangle import unpacked
+from streamkern.engine.packed_triangle import unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis

@@ -20,7 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.centers import Centers
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight

@@ -18,7 +18,7 @@ from streamkern.data.split import HASH_SPAN
 from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine, default_engine
-from streamkern.engine.gpu.protocol import BLOCK_ROWS
+from streamkern.gpu.protocol import BLOCK_ROWS
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row

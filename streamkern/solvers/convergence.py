@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.base import Engine
-from streamkern.engine.squared import residual
+from streamkern.engine.squared_loss import residual
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import Basis, Expansion

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block, Key, Stream
-from streamkern.engine.squared import residual, weigh
+from streamkern.engine.squared_loss import residual, weigh
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.precondition.nystrom import slower

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkern.calibration.held_out import LeftOut
 from streamkern.data.stream import Stream
-from streamkern.engine.triangle import cuts, unpacked
+from streamkern.engine.packed_triangle import cuts, unpacked
 from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes

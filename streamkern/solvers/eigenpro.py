@@ -24,7 +24,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.data.targets import Classes, Continuous, Encoding
-from streamkern.engine.packed import PackedFactor, factor_bytes
+from streamkern.engine.packed_factor import PackedFactor, factor_bytes
 from streamkern.errors import UnlikeChampionError, UsageError, require_counts, require_step
 from streamkern.execute.base import KeptShares, Parts, Position, Tile
 from streamkern.kernels import Expansion

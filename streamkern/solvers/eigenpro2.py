@@ -25,7 +25,7 @@ import numpy as np
 from streamkern.data.extra_blocks import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.engine.squared import residual, weigh
+from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
 from streamkern.kernels import Expansion

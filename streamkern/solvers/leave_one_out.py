@@ -15,7 +15,7 @@ from streamkern.calibration.held_out import DRAW, LeftOut, equals_stay, rows_lef
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import as_values
-from streamkern.engine.triangle import cuts
+from streamkern.engine.packed_triangle import cuts
 from streamkern.execute.base import Parts, Stack
 from streamkern.execute.threads import evaluator
 from streamkern.kernels import Basis

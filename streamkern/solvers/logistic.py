@@ -18,7 +18,7 @@ import numpy as np
 
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Encoding
-from streamkern.engine.squared import residual, weigh
+from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep

@@ -13,7 +13,7 @@ import numpy as np
 from streamkern.calibration.held_out import LeftOut
 from streamkern.data.stream import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.engine.squared import residual, weigh
+from streamkern.engine.squared_loss import residual, weigh
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.shares import read_tiles

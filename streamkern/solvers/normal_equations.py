@@ -18,7 +18,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.transforms import final
 from streamkern.engine import Engine
-from streamkern.engine.triangle import cuts, packed_panels, packed_size, unpacked
+from streamkern.engine.packed_triangle import cuts, packed_panels, packed_size, unpacked
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis

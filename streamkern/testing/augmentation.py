@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamkern.backends import get_backend
+from streamkern.cpu import get_backend
 from streamkern.data.augment import Augmentation
 from streamkern.types import Array, IntArray
 

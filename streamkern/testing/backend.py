@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from streamkern.backends import RADIAL_KINDS, Backend, NumpyBackend
+from streamkern.cpu import RADIAL_KINDS, Backend, NumpyBackend
 from streamkern.errors import UsageError
 from streamkern.types import Array
 

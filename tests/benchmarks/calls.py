@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
-from streamkern.backends.thin import prepared, times
+from streamkern.cpu.gemv import prepared, times
 
 SIGMA = 10.0
 

@@ -32,7 +32,7 @@ import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streamkern as sk
-from streamkern.backends import product
+from streamkern.cpu import gemm as product
 from streamkern.data.stream import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.parallel import default_threads

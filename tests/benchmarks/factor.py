@@ -20,8 +20,8 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
-from streamkern.backends.product import Factor
-from streamkern.engine.dense import cholesky, tiled_cholesky
+from streamkern.cpu.gemm import Factor
+from streamkern.cpu.linear_algebra import cholesky, tiled_cholesky
 from streamkern.engine.parallel import default_threads
 from streamkern.execute.threads import ThreadsExecutor
 from tests.benchmarks.workers import watched

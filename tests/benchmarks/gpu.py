@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
-from streamkern.engine.gpu import get_device
-from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.engine.gpu.loops import BlockTarget
-from streamkern.engine.squared import SquaredLoss
+from streamkern.gpu import get_device
+from streamkern.gpu.engine import DeviceEngine
+from streamkern.gpu.loops import BlockTarget
+from streamkern.engine.squared_loss import SquaredLoss
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 

@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamkern.backends import RADIAL_KINDS, NumpyBackend
-from streamkern.backends.numba import NumbaBackend
+from streamkern.cpu import RADIAL_KINDS, NumpyBackend
+from streamkern.cpu.elementwise import NumbaBackend
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()
 IMPORT = (
-    "import time; import numba; t = time.perf_counter(); import streamkern.backends; print(time.perf_counter() - t)"
+    "import time; import numba; t = time.perf_counter(); import streamkern.cpu; print(time.perf_counter() - t)"
 )
 EVERY_LOOP = f"""
 import time; t = time.perf_counter()
 import numpy as np
-from streamkern.backends.numba import NumbaBackend
+from streamkern.cpu.elementwise import NumbaBackend
 b = NumbaBackend()
 x = np.ones((2, 2), np.float32)
 one = np.ones(2, np.int64)

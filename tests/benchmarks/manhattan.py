@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
-from streamkern.backends.product import inner, pack
+from streamkern.cpu.gemm import inner, pack
 from streamkern.kernels import Expansion
 
 

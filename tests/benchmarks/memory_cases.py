@@ -47,7 +47,7 @@ def mapped_besides() -> int:
         "files = lambda: int(open('/proc/self/statm').read().split()[2]) * resource.getpagesize()\n"
         "[getattr(sk, name) for name in sk.__all__]\n"
         "before = files()\n"
-        "from streamkern.backends import get_backend\n"
+        "from streamkern.cpu import get_backend\n"
         "get_backend()\n"
         "print(files() - before)"
     )

@@ -30,8 +30,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.backends import product
-from streamkern.backends.base import aligned, aligned_rows
+from streamkern.cpu import gemm as product
+from streamkern.engine.elementwise import aligned, aligned_rows
 
 SIDE = 32
 """Rows and columns of a block of sums, and terms of a step."""

@@ -29,7 +29,7 @@ import numpy as np
 
 import streamkern as sk
 from streamkern.data.stream import Scan
-from streamkern.engine.triangle import unpacked
+from streamkern.engine.packed_triangle import unpacked
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages, prepare
 from streamkern.kernels import RADIAL

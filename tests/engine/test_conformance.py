@@ -13,9 +13,9 @@ import pytest
 import streamkern as sk
 from streamkern.engine import NumpyEngine
 from streamkern.engine.base import KERNEL_TILE, Engine
-from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.engine.host import HostEngine
-from streamkern.engine.triangle import packed_size, unpacked
+from streamkern.gpu.engine import DeviceEngine
+from streamkern.cpu.engine import HostEngine
+from streamkern.engine.packed_triangle import packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion

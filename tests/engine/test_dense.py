@@ -9,7 +9,7 @@ import pytest
 
 from streamkern.engine import NumpyEngine
 from streamkern.engine.base import TILE
-from streamkern.engine.dense import (
+from streamkern.cpu.linear_algebra import (
     cholesky,
     gram,
     gram_matmul,
@@ -20,7 +20,7 @@ from streamkern.engine.dense import (
     tiled_cholesky,
     times_lower,
 )
-from streamkern.engine.triangle import packed_panels, packed_size, unpacked
+from streamkern.engine.packed_triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.threads import ThreadsExecutor
 

@@ -14,9 +14,9 @@ from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
-from streamkern.engine.gpu import get_device
-from streamkern.engine.gpu import on_device as module
-from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.gpu import get_device
+from streamkern.gpu import on_device as module
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.precondition.projection import project_exactly
@@ -186,7 +186,7 @@ def test_a_card_that_cannot_be_used_is_refused_with_the_reason(card, monkeypatch
 
 
 def test_without_cupy_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "streamkern.engine.gpu.cupy", None)
+    monkeypatch.setitem(sys.modules, "streamkern.gpu.cupy", None)
     with pytest.raises(UsageError, match="CUDA is not available") as refused:
         get_device("cuda")
     assert "pip install" in refused.value.remedy

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkern import rng
-from streamkern.backends import ANGULAR_KINDS, RADIAL_KINDS, Backend, NumpyBackend
-from streamkern.engine.gpu import source
-from streamkern.engine.gpu.loops import BlockTarget, Sides, pulled_splits
+from streamkern.cpu import ANGULAR_KINDS, RADIAL_KINDS, Backend, NumpyBackend
+from streamkern.gpu import source
+from streamkern.gpu.loops import BlockTarget, Sides, pulled_splits
 from streamkern.errors import UsageError
 from streamkern.testing.backend import BackendSuite
 from tests.cuda_host import HostLoops, needs_compiler

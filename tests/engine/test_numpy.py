@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamkern.engine.numpy import NumpyEngine
+from streamkern.engine.reference import NumpyEngine
 
 
 @pytest.mark.parametrize("decay", [0.0, 1e-3, 0.05, 1.0])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.backends import thin
+from streamkern.cpu import gemv as thin
 from streamkern.engine import NumpyEngine
-from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.engine.host import HostEngine
-from streamkern.engine.packed import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
+from streamkern.gpu.engine import DeviceEngine
+from streamkern.cpu.engine import HostEngine
+from streamkern.engine.packed_factor import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion

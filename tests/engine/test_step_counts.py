@@ -12,7 +12,7 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes
-from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.execute import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from tests.cuda_host import needs_compiler

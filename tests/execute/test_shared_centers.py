@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.backends import product
+from streamkern.cpu import gemm as product
 from streamkern.data.targets import Continuous
-from streamkern.engine.packed import factor_bytes
+from streamkern.engine.packed_factor import factor_bytes
 from streamkern.evaluation.score import SquaredError
 from streamkern.events import EventLog
 from streamkern.execute.base import SharedState

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from streamkern.engine.gpu import get_device
+from streamkern.gpu import get_device
 from streamkern.errors import UsageError
 
 

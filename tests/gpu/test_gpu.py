@@ -12,13 +12,13 @@ import pytest
 from sklearn.datasets import load_digits
 
 import streamkern as sk
-from streamkern.backends import Backend, NumpyBackend
+from streamkern.cpu import Backend, NumpyBackend
 from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.device import placed
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
-from streamkern.engine.gpu.engine import DeviceEngine
-from streamkern.engine.squared import SquaredLoss
+from streamkern.gpu.engine import DeviceEngine
+from streamkern.engine.squared_loss import SquaredLoss
 from streamkern.kernels import Expansion
 from streamkern.testing.backend import BackendSuite
 from tests.device import HostDevice

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 import streamkern as sk
-from streamkern.backends.product import VECTORS
+from streamkern.cpu.gemm import VECTORS
 from streamkern.engine import default_engine
 from streamkern.engine.parallel import row_parts
 from streamkern.execute.threads import ThreadsExecutor

@@ -21,7 +21,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.backends import NumpyBackend, get_backend
+from streamkern.cpu import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.engine.host import HostEngine
+from streamkern.cpu.engine import HostEngine
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor

@@ -19,7 +19,7 @@ import streamkern as sk
 from streamkern.costs import footprint
 from streamkern.costs.machine_speed import Calibration, Prices, Shapes, gemm_rate
 from streamkern.engine.operations import Operations
-from streamkern.engine.packed import PANEL, factor_bytes
+from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.formats import ArraySource
 from streamkern.memory import format_bytes
 from streamkern.precondition.packed_projection import packed_lead

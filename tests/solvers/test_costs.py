@@ -19,7 +19,7 @@ from streamkern.centers import CenterSet
 from streamkern.costs.shape_run import Bill, Effort, Size
 from streamkern.data.stream import SCAN_ROWS
 from streamkern.data.targets import Continuous
-from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import features

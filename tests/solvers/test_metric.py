@@ -17,7 +17,7 @@ from streamkern.data.stream import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import NumpyEngine, default_engine
-from streamkern.engine.gpu.engine import DeviceEngine
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
@@ -253,7 +253,7 @@ def test_gradients_do_not_depend_on_the_tiles_they_are_summed_in(monkeypatch: py
     for kernel in (sk.Laplace(2.0), sk.Laplace(4.0, norm=1)):
         f = Expansion(kernel, Z)
         whole = default_engine().gradients(f, X, W, signs)
-        monkeypatch.setattr("streamkern.engine.numpy.GRADIENT_TILE", (7, 1024))
+        monkeypatch.setattr("streamkern.engine.reference.GRADIENT_TILE", (7, 1024))
         np.testing.assert_array_equal(default_engine().gradients(f, X, W, signs), whole)
         monkeypatch.undo()
 

@@ -1,0 +1,220 @@
+"""The default engine: compiled tiles on the CPU, in threads, with the same bits for any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from streamkern.cpu import lapack, fused_predict as outputs
+from streamkern.engine.elementwise import aligned_rows
+from streamkern.cpu.manhattan import distances, packed_for_manhattan
+from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
+from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
+from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, times
+from streamkern.cpu import linear_algebra as dense, int16_factor as sixteen
+from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.reference import NumpyEngine, one_by_one
+from streamkern.engine.packed_factor import PackedFactor
+from streamkern.engine.packed_triangle import cuts, packed_panels
+from streamkern.types import Array
+
+_COMPILING = 112 << 20  # bytes of a fit that compiles every loop: 90 MiB beyond the rest for EigenPro on plain rows
+
+
+class HostEngine(NumpyEngine):
+    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra.
+
+    Args:
+        parallel: as in ``NumpyEngine``.
+        imap: as in ``NumpyEngine``.
+        overlaps: as in ``NumpyEngine``.
+    """
+
+    name = "host"
+
+    def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
+        super().__init__(parallel, imap, overlaps)
+        self.loops: NumbaBackend = NumbaBackend()
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Array) -> Any:
+        """Return squared norms of the centers, and the centers packed for products; None if BLAS multiplies."""
+        return self.loops.row_norms(Z), pack(Z)
+
+    def hold_head(self, resident: Any, Z: Array) -> Any:
+        return resident[0][: len(Z)], resident[1]
+
+    def held_bytes(self, p: int, d: int, dtype: Any) -> int:
+        return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
+
+    def tile_bytes(self, c: int) -> int:
+        return outputs.tile_bytes(c)
+
+    def compiling_bytes(self) -> int:
+        """Return bytes if the largest loop, which most fits use, is not compiled."""
+        return 0 if self.loops.compiled else _COMPILING
+
+    def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
+        """Return k(X, Z), by tiles that fit the caches; radial kernels in one compiled call."""
+        K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
+        kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
+        profile = kernel.profile
+        if kernel.norm == 1 and profile is not None:
+            self.loops.manhattan_products(
+                X, packed_for_manhattan(expansion.Z) if packed is None else packed, K, *profile
+            )
+            return K
+        if packed is not None and profile is not None:
+            self.loops.radial_products(X, packed, K, x_norms, z_norms, *profile)
+            return K
+        for rows in cuts(len(X), ROW_TILE):
+            for cols in cuts(expansion.p, CENTER_TILE):
+                S = K[rows, cols]
+                if kernel.norm == 1:
+                    self.loops.manhattan(X[rows], expansion.Z[cols], S)
+                elif packed is None:
+                    np.matmul(X[rows], expansion.Z[cols].T, out=S)
+                else:
+                    inner(X[rows], packed, cols, S)
+                kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
+        return K
+
+    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Yield panels in one reused buffer, because page faults would cost more than the elementwise pass."""
+        buffer = _buffer(basis) if begun is None else begun
+        try:
+            for rows in cuts(len(X), basis.row_tile):
+                panel = buffer[: rows.stop - rows.start]
+                if rows.start or begun is None:
+                    panel = basis.block(X[rows], out=panel)
+                yield rows, panel
+        finally:
+            basis.buffers.append(buffer)
+
+    def begin(self, basis: Evaluated, X: Array) -> Any:
+        """The first panel of X, in a buffer for ``panels``."""
+        buffer, first = _buffer(basis), X[: basis.row_tile]
+        basis.block(first, out=buffer[: len(first)])
+        return buffer
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """Compute outputs of a radial kernel in one compiled call, and others by panels."""
+        if not _fits_one_call(basis, X, W):
+            return super().predict(basis, X, W)
+        expansion = cast(Centered, basis)
+        z_norms, packed = expansion.resident
+        return self.loops.radial_outputs(X, packed, W, self.loops.row_norms(X), z_norms, *expansion.kernel.profile)
+
+    def multiplier(self, W: Array) -> Callable[[Array], Array]:
+        right, c = prepared(W), W.shape[1]
+        return lambda phi: times(phi, right)[:, :c]
+
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        return room(p, c, dtype)
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        add_transposed(phi, r, sums)
+
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        if W.dtype != basis.dtype:
+            return super().pull(basis, X, W, respond, outputs, begun)
+        product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
+        for rows, phi in basis.panels(X, begun):
+            add_transposed(phi, respond(product(phi), rows), g)
+        return np.ascontiguousarray(g)
+
+    def manhattan(self, Z: Array) -> tuple[Callable[[Array, Array], None], Callable[[Array, Array], Array]]:
+        packed, centers = packed_for_manhattan(Z), whole_vectors(Z)
+        return lambda X, S: distances(X, packed, S), lambda P, X: sums_of_signs(P, X, centers)
+
+    def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
+        profile = kernel.profile
+        if profile is None:
+            return super().slopes(kernel, S, V, x_norms, z_norms)
+        kind, params = profile
+        self.loops.radial_slopes(S, V, x_norms, z_norms, kind, params, NEAR)
+        if kernel.norm == 2:
+            np.negative(S, out=S)
+        return S, None
+
+    # ------------------------------------------------------------------------------ matrices
+
+    def right_factor(self, B: Array) -> Any:
+        return Factor(B)
+
+    def product(self, A: Array, B: Array) -> Array:
+        return dense.matmul(A, B, self.parallel)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        return dense.matmul(U.T, V, self.parallel, tile=64)
+
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """Compute by rows of tiles, each read from memory once for the columns on both sides."""
+        out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
+        for rows in cuts(len(K), KERNEL_TILE):
+            A = K[rows, : rows.stop]
+            out[rows] += times(A, right[: rows.stop])[:, : W.shape[1]]
+            add_transposed(A[:, : rows.start], W[rows], out[: rows.start])
+        return np.ascontiguousarray(out)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        return dense.times_lower(B, W, self.parallel)
+
+    def gram(self, A: Array) -> Array:
+        return dense.gram(A, self.parallel)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        columns = phi.T.copy()
+        for cols, panel in packed_panels(packed, len(columns)):
+            Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        return dense.gram_matmul(W, B, self.parallel, lower=lower)
+
+    def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        """L⁻¹ of A = L Lᵀ in ``dtype``, in the memory of A."""
+        return dense.inverse_factor(A, dtype, self.parallel)
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        return sixteen.packed_factor(self, expansion, shift, lead)
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        return sixteen.packed_product(W, B, self.parallel)
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        return sixteen.times_packed(B, W, self.parallel)
+
+    def cholesky(self, A: Array) -> Array:
+        return dense.cholesky(A, self.parallel)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        return dense.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        return dense.spd_solve(A, B, self.parallel)
+
+    def mirror(self, A: Array) -> Array:
+        return dense.mirror(A, self.parallel)
+
+    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
+        """Return top k eigenpairs by LAPACK without Python's lock, which SciPy's call would hold."""
+        return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
+
+
+def _buffer(basis: Evaluated) -> Array:
+    try:
+        return basis.buffers.pop()
+    except IndexError:
+        return aligned_rows(basis.row_tile, basis.width, basis.dtype)
+
+
+def _fits_one_call(basis: Any, X: Array, W: Array) -> bool:
+    """Return True if the compiled loop for outputs has this kernel, precision and number of columns."""
+    _, packed = getattr(basis, "resident", (None, None))
+    if packed is None or basis.kernel.norm != 2 or basis.kernel.profile is None:
+        return False
+    return bool(X.dtype == W.dtype == packed.dtype == np.float32 and len(X) and len(W) and 0 < W.shape[1] <= MOST)

@@ -1,0 +1,265 @@
+"""Dense linear algebra by tiles in threads, with the same bits for any number of threads.
+
+A threaded LAPACK splits its sums by the number of threads. Here the tiles are fixed, and each is one single-threaded
+call, so threads only affect the order of tiles.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streamkern.cpu import lapack
+from streamkern.cpu.cholesky import cholesky_factor, is_factored_here
+from streamkern.cpu.gemm import Factor
+from streamkern.cpu.gemv import add_transposed, laid_out, room, times
+from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
+from streamkern.engine.reference import not_positive, one_by_one
+from streamkern.engine.packed_triangle import cuts
+from streamkern.types import Array
+
+_FEW = 1024
+"""Rows of which a factor is one task: threads would wait for one another."""
+
+
+def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
+    """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
+
+    Args:
+        A: symmetric positive definite, shape (p, p), float32 or float64, contiguous and owning its memory; it is
+            overwritten.
+        dtype: dtype of the result, not wider than A's.
+        parallel: runs tiles.
+        tile: rows of a tile.
+
+    Raises:
+        NumericalError: a pivot is not positive.
+    """
+    cholesky(A, parallel, tile)
+    _invert_lower(A, cuts(len(A), tile), parallel)
+    if A.dtype == dtype:
+        for i, row in enumerate(A):
+            row[i + 1 :] = 0
+        return A
+    p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
+    for i in range(p):
+        row = A[i, : i + 1].astype(dtype)
+        rows[i * p : i * p + i + 1] = row
+        rows[i * p + i + 1 : (i + 1) * p] = 0
+    del rows
+    A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # release the rest of the memory
+    return A.view(dtype)[: p * p].reshape(p, p)
+
+
+def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """Return the lower factor L of A = L Lᵀ, in place, with zeros above the diagonal.
+
+    Args:
+        A: symmetric positive definite, shape (p, p), float32 or float64; only the diagonal and the triangle below it
+            are read; overwritten.
+        parallel: runs tiles.
+        tile: rows of a tile, where LAPACK factors the tiles on the diagonal.
+
+    Raises:
+        NumericalError: a pivot is not positive.
+    """
+    if is_factored_here(A):
+        if not cholesky_factor(A, parallel if len(A) > _FEW else one_by_one):
+            raise not_positive()
+        return A
+    return tiled_cholesky(A, parallel, tile)
+
+
+def triangular_solve(
+    R: Array, B: Array, parallel: Map, *, lower: bool, transposed: bool = False, tile: int = TILE
+) -> Array:
+    """R⁻¹ B or R⁻ᵀ B for triangular R, a tile of columns in each task.
+
+    Args:
+        R: shape (p, p); the other triangle is not read.
+        B: shape (p,) or (p, c).
+        parallel: runs tiles.
+        lower: whether R is lower triangular.
+        transposed: whether to solve with the transpose.
+        tile: columns of a tile.
+
+    Raises:
+        LinAlgError: R is singular.
+    """
+    solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
+    if B.ndim == 1 or B.shape[1] <= tile:
+        return solve(R, B)
+    R, out = R.astype(np.result_type(R, B), copy=False), np.empty(B.shape, np.result_type(R, B), order="F")
+
+    def part(columns: slice) -> None:
+        out[:, columns] = solve(R, B[:, columns])
+
+    parallel(part, cuts(B.shape[1], tile))
+    return out
+
+
+def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
+    """A⁻¹ B for symmetric positive definite A, which is overwritten.
+
+    Args:
+        A: shape (p, p), float64; only the diagonal and the triangle below it are read.
+        B: shape (p, c).
+        parallel: runs tiles.
+
+    Raises:
+        NumericalError: a pivot is not positive.
+    """
+    cholesky(A, parallel)
+    half = triangular_solve(A, B, parallel, lower=True)
+    return triangular_solve(A, half, parallel, lower=True, transposed=True)
+
+
+def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """``cholesky`` with LAPACK's factors of the tiles on the diagonal, where BLAS's products are as fast."""
+    tiles = cuts(len(A), tile)
+    for k, K in enumerate(tiles):
+        left = Factor(-A[K, : K.start]) if k else None
+
+        def update(rows: slice, K: slice = K, left: Factor | None = left) -> None:
+            if left is not None:
+                left.product(A[rows, : K.start], A[rows, K], add=True)
+
+        update(K)
+        try:
+            A[K, K] = lapack.potrf(A[K, K])
+        except np.linalg.LinAlgError as error:
+            raise not_positive() from error
+        A[K, K.stop :] = 0.0
+        if K.stop == len(A):
+            break
+        right = Factor(_inverse(A[K, K]))
+
+        def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:
+            update(rows)
+            right.product(A[rows, K].copy(), A[rows, K])
+
+        parallel(panel, tiles[k + 1 :])
+    return A
+
+
+def _inverse(L: Array) -> Array:
+    """L⁻¹ of a tile on the diagonal."""
+    return lapack.trtrs(L, np.eye(len(L), dtype=L.dtype), lower=True)
+
+
+def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
+    """Invert the lower factor, one block column in each task; tiles above the diagonal are overwritten.
+
+    W[:, j] solves L W[:, j] = I[:, j].
+    """
+    W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
+
+    def column(j: int) -> None:
+        J = tiles[j]
+        done = [Factor(inverses[j].T)]
+        for i in range(j + 1, len(tiles)):
+            I = tiles[i]  # noqa: E741
+            total = np.zeros((I.stop - I.start, J.stop - J.start), A.dtype)
+            for k, right in enumerate(done, start=j):
+                right.product(A[I, tiles[k]], total, add=True)
+            rights[i].product(-total.T, W[J, I])
+            done.append(Factor(W[J, I]))
+
+    inverses = parallel(lambda K: _inverse(A[K, K]), tiles)
+    rights = parallel(Factor, inverses)
+    parallel(column, range(len(tiles)))
+    for K, inverse in zip(tiles, inverses, strict=True):
+        A[K, K] = inverse
+    parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(tiles))
+
+
+def _strict_lower(tiles: list[slice]) -> list[tuple[slice, slice]]:
+    return [(rows, cols) for i, rows in enumerate(tiles) for cols in tiles[:i]]
+
+
+def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
+    """A B by fixed tiles of rows of A."""
+    out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
+    rows = cuts(len(A), tile)
+    if A.dtype == B.dtype and B.shape[1] >= MANY:
+        right = Factor(B.T)
+        parallel(lambda part: right.product(A[part], out[part]), rows)
+    else:
+        parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
+    return out
+
+
+def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """Copy the lower triangle of A to the upper, in place; by tiles, because writing columns is slow."""
+    tiles = cuts(len(A), tile)
+    above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
+
+    def part(i: int) -> None:
+        rows = tiles[i]
+        for cols in tiles[:i]:
+            A[cols, rows] = A[rows, cols].T
+        own = A[rows, rows]
+        np.copyto(own, own.T.copy(), where=above[: len(own), : len(own)])
+
+    parallel(part, range(len(tiles)))
+    return A
+
+
+def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
+    """B Wᵀ for lower triangular W (p, p), shape (n, p), by fixed tiles of rows of W."""
+    out = np.empty((len(B), len(W)), dtype=np.result_type(B, W))
+
+    def part(rows: slice) -> None:
+        Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
+
+    parallel(part, cuts(len(W), tile)[::-1])  # largest tasks first, so that threads end together
+    return out
+
+
+def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """A Aᵀ, shape (n, n), by fixed tiles, each computed once."""
+    out = np.empty((len(A), len(A)), dtype=A.dtype)
+
+    def part(rows: slice) -> None:
+        below = out[rows.start :, rows]
+        Factor(A[rows]).product(A[rows.start :], below)
+        out[rows, rows.start :] = below.T
+
+    parallel(part, cuts(len(A), tile))
+    return out
+
+
+def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
+    """Wᵀ W B, reading W from memory once: a tile of its rows is used twice while it is in cache.
+
+    Tiles are assigned to a fixed number of partial sums, one for each task; columns of B are processed in slabs, so
+    that the sums take a bounded share of W's memory.
+
+    Args:
+        W: shape (q, n).
+        B: shape (n, c).
+        parallel: runs the sums.
+        lower: whether W is lower triangular, so that tiles above its diagonal are skipped.
+        tile: rows of a tile.
+    """
+    tiles = cuts(len(W), tile)
+    out = np.empty(B.shape, dtype=np.result_type(W, B))
+    for a in range(0, B.shape[1], SLAB):
+        columns = slice(a, min(a + SLAB, B.shape[1]))
+        right = laid_out(B[:, columns].astype(out.dtype))
+
+        def total(rows: list[slice], right: Array = right) -> Array:
+            sums = room(len(right), right.shape[1], right.dtype)
+            for part in rows:
+                stop = part.stop if lower else W.shape[1]
+                A = W[part, :stop]
+                add_transposed(A, times(A, right[:stop]), sums[:stop])
+            return sums
+
+        first, *rest = parallel(total, [tiles[i::SUMS] for i in range(min(SUMS, len(tiles)))]) or [0.0 * right]
+        for sums in rest:
+            first += sums
+        out[:, columns] = first
+    return out

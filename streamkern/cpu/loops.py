@@ -1,0 +1,637 @@
+"""Compiled loops of the CPU backend, vectorised by LLVM, and the functions they call.
+
+Three rules hold for every loop here. No fast-math: operations, also fused multiply-adds, have the order of the source,
+so bits do not depend on the vector width. No branch, conversion or library call without a vector form in an innermost
+loop: exponential, logarithm, sine and cosine are polynomials, with the exponent's bits set directly. No compilation at
+import: a loop is compiled, or read from Numba's cache, at its first call with a dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic, overload
+
+from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, coincident
+from streamkern.cpu.compiled import OPTIONS, loop, rows, vector
+from streamkern.cpu.gemm import VECTORS, inner_loop
+from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
+
+f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
+
+# ------------------------------------------------------------------------------------------------------- intrinsics
+
+
+@intrinsic
+def bits_of(typingctx: Any, x: Any) -> Any:
+    """Return the bits of a float32 as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _bits64(typingctx: Any, x: Any) -> Any:
+    """Return the bits of a float64 as uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def _from_bits64(typingctx: Any, x: Any) -> Any:
+    """Return the float64 with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+@intrinsic
+def of_bits(typingctx: Any, x: Any) -> Any:
+    """Return the float32 with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def dense_row(typingctx: Any, row: Any) -> Any:
+    """Tell the compiler that one row of a row-strided array is contiguous, which the caller has checked."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return row.copy(layout="C")(row), generate
+
+
+@intrinsic
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a b + c, rounded once if the processor has an instruction for it, else twice."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args) if VECTORS else builder.fadd(builder.fmul(args[0], args[1]), args[2])
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def widest(typingctx: Any) -> Any:
+    """Make the loops of a function use the widest vectors; on some processors LLVM prefers half the width."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite has no attributes with values
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+# ----------------------------------------------------------------------------------------- float32 functions on bits
+
+# Minimax fits (Lawson's iteration on the extrema of Chebyshev polynomials), each in the variable and on the interval
+# that its function reduces to. The error given is that of the polynomial in exact arithmetic, relative to the result.
+_EXP = (f32(0.5000000095), f32(0.1666651884), f32(0.0416662058), f32(0.008368889459), f32(0.001395049127))  # 3.1e-9
+_EXP2 = (
+    *(f32(0.6931471825), f32(0.2402264774), f32(0.05550359935)),
+    *(f32(0.009618505836), f32(0.001339080627), f32(0.0001532646274)),
+)  # 3.0e-9
+_LOG = (
+    *(f32(0.3333331673), f32(-0.2500081041), f32(0.2000228631), f32(-0.1662455392)),
+    *(f32(0.1418119102), f32(-0.1312875524), f32(0.1288165437), f32(-0.07859618716)),
+)  # 5.9e-9
+_SIN = (f32(-0.1666665494), f32(0.008332178143), f32(-0.0001951729857))  # 3.6e-9
+_COS = (f32(0.04166664687), f32(-0.001388736751), f32(2.443845117e-05))  # 9.5e-11
+_ASIN = (f32(0.1666675248), f32(0.07495297638), f32(0.04547037664), f32(0.024179511), f32(0.04216631518))  # 5.9e-9
+
+_ZERO, HALF, _ONE = f32(0), f32(0.5), f32(1)
+_LOG2_E = f32(1 / math.log(2))
+_LN2_HIGH = f32(355 / 512)  # nine bits: a product with a whole number below 2**15 is exact
+_LN2_LOW = f32(math.log(2) - 355 / 512)
+SHIFTER = f32(1.5 * 2**23)  # adding it leaves the nearest whole number in the low bits
+_SHIFTER_BITS = u32(SHIFTER.view(u32))
+_EXP_LOWEST = f32(-87.33654)  # the logarithm of the smallest normal number
+_MOST_HALVINGS = f32(126)  # 2**-126 is the smallest normal number
+_EXP_LOWEST_64 = -708.39641
+_TINY = np.finfo(f32).tiny
+_INFINITY = f32(np.inf)
+_SQRT_HALF_BITS = u32(f32(math.sqrt(0.5)).view(u32))
+_MANTISSA = u32(0x7FFFFF)
+SIGN = u32(1 << 31)
+_PI, HALF_PI, FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
+
+
+@numba.njit(**OPTIONS)
+def _reduced(x: Any, log2_e: Any, high: Any, low: Any, shifter: Any) -> Any:
+    """Return n plus the shifter, and ``r = x - n ln 2``, for the whole number n nearest to ``x / ln 2``."""
+    shifted = fma(x, log2_e, shifter)
+    n = shifted - shifter
+    return shifted, fma(-n, low, fma(-n, high, x))
+
+
+@numba.njit(**OPTIONS)
+def exp32(x: Any) -> Any:
+    """Return the exponential of a float32 ``x <= 0``: 1 at 0, 0 if it would be subnormal, NaN for NaN."""
+    shifted, r = _reduced(x, _LOG2_E, _LN2_HIGH, _LN2_LOW, SHIFTER)
+    r2 = r * r
+    q = fma(r2, fma(r2, _EXP[4], fma(r, _EXP[3], _EXP[2])), fma(r, _EXP[1], _EXP[0]))
+    power = of_bits(u32((bits_of(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
+    y = (_ONE + fma(r2, q, r)) * power
+    return _ZERO if x < _EXP_LOWEST else y
+
+
+@numba.njit(**OPTIONS)
+def halvings32(t: Any) -> Any:
+    """Return 2**-t of a float32 ``t >= 0``: 1 at 0, 0 if it would be subnormal, NaN for NaN.
+
+    It needs fewer instructions than ``exp32``, because t less the nearest whole number is exact.
+    """
+    shifted = SHIFTER - t
+    r = -(t + (shifted - SHIFTER))
+    q = fma(r, fma(r, fma(r, fma(r, fma(r, _EXP2[5], _EXP2[4]), _EXP2[3]), _EXP2[2]), _EXP2[1]), _EXP2[0])
+    power = of_bits(u32((bits_of(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
+    y = fma(r, q, _ONE) * power
+    return _ZERO if t > _MOST_HALVINGS else y
+
+
+_SERIES = tuple(1 / math.factorial(k) for k in range(2, 14))  # of exp, to 4e-18 for |r| <= ln 2 / 2
+_LOG2_E_64 = 1 / math.log(2)
+_LN2_HIGH_64 = float.fromhex("0x1.62e42fep-1")  # 28 bits: a product with a whole number below 2**24 is exact
+_LN2_LOW_64 = float.fromhex("0x1.f473de6af278fp-30")  # ln 2 minus the first part
+_SHIFTER_64 = 1.5 * 2**52
+_SHIFTER_BITS_64 = u64(np.float64(_SHIFTER_64).view(u64))
+
+
+@numba.njit(**OPTIONS)
+def exp64(x: Any) -> Any:
+    """Return the exponential of a float64 ``x <= 0``: 1 at 0, 0 if it would be subnormal, NaN for NaN."""
+    shifted, r = _reduced(x, _LOG2_E_64, _LN2_HIGH_64, _LN2_LOW_64, _SHIFTER_64)
+    r2 = r * r
+    r4 = r2 * r2
+    low = fma(r2, fma(r, _SERIES[3], _SERIES[2]), fma(r, _SERIES[1], _SERIES[0]))
+    middle = fma(r2, fma(r, _SERIES[7], _SERIES[6]), fma(r, _SERIES[5], _SERIES[4]))
+    high = fma(r2, fma(r, _SERIES[11], _SERIES[10]), fma(r, _SERIES[9], _SERIES[8]))
+    q = fma(r4, fma(r4, high, middle), low)
+    power = _from_bits64(u64((_bits64(shifted) - _SHIFTER_BITS_64 + u64(1023)) << u64(52)))  # 2**n
+    y = (1.0 + fma(r2, q, r)) * power
+    return 0.0 if x < _EXP_LOWEST_64 else y
+
+
+@numba.njit(**OPTIONS)
+def log32(x: Any) -> Any:
+    """Return the logarithm of a positive normal float32."""
+    shifted = u32(bits_of(x) - _SQRT_HALF_BITS)
+    e = f32(i32(i32(shifted) >> i32(23)))
+    f = of_bits(u32((shifted & _MANTISSA) + _SQRT_HALF_BITS)) - _ONE  # x = 2**e (1 + f), √½ <= 1 + f < √2
+    f2 = f * f
+    low = (_LOG[0] + f * _LOG[1]) + f2 * (_LOG[2] + f * _LOG[3])
+    high = (_LOG[4] + f * _LOG[5]) + f2 * (_LOG[6] + f * _LOG[7])
+    q = low + (f2 * f2) * high
+    return e * _LN2_HIGH + (f + (f * (f2 * q) - HALF * f2 + e * _LN2_LOW))
+
+
+@numba.njit(**OPTIONS)
+def power32(x: Any, y: Any) -> Any:
+    """Return x**y of a float32 ``x >= 0`` with 0 < y <= 1; a subnormal x counts as 0."""
+    power = exp32(y * log32(x))  # computed for every x, so that the choice is a vector blend, not a branch
+    return power if (x >= _TINY) & (x < _INFINITY) else x
+
+
+@numba.njit(**OPTIONS)
+def acos32(x: Any) -> Any:
+    """Return the arc cosine of a float32 in [-1, 1]."""
+    size = abs(x)
+    outer = size > HALF
+    z = (HALF - HALF * size) if outer else size * size  # acos x = 2 asin √((1 − x)/2) near 1
+    s = math.sqrt(z)
+    z2 = z * z
+    asin = s + (s * z) * ((_ASIN[0] + z * _ASIN[1]) + z2 * ((_ASIN[2] + z * _ASIN[3]) + z2 * _ASIN[4]))
+    inner = HALF_PI - (asin if x > _ZERO else -asin)
+    return ((asin + asin) if x > _ZERO else _PI - (asin + asin)) if outer else inner
+
+
+@numba.njit(**OPTIONS)
+def sine_cosine32(r: Any) -> Any:
+    """Return sine and cosine of a float32 angle of at most an eighth of a turn."""
+    z = r * r
+    sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
+    cosine = _ONE - HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
+    return sine, cosine
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+_M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
+_W0, _W1 = map(u32, PHILOX_WEYL)
+_LOW_WORD = u64(0xFFFFFFFF)
+_BATCH = 512  # counters in a batch: the buffers, 16 KiB, stay in the first-level cache
+_EIGHTH_TURN, _QUARTER_SHIFT = u32(1 << 29), u32(30)
+_ANGLE_UNIT = f32(2 * math.pi / 2**32)
+_UNIFORM_UNIT = f32(2.0**-23)
+_MINUS_TWO = f32(-2)
+
+
+@numba.njit(**OPTIONS)
+def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any) -> None:
+    """Write the counters of rows start to stop: (column block, row id low, row id high, copy)."""
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    t = u64(0)  # an unsigned index needs no test for negative values
+    for i in range(start, stop):
+        low, high, copy = u32(ids[i]), u32(ids[i] >> 32), u32(copies[i])
+        for j in range(u64(blocks)):
+            w0[t + j], w1[t + j], w2[t + j], w3[t + j] = u32(j), low, high, copy
+        t += u64(blocks)
+
+
+@numba.njit(**OPTIONS)
+def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
+    """Apply Philox4x32-10 to the first m counters of ``words`` (4, batch), in place."""
+    widest()
+    # In 64-bit lanes, with one multiplication for each instruction. Only its operand is masked to 32 bits; the rest at
+    # the end.
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for t in range(m):
+        c0, c1, c2, c3 = u64(w0[t]), u64(w1[t]), u64(w2[t]), u64(w3[t])
+        a, b = k0, k1
+        for _ in range(PHILOX_ROUNDS):
+            p0 = (c0 & _LOW_WORD) * _M0
+            p1 = (c2 & _LOW_WORD) * _M1
+            c0, c1, c2, c3 = (p1 >> u64(32)) ^ c1 ^ u64(a), p1, (p0 >> u64(32)) ^ c3 ^ u64(b), p0
+            a, b = u32(a + _W0), u32(b + _W1)
+        w0[t], w1[t], w2[t], w3[t] = u32(c0), u32(c1), u32(c2), u32(c3)
+
+
+@numba.njit(**OPTIONS)
+def _box_muller(x: Any, y: Any) -> Any:
+    """Return two normals from two words, as defined by ``rng.normal_rows``."""
+    radius = math.sqrt(_MINUS_TWO * log32((f32(i32(x >> u32(9))) + HALF) * _UNIFORM_UNIT))
+    quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # quarter turns of the angle; an eighth at most remains
+    r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
+    sine, cosine = sine_cosine32(r)
+    odd = (quarter & u32(1)) != u32(0)
+    along = sine if odd else cosine
+    across = cosine if odd else sine
+    along = of_bits(u32(bits_of(along) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & SIGN)))
+    across = of_bits(u32(bits_of(across) ^ (u32(quarter << _QUARTER_SHIFT) & SIGN)))
+    return radius * along, radius * across
+
+
+@numba.njit(**OPTIONS)
+def _normals(words: Any, m: int, noise: Any) -> None:
+    """Write the four normals of each of m blocks of words, counter by counter."""
+    widest()
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for t in range(m):
+        noise[4 * t], noise[4 * t + 1] = _box_muller(w0[t], w1[t])
+        noise[4 * t + 2], noise[4 * t + 3] = _box_muller(w2[t], w3[t])
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True),
+        vector(types.int64),
+        rows(types.float32),
+        vector(types.float32),
+        vector(types.float32),
+        vector(types.int64),
+        vector(types.int64),
+        types.uint32,
+        types.uint32,
+        types.float32,
+    ),
+    types.uint8,
+    types.float32,
+)
+def assemble_noisy(
+    raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any
+) -> None:
+    """Copy rows of ``raw`` by index, scale them and add noise."""
+    n, d = out.shape
+    blocks = (d + 3) // 4
+    # Several narrow rows, or a part of a wide row, share a batch of counters, so that vectors are full at any width.
+    step = max(1, _BATCH // max(1, blocks))
+    words = np.empty((4, step * blocks), u32)
+    noise = np.empty(4 * step * blocks, f32)
+    for start in range(0, n, step):
+        stop = min(n, start + step)
+        _count(words, ids, copies, start, stop, blocks)
+        counters = (stop - start) * blocks
+        _philox(words, counters, k0, k1)
+        _normals(words, counters, noise)
+        for i in range(start, stop):
+            row, source = dense_row(out[i]), dense_row(raw[index[i]])
+            shift = u64(4 * blocks * (i - start))
+            for j in range(u64(d)):
+                row[j] = (f32(source[j]) * scale[j] + offset[j]) + sigma * noise[shift + j]
+
+
+# ---------------------------------------------------------------------------------------------- gather, check, norms
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True),
+        vector(types.int64),
+        rows(types.float32),
+        vector(types.float32),
+        vector(types.float32),
+    ),
+    types.uint8,
+    types.float32,
+)
+def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
+    """Copy rows of ``raw`` by index and scale them."""
+    n, d = out.shape
+    for i in range(n):
+        row, source = dense_row(out[i]), dense_row(raw[index[i]])
+        for j in range(d):
+            row[j] = f32(source[j]) * scale[j] + offset[j]
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), vector(types.int64), rows(types.float32), vector(dtype), vector(dtype)
+    ),
+    types.float64,
+)
+def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
+    """Copy rows of ``raw`` by index, scaling them before rounding."""
+    n, d = out.shape
+    for i in range(n):
+        row, source = dense_row(out[i]), dense_row(raw[index[i]])
+        for j in range(d):
+            row[j] = f32(source[j] * scale[j] + offset[j])
+
+
+@loop(lambda dtype: types.int64(rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
+def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
+    """Return the first row with an element whose exponent bits are all set: a NaN or an infinity."""
+    n, d = bits.shape
+    for i in range(n):
+        row = dense_row(bits[i])
+        found = 0
+        for j in range(d):
+            found |= (row[j] & exponent) == exponent
+        if found:
+            return i
+    return -1
+
+
+_SUMS = types.Array(types.float64, 1, "C")
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype, readonly=True), *[vector(types.float64)] * 2, *[_SUMS] * 4),
+    types.float32,
+    types.float64,
+)
+def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
+    """Compute ranges and sums of columns, reading the rows once; see ``HostBackend.moments``."""
+    n, d = X.shape
+    for i in range(n):
+        row, weight = dense_row(X[i]), w[i]
+        for j in range(d):
+            x = np.float64(row[j])
+            centred = x - pivot[j]
+            weighted = weight * centred
+            low[j] = x if x < low[j] else low[j]
+            high[j] = x if x > high[j] else high[j]
+            first[j] += weighted
+            second[j] += weighted * centred
+
+
+_LANES = 64  # partial sums of a row, enough to hide the latency of additions
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
+def row_norms(X: Any, out: Any) -> None:
+    """Compute squared norms of rows, summed in float64."""
+    n, d = X.shape
+    lanes = np.empty(_LANES, np.float64)
+    used, whole = u64(min(_LANES, d)), u64(d // _LANES * _LANES)
+    for i in range(n):
+        row = dense_row(X[i])
+        for j in range(used):
+            lanes[j] = 0.0
+        for start in range(u64(0), whole, u64(_LANES)):
+            for j in range(u64(_LANES)):
+                x = np.float64(row[start + j])
+                lanes[j] += x * x
+        for j in range(u64(d) - whole):
+            x = np.float64(row[whole + j])
+            lanes[j] += x * x
+        total = 0.0
+        for j in range(used):
+            total += lanes[j]
+        out[i] = total
+
+
+# ------------------------------------------------------------------------------------------------------ radial tiles
+
+SQUARED_DISTANCES = -1
+_LAPLACE, _GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (
+    RADIAL_KINDS.index(k) for k in ("laplace", "gaussian", "cauchy", "exponential_power")
+)
+
+
+def _exp(x: Any) -> Any:
+    """Return the exponential of ``x <= 0`` in the precision of x; 0 if it would be subnormal."""
+
+
+@overload(_exp, strict=False)
+def _overload_exp(x: Any) -> Any:
+    return (lambda x: exp32(x)) if x == types.float32 else (lambda x: exp64(x))
+
+
+def _decay(t: Any) -> Any:
+    """Return 2**-t for a float32 ``t >= 0``, exp(−t) for a float64; see ``radial_numbers``."""
+
+
+@overload(_decay, strict=False)
+def _overload_decay(t: Any) -> Any:
+    return (lambda t: halvings32(t)) if t == types.float32 else (lambda t: exp64(-t))
+
+
+def radial_numbers(kind: int, coefficients: tuple[float, float, float], dtype: Any) -> Any:
+    """Return the numbers of ``radial``: a, b, c, the squared distance that counts as 0, and a for ``_decay``."""
+    a, b, c = coefficients
+    base = 1.0
+    if dtype == np.float32 and kind in (_LAPLACE, _GAUSSIAN):
+        base = 1 / math.log(2) ** (2 if kind == _LAPLACE else 1)
+    return np.array((a, b, c, coincident(dtype), a * base), dtype)
+
+
+def _power(x: Any, y: Any) -> Any:
+    """Return x**y for ``x >= 0`` and 0 < y <= 1, in the precision of x."""
+
+
+@overload(_power, strict=False)
+def _overload_power(x: Any, y: Any) -> Any:
+    if x == types.float32:
+        return lambda x, y: power32(x, y)
+    return lambda x, y: x**y
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype), vector(dtype), vector(dtype), types.int64, vector(dtype), types.boolean),
+    types.float32,
+    types.float64,
+)
+def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, ready: Any) -> None:
+    """Turn inner products, or distances if ``ready``, into values of a radial kernel, in place."""
+    widest()
+    zero, one = S.dtype.type(0), S.dtype.type(1)
+    a, b, c, floor, decay = coefficients[0], coefficients[1], coefficients[2], coefficients[3], coefficients[4]
+    for i in range(S.shape[0]):
+        row = dense_row(S[i])
+        # Two passes over a row that is in the first-level cache cost less than a compiled loop for every kind.
+        if not ready:
+            x_norm = x_norms[i]
+            for j in range(S.shape[1]):
+                size = x_norm + z_norms[j]
+                squared = size - (row[j] + row[j])
+                row[j] = zero if squared < floor * size else squared  # in this order a NaN stays a NaN
+        if kind == SQUARED_DISTANCES:
+            continue
+        if kind == _GAUSSIAN:
+            for j in range(S.shape[1]):
+                row[j] = _decay(decay * row[j])
+        elif kind == _CAUCHY:
+            for j in range(S.shape[1]):
+                row[j] = one / (one + a * row[j])
+        elif kind == _EXPONENTIAL_POWER:
+            for j in range(S.shape[1]):
+                row[j] = _exp(-_power(a * row[j], b))
+        elif kind == _LAPLACE:
+            for j in range(S.shape[1]):
+                row[j] = _decay(math.sqrt(decay * row[j]))
+        else:
+            for j in range(S.shape[1]):
+                t = math.sqrt(a * row[j])
+                row[j] = fma(t, fma(t, c, b), one) * _exp(-t)
+
+
+_inner, _radial = inner_loop.inside, radial.inside
+_NARROW = 256  # most features of narrow rows, for which a smaller tile keeps its values in the second-level cache
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), rows(dtype),
+        vector(dtype), vector(dtype), types.int64, vector(dtype),
+    ),
+    types.float32,
+    types.float64,
+)  # fmt: skip
+def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
+    """Compute a radial kernel for rows and packed centers: tile by tile, inner products and then ``radial``."""
+    widest()
+    n, p = out.shape
+    many, columns = (64, 512) if X.shape[1] <= _NARROW else (256, 2048)
+    for i in range(0, n, many):
+        for j in range(0, p, columns):
+            tile = out[i : i + many, j : j + columns]
+            _inner(X[i : i + many], packed, j // packed.shape[2], tile, False)
+            _radial(tile, x_norms[i : i + many], z_norms[j : j + columns], kind, coefficients, False)
+
+
+# ----------------------------------------------------------------------------------------------- angles and features
+
+_ARCCOS_0, _ARCCOS_1, _ARCCOS_2, _NTK = range(len(ANGULAR_KINDS))
+
+
+def _acos(x: Any) -> Any:
+    """Return the arc cosine in the precision of x."""
+
+
+@overload(_acos, strict=False)
+def _overload_acos(x: Any) -> Any:
+    if x == types.float32:
+        return lambda x: acos32(x)
+    return lambda x: math.acos(x)
+
+
+def _cosine(turns: Any) -> Any:
+    """Return the cosine of an angle in turns, in its precision."""
+
+
+@numba.njit(**OPTIONS)
+def _cosine32(turns: Any) -> Any:
+    quarters = turns * FOUR
+    shifted = quarters + SHIFTER
+    sine, cosine = sine_cosine32((quarters - (shifted - SHIFTER)) * HALF_PI)  # the difference is exact
+    quarter = bits_of(shifted)
+    value = sine if (quarter & u32(1)) != u32(0) else cosine
+    return of_bits(u32(bits_of(value) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & SIGN)))
+
+
+@overload(_cosine, strict=False)
+def _overload_cosine(turns: Any) -> Any:
+    if turns == types.float32:
+        return lambda turns: _cosine32(turns)
+    return lambda turns: math.cos(2 * math.pi * (turns - np.rint(turns)))
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64),
+    types.float32,
+    types.float64,
+)
+def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitude: Any, kind: Any, depth: Any) -> None:
+    """Turn inner products into values of an angular kernel, in place."""
+    widest()
+    one, two = S.dtype.type(1), S.dtype.type(2)
+    per_pi, third = S.dtype.type(1 / math.pi), S.dtype.type(1 / 3)
+    tangent = np.empty(S.shape[1], S.dtype)
+    for i in range(S.shape[0]):
+        row, inverse, magnitude = dense_row(S[i]), x_inverse[i], x_magnitude[i]
+        for j in range(S.shape[1]):
+            u = (row[j] * inverse) * z_inverse[j]
+            u = one if u > one else u
+            row[j] = tangent[j] = -one if u < -one else u
+        # One pass for each layer over a row in the first-level cache; each pass is one vector loop.
+        for _ in range(depth):
+            if kind == _ARCCOS_0:
+                for j in range(S.shape[1]):
+                    row[j] = one - _acos(row[j]) * per_pi
+            elif kind == _ARCCOS_2:
+                for j in range(S.shape[1]):
+                    u = row[j]
+                    sine, rest = math.sqrt((one - u) * (one + u)) * per_pi, one - _acos(u) * per_pi
+                    u = u * sine + rest * ((one + two * (u * u)) * third)
+                    row[j] = one if u > one else u
+            else:
+                for j in range(S.shape[1]):
+                    u = row[j]
+                    sine, rest = math.sqrt((one - u) * (one + u)) * per_pi, one - _acos(u) * per_pi
+                    u = sine + u * rest
+                    tangent[j] = u + tangent[j] * rest
+                    row[j] = one if u > one else u
+        if kind == _NTK:
+            for j in range(S.shape[1]):
+                row[j] = (tangent[j] * magnitude) * z_magnitude[j]
+        else:
+            for j in range(S.shape[1]):
+                row[j] = (row[j] * magnitude) * z_magnitude[j]
+
+
+@loop(lambda dtype: types.void(rows(dtype), vector(dtype), dtype), types.float32, types.float64)
+def cosines(S: Any, phases: Any, scale: Any) -> None:
+    """Compute cosines of angles in turns, in place."""
+    widest()
+    for i in range(S.shape[0]):
+        row = dense_row(S[i])
+        for j in range(S.shape[1]):
+            row[j] = scale * _cosine(row[j] + phases[j])

@@ -1,0 +1,486 @@
+"""The meter: an engine for arrays without values. It counts operations by kind and allocated bytes.
+
+A solver's own ``prepare``, ``begin`` and ``update`` run on it, so a plan needs no cost formulas of solvers. Here are
+the costs of each engine method, with the scratch memory of its implementation in ``host``
+(``tests/engine/test_meter.py`` compares them with counters and measured memory). Quantities that depend on data have
+declared bounds: conditions, counts of eigenvalues, and the largest eigenvalue, which determines the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from streamkern.engine.elementwise import Backend
+from streamkern.engine.numpy_loops import NumpyBackend
+from streamkern.engine.base import (
+    KERNEL_TILE,
+    MANY,
+    ROW_TILE,
+    SLAB,
+    SUMS,
+    TILE,
+    Centered,
+    Engine,
+    Evaluated,
+    R,
+    Respond,
+    TaskRunner,
+)
+from streamkern.gpu import Device
+from streamkern.engine.krylov import is_cheaper, space
+from streamkern.engine.operations import eigh
+from streamkern.engine.packed_factor import PANEL, PackedFactor, padded, panel_rows
+from streamkern.engine.abstract_array import Meter, Shaped, count_product
+from streamkern.engine.packed_triangle import cuts
+from streamkern.types import Array
+
+LIKELY_STEPS = 15
+"""Steps counted for a largest eigenvalue, which takes 5 to 30."""
+
+_GROUP = 4  # products of a covariance's tiles in memory at once
+
+
+def triangle(size: int, tile: int = KERNEL_TILE) -> float:
+    """Return the number of values evaluated for a symmetric kernel matrix: rows by tiles, each up to its diagonal."""
+    return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
+
+
+class MeterEngine:
+    """The engine's methods on arrays without values.
+
+    Args:
+        meter: counts the operations and bytes.
+        real: the engine of the run, which states the memory of centers.
+        slots: threads, or blocks that run concurrently.
+        overlaps: as for the executor of the run.
+        top: the largest eigenvalue of a preconditioned kernel, as a share of its trace, which determines the batch.
+        likely: whether decisions take the likely value instead of the bound.
+    """
+
+    name = "meter"
+    device: Device | None = None
+    keeps_state = False
+
+    def __init__(
+        self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0, likely: bool = False
+    ) -> None:
+        self.meter, self.real = meter, real
+        self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
+        self.loops: Backend = NumpyBackend()
+
+    def bound(self, executor: TaskRunner) -> Engine:
+        """Itself: nothing runs."""
+        return self
+
+    def here(self) -> Engine:
+        """Itself: nothing runs."""
+        return self
+
+    @contextmanager
+    def meanwhile(self, work: Callable[[], R] | None) -> Iterator[Callable[[], R | None]]:
+        """Evaluate, and count the peak of the evaluation as allocated until the context ends."""
+        if work is None or not self.overlaps:
+            yield work or (lambda: None)
+            return
+        before, self.meter.peak = self.meter.peak, self.meter.alive
+        done = work()
+        rest = self.meter.peak - self.meter.alive
+        self.meter.peak = max(self.meter.peak, before)
+        with self.meter.scratch(rest):
+            yield lambda: done
+
+    # ------------------------------------------------------------------------------ arrays and decisions
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        return self._new(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        return self._new(shape, dtype)
+
+    def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
+        self.meter.count("numbers", float(np.prod(shape)))
+        return self._new(shape)
+
+    def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
+        """Return the bound, or the likely value if requested."""
+        return likely if self.likely and likely is not None else bound
+
+    def count(self, mask: Array) -> int:
+        """All."""
+        return int(mask.size)
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Array) -> Any:
+        """Return norms and packed centers as the real engine does."""
+        return self._new((self.real.held_bytes(Z.shape[0], Z.shape[1], Z.dtype),), np.uint8)
+
+    def hold_head(self, resident: Any, Z: Array) -> Any:
+        """The first of them, shared."""
+        return resident
+
+    def tile_bytes(self, c: int) -> int:
+        return self.real.tile_bytes(c)
+
+    def compiling_bytes(self) -> int:
+        return self.real.compiling_bytes()
+
+    def held_bytes(self, p: int, d: int, dtype: Any) -> int:
+        """As the real engine says."""
+        return self.real.held_bytes(p, d, dtype)
+
+    def diagonal(self, expansion: Centered, X: Array) -> Array:
+        """k(x, x) of every row."""
+        return self._new((len(X),), X.dtype)
+
+    def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
+        return self.evaluated(len(X), expansion.p, expansion.dtype, out)
+
+    def evaluated(self, n: int, M: int, dtype: Any, out: Any = None) -> Any:
+        """Values φ(X) of n rows and M functions, in ``out`` where given."""
+        self.meter.count("values64" if dtype == np.float64 else "values", n * M)
+        if out is None:
+            return self.meter.array((n, M), dtype, "panel")
+        return out._view(out.shape, "panel")
+
+    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Yield one panel that represents all."""
+        buffer = self._buffer(basis) if begun is None else begun
+        try:
+            n, tile = len(X), min(len(X), basis.row_tile)
+            if n:
+                with self.meter.scaled(n / tile):
+                    yield slice(0, tile), basis.block(X[:tile], buffer[:tile])
+        finally:
+            basis.buffers.append(buffer)
+
+    def begin(self, basis: Evaluated, X: Array) -> Any:
+        """Allocate the first panel, whose values ``panels`` counts."""
+        return self._buffer(basis)
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """Return φ(X) W; also count the copy of W that the loops read.
+
+        A bound: where one compiled call computes a tile at a time, there is a tile and no panel.
+        """
+        out = self._new((len(X), W.shape[1]), basis.dtype)
+        with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
+            for _, phi in basis.panels(X):
+                phi @ W
+        return out
+
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """Return φ(X)ᵀ respond(φ(X) W); also count the loops' copies of W and of the sum."""
+        g = self._new((basis.width, outputs), W.dtype)
+        with self.meter.scratch(W.nbytes + g.nbytes):
+            for rows, phi in basis.panels(X, begun):
+                phi.T @ respond(phi @ W, rows)
+        return g
+
+    def panel_product(self, W: Array) -> Callable[[Array], Array]:
+        """Products with a copy of W."""
+        copy = self._new(W.shape, W.dtype)
+        return lambda phi: phi @ copy
+
+    def sums(self, p: int, c: int, dtype: Any) -> Array:
+        return self._new((p, c), dtype)
+
+    def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
+        """Count the product alone, since it is added without a temporary array."""
+        count_product(self.meter, phi.T, r, 2.0 * phi.size * r.shape[1], r.shape[1], False)
+
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """A value and its slope for each row and center, and a product of slopes with centers."""
+        n, p, d, itemsize = len(X), expansion.p, expansion.Z.shape[1], expansion.dtype.itemsize
+        self.meter.count("values", n * p)
+        self.meter.count("numbers", 10.0 * n * p / self.slots)
+        self.meter.count("gemm", 2.0 * n * p * (d + (0 if signs is None else W.shape[1])))
+        held = 2 * p * d * itemsize + 10 * min(n, expansion.row_tile) * p * itemsize
+        with self.meter.scratch(held + W.nbytes):
+            return self._new((n, d), expansion.dtype)
+
+    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+        """φ(X), as tiles that are joined."""
+        tile = min(len(X), ROW_TILE)
+        with self.meter.scaled(len(X) / tile):
+            part = basis.block(X[:tile])
+            part = part if then is None else then(part)
+        transient = (2 * self.slots if then is not None else 0) * tile * basis.width * basis.dtype.itemsize
+        shape, dtype = (len(X), part.shape[1]), part.dtype
+        del part
+        with self.meter.scratch(len(X) * shape[1] * dtype.itemsize + transient):
+            return self.meter.array(shape, dtype)
+
+    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+        """ΦᵀΦ V in float64."""
+        n, M = len(X), basis.width
+        with self.meter.scaled(n / min(n, ROW_TILE)):
+            basis.block(X[: min(n, ROW_TILE)])
+        self.meter.count("gemm64", 4.0 * n * V.size)
+        tiles = min(self.slots, _GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
+        with self.meter.scratch(_GROUP * V.nbytes + tiles):
+            return self._new(V.shape)
+
+    def kernel_values(self, expansion: Centered, X: Array) -> Array:
+        """k(X, Z), as tiles that are joined."""
+        return self.values(expansion, X)
+
+    def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
+        """k(Z_s, Z_s)."""
+        K = self._new((s, s), dtype)
+        for _ in self.kernel_rows(expansion, s, dtype):
+            pass
+        self.meter.count("numbers", s * s)
+        return K
+
+    def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
+        """Yield the last tile, which represents all, with the tiles of running threads."""
+        d, tile, dtype = expansion.Z.shape[1], min(s, KERNEL_TILE), np.dtype(dtype)
+        self.meter.count("values64" if dtype == np.float64 else "values", triangle(s))
+        centers = 0 if dtype == expansion.dtype else s * d * dtype.itemsize + self.real.held_bytes(s, d, dtype)
+        flying = 2 * self.slots * tile * s * dtype.itemsize
+        with self.meter.scratch(centers + flying), self.meter.scaled((s / tile + 1) / 2):
+            yield slice(s - tile, s), self._new((tile, s), dtype)
+
+    def kernel_product(self, expansion: Centered, V: Array) -> Array:
+        """K(Z, Z) V in float64, as tiles that are joined."""
+        p, c = V.shape
+        tile, itemsize = min(expansion.row_tile, p), expansion.dtype.itemsize
+        self.meter.count("values", p * p)
+        self.meter.count("panel" if c < MANY else "gemm", 2.0 * p * p * c)
+        flying = self.slots * tile * (p * itemsize + c * (itemsize + 16))
+        with self.meter.scratch(2 * V.size * itemsize + V.size * 8 + flying):
+            return self._new((p, c))
+
+    # ------------------------------------------------------------------------------ matrices
+
+    def right_factor(self, B: Array) -> Any:
+        """B packed."""
+        return _Right(self, B)
+
+    def product(self, A: Array, B: Array) -> Array:
+        """A B; also counts packed and widened copies."""
+        shape, dtype = (len(A), B.shape[1]), np.result_type(A.dtype, B.dtype)
+        count_product(self.meter, _unmarked(A), _unmarked(B), 2.0 * len(A) * B.size, B.shape[1], B.shape[1] >= MANY)
+        packed = B.nbytes if A.dtype == B.dtype and B.shape[1] >= MANY else 0
+        widened = 0 if A.dtype == dtype else self.slots * TILE * A.shape[1] * dtype.itemsize
+        with self.meter.scratch(packed + widened):
+            return self._new(shape, dtype)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        """Uᵀ V."""
+        return self.product(U.T, V)
+
+    def symmetric_product(self, K: Array, W: Array) -> Array:
+        """K W, as a product."""
+        return self.product(K, W)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        """B Wᵀ for lower triangular W."""
+        self._gemm(1.0 * len(B) * W.size, B.dtype)
+        with self.meter.scratch(self.slots * TILE * W.shape[1] * W.dtype.itemsize):
+            return self._new((len(B), len(W)), np.result_type(B.dtype, W.dtype))
+
+    def row_squares(self, A: Array) -> Array:
+        """Σ_j A_ij² of each row."""
+        self.meter.count("numbers", A.size / self.slots)
+        return self._new((len(A),))
+
+    def gram(self, A: Array) -> Array:
+        """A Aᵀ, each tile once."""
+        self._gemm(1.0 * len(A) * A.size, A.dtype)
+        with self.meter.scratch(self.slots * TILE * (A.shape[1] + len(A)) * A.dtype.itemsize):
+            return self._new((len(A), len(A)), A.dtype)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        """ΦᵀΦ added to a packed triangle."""
+        rows, M = phi.shape
+        self.meter.count("gemm64", float(rows) * M * (M + min(M, TILE)))
+        self.meter.count("numbers", 3.0 * M * M * rows / ROW_TILE)
+        with self.meter.scratch(phi.nbytes + TILE * rows * 8):
+            pass
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        """Wᵀ W B."""
+        n, c = B.shape
+        dtype = np.result_type(W.dtype, B.dtype)
+        self.meter.count("thin" if dtype == np.float32 else "thin64", (2.0 if lower else 4.0) * W.size * c)
+        with self.meter.scratch((SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize):
+            return self._new((n, c), dtype)
+
+    def place(self, W: Any) -> Any:
+        """W itself."""
+        return W
+
+    def place_projection(self, W: Array, F: Array | None) -> Any:
+        return W, F
+
+    def project(self, placed: Any, g: Array) -> Array:
+        W, F = placed
+        out = self.gram_product(W, g, lower=True)
+        if F is not None:
+            s = F.shape[1]
+            out[:s] -= self.gram_product(F, g[:s])
+        return out
+
+    def resident(self, array: Array) -> Any:
+        return array
+
+    def on_host(self, array: Any) -> Array:
+        return array
+
+    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        raise NotImplementedError  # of engines that keep the state
+
+    def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
+        """The inverse factor, in the memory of K; bounds include a second factor, in float64."""
+        dtype = expansion.dtype
+        A: Any = self.kernel_matrix(expansion, expansion.p, dtype) if K is None else K
+        p = len(A)
+        self.meter.count("gemm64" if A.dtype == np.float64 else "gemm", 2.0 / 3.0 * float(p) ** 3)
+        with self.meter.scratch((self.slots + 2) * TILE * p * A.dtype.itemsize):
+            pass
+        if A.dtype != np.float64 and self.decide(False, bound=True, likely=False):
+            del A, K
+            return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, p))
+        A.memory.resize(p * p * dtype.itemsize)
+        W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
+        return W
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        """Count the lead's panels in 32 bits and the others in 16; then the lead's in 16, too."""
+        p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
+        for rows in panel_rows(p):
+            self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
+        self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
+        # Kernel values, V, the panel, and packed copies.
+        with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
+            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
+            beyond = [
+                self._new((rows.stop - rows.start, lead + padded(rows.stop - rows.start)), np.int16)
+                for rows in panel_rows(p)[len(inside) :]
+            ]
+        numbers = []
+        while inside:
+            panel = inside.pop(0)
+            numbers.append(self._new((len(panel), padded(panel.shape[1])), np.int16))
+        return PackedFactor(p, lead, self._new((p,), np.float32), (*numbers, *beyond))
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Return Wᵀ W B; packed integers count with their width in registers."""
+        n, c = B.shape
+        self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
+        with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):
+            return self._new((n, c), np.float32)
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        """B Wᵀ."""
+        self.meter.count("gemm", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
+        widened = 0 if B.dtype == np.float32 else B.size * 4
+        widest = max(panel.size for panel in W.numbers)
+        with self.meter.scratch(widened + 2 * self.slots * widest * 4):
+            return self._new((len(B), W.p), np.float32)
+
+    def cholesky(self, A: Array) -> Array:
+        """The factor, in place."""
+        self._gemm(float(len(A)) ** 3 / 3, A.dtype)
+        with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * A.dtype.itemsize):
+            return A
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        """A⁻¹ B."""
+        self.cholesky(A)
+        return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
+
+    def condition(self, L: Array, norm: float) -> float:
+        """A few products with L⁻¹."""
+        self.meter.count("thin64", 10.0 * len(L) ** 2)
+        return 1.0
+
+    def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """All rows, and V in addition to the factor."""
+        self.meter.count("serial64", 2.0 / 3.0 * float(len(A)) ** 3)
+        with self.meter.scratch(2 * A.nbytes):
+            return self._new((len(A),), np.int64), self._new(A.shape)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        """R⁻¹ B."""
+        columns = B.shape[1] if B.ndim > 1 else 1
+        operations = float(len(R)) ** 2 * columns * B.dtype.itemsize / 8
+        tasks = min(self.slots, -(-columns // TILE))
+        self.meter.count("thin64" if columns < MANY else "serial64", operations / tasks)
+        with self.meter.scratch(min(B.nbytes, tasks * TILE * len(R) * B.dtype.itemsize)):
+            return self._new(B.shape)
+
+    def mirror(self, A: Array) -> Array:
+        """A."""
+        self.meter.count("numbers", A.size)
+        return A
+
+    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
+        """As many as are requested."""
+        s = len(K)
+        self.meter.count("eigen", eigh(s) * K.dtype.itemsize / 8)
+        if is_cheaper(s, k):
+            step, size = space(k)
+            widened = 0 if K.dtype == np.float64 else s * s * 8
+            held = widened + 2 * s * size * 8 + 4 * s * step * 8 + 4 * size * size * 8 + 3 * s * k * 8
+        else:
+            held = s * s * K.dtype.itemsize + 26 * s * 8
+        with self.meter.scratch(held):
+            return self._new((k,), K.dtype), self._new((s, k), K.dtype)
+
+    def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
+        """Eigenpairs."""
+        n = len(A)
+        k = n if top is None else min(n, top)
+        self.meter.count("eigen", eigh(n))
+        with self.meter.scratch((1 if B is None else 3) * n * n * 8):
+            return self._new((k,)), self._new((n, k))
+
+    def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
+        """Q and R."""
+        n, k = A.shape
+        self.meter.count("serial64", 4.0 * n * k * k)
+        with self.meter.scratch(A.nbytes):
+            return self._new((n, min(n, k))), self._new((min(n, k), k))
+
+    def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
+        """Return the declared share of the trace, n."""
+        with self.meter.scaled(LIKELY_STEPS):
+            matvec(self._new((n,)))
+        return self.top * n
+
+    # ------------------------------------------------------------------------------ common to methods
+
+    def _new(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
+        return self.meter.array(shape, dtype)
+
+    def _gemm(self, operations: float, dtype: Any) -> None:
+        self.meter.count("gemm64" if dtype == np.float64 else "gemm", operations)
+
+    def _buffer(self, basis: Evaluated) -> Any:
+        return basis.buffers.pop() if basis.buffers else self._new((basis.row_tile, basis.width), basis.dtype)
+
+
+class _Right:
+    """B packed as the right factor of products."""
+
+    def __init__(self, engine: MeterEngine, B: Array) -> None:
+        self._engine, self._shape = engine, B.shape
+        self._packed = engine.meter.array(B.shape, B.dtype)
+
+    def times(self, A: Any) -> Any:
+        """A Bᵀ."""
+        out = self._engine.meter.array((len(A), self._shape[0]), A.dtype)
+        self._engine._gemm(2.0 * out.size * self._shape[1], A.dtype)
+        return out
+
+
+def _unmarked(A: Any) -> Any:
+    """Return A without its mark as a panel, since in these methods its product counts as a product of matrices."""
+    return A._view(A.shape, "") if isinstance(A, Shaped) else A

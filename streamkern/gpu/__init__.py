@@ -1,0 +1,58 @@
+"""Blocks on a GPU: the protocol of a device, its loops in CUDA C++, and the engine that computes with them."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from streamkern.gpu.protocol import Device
+from streamkern.errors import UsageError
+
+__all__ = ["DEVICES", "Device", "get_device"]
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def get_device(name: str = "auto") -> Device | None:
+    """Return the device of this name; None for the CPU.
+
+    Args:
+        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: a GPU of a kind on which this
+            library has been measured (docs/gpu.md), if there is one, else the CPU.
+
+    Raises:
+        UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
+    """
+    if name not in DEVICES:
+        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
+    if name == "cpu" or (name == "auto" and not _has_driver()):
+        return None
+    try:
+        from streamkern.gpu.cupy import open_device
+    except ImportError as error:
+        found: Any = (str(error).rstrip("."), "cuda13")
+    else:
+        found = open_device()
+    if not isinstance(found, tuple):
+        device: Device = found
+        return device if name == "cuda" or device.measured else None
+    if name == "auto":
+        return None
+    why, extra = found
+    raise UsageError(
+        f"CUDA is not available: {why}.",
+        where="device",
+        expected="an NVIDIA GPU with its driver, and CuPy",
+        remedy=f"pip install 'streamkern[{extra}]'; or use --device cpu (device=\"cpu\")",
+    )
+
+
+@cache
+def _has_driver() -> bool:
+    """Return True if CUDA's driver is installed: importing CuPy to ask would take a second."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True

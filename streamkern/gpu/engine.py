@@ -1,0 +1,46 @@
+"""The engine of a device: its own methods, and the host's for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkern.engine.base import Engine, Imap, Map, TaskRunner
+from streamkern.gpu.on_device import OnDevice
+from streamkern.gpu.protocol import Device
+from streamkern.cpu.engine import HostEngine
+from streamkern.engine.reference import one_by_one
+
+
+class DeviceEngine(OnDevice, HostEngine):
+    """Compute rows against centers on a device, and matrices of the set-up on the host, except the factor of K(Z, Z).
+
+    Args:
+        device: where values are computed.
+        parallel: runs tiles of the host in threads of this process.
+        imap: runs tiles where blocks are computed.
+        overlaps: ignored, because K(Z, Z) is on the device.
+        alone: whether all blocks are computed in this process.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        parallel: Map = one_by_one,
+        imap: Imap | None = None,
+        overlaps: bool = False,
+        alone: bool = False,
+    ) -> None:
+        super().__init__(parallel, imap, overlaps=False)
+        self.device: Device = device
+        self.name = device.name
+        self.host = HostEngine(parallel, imap)
+        self.keeps_state = alone
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceEngine, (self.device,)
+
+    def bound(self, executor: TaskRunner) -> Engine:
+        return DeviceEngine(self.device, executor.host_map, executor.imap, alone=executor.processes == 0)
+
+    def here(self) -> Engine:
+        return DeviceEngine(self.device, self.parallel, alone=self.keeps_state)

@@ -1,0 +1,200 @@
+"""A device for arrays without values: the engine's methods run on it, and a meter counts the device's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from streamkern.engine.base import Engine, Respond
+from streamkern.gpu.loops import Halves, pulled_splits
+from streamkern.gpu.on_device import OnDevice
+from streamkern.gpu.protocol import COLUMNS, TURNS
+from streamkern.engine.cost_meter import MeterEngine
+from streamkern.engine.packed_factor import PANEL, PackedFactor
+from streamkern.engine.abstract_array import Meter, Shaped
+from streamkern.types import Array
+
+
+class _Loops:
+    """Loops over arrays of the device, which only allocate their results, on the device."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new array."""
+        return self.meter.array(shape, dtype)
+
+    def row_norms(self, X: Any) -> Any:
+        """‖x‖² of every row."""
+        return self.meter.array((len(X),), X.dtype)
+
+    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
+        """In place."""
+
+    def split(self, X: Any, centers: bool) -> Halves:
+        """Return numbers of 16 bits, norms and factors."""
+        n, d = X.shape
+        width = 3 * (-(-d // 8) * 8)
+        return Halves(self.empty((n, width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
+
+    def values(self, S: Any, sides: Any) -> None:
+        """In place."""
+
+    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
+        """In place."""
+
+    def outputs(self, S: Any, sides: Any, W: Any, target: Any = None) -> tuple[Any, Any]:
+        """Return outputs of each row, and losses."""
+        n = len(S)
+        return self.empty((n, W.shape[1]), S.dtype), self.empty((n,), np.float64)
+
+    def residual(self, F: Any, target: Any) -> Any:
+        """In place; return losses."""
+        return self.empty((len(F),), np.float64)
+
+    def pulled(self, S: Any, sides: Any, r: Any, into: Any = None) -> Any:
+        """Return sums over rows; they are made in parts."""
+        (n, p), c = S.shape, r.shape[1]
+        with self.meter.scratch(pulled_splits(n, p) * p * c * S.dtype.itemsize):
+            return self.empty((p, c), S.dtype) if into is None else into
+
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+        """Return a matrix as g is, by way of the products with the rows of W."""
+        t, _ = self.outputs(W, None, g)
+        return self.pulled(W, None, t)
+
+    def moved(self, ahead: Any, before: Any, mean: Any, g: Any, *numbers: float) -> tuple[Any, Any, Any]:
+        """Return new arrays of the state."""
+        return self.empty(g.shape, g.dtype), self.empty(g.shape, g.dtype), self.empty(g.shape, np.float64)
+
+
+class MeteredDevice:
+    """Arrays of a device as shapes.
+
+    Args:
+        host: the meter of the process.
+        threads: threads of the process.
+    """
+
+    name = "meter"
+    budget = 0
+    splits = True
+
+    def __init__(self, host: Meter, threads: int) -> None:
+        self.host, self.meter = host, Meter()
+        self.loops: Any = _Loops(self.meter)
+        self.turns = min(threads, TURNS)
+        self._inside = False
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return at once: shapes do not wait for the device."""
+        return nullcontext()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Count bytes of concurrent threads: the peak of one for each turn, less arrays that stay on the device."""
+        if self._inside:
+            yield
+            return
+        meter, peak, before = self.meter, self.meter.peak, self.meter.alive
+        meter.peak, self._inside = before, True
+        try:
+            yield
+        finally:
+            self._inside = False
+            others = self.turns - 1 if self.host.parallel else 0
+            meter.peak = max(peak, meter.peak + others * (meter.peak - max(before, meter.alive)))
+
+    @contextmanager
+    def in_threads(self) -> Iterator[None]:
+        """Threads of this process compute."""
+        before, self.host.parallel = self.host.parallel, True
+        try:
+            yield
+        finally:
+            self.host.parallel = before
+
+    def put(self, array: Any, dtype: Any = None) -> Any:
+        """Return a copy on the device."""
+        if isinstance(array, Shaped) and array.meter is self.meter:
+            return array
+        return self.meter.array(array.shape, array.dtype if dtype is None else dtype)
+
+    def take(self, array: Any) -> Any:
+        """Return a copy on the host."""
+        return self.host.array(array.shape, array.dtype)
+
+    def half_product(self, A: Any, B: Any) -> Any:
+        """Return A Bᵀ."""
+        return self.meter.array((len(A), len(B)), np.float32)
+
+    def number(self, parts: Any) -> float:
+        """Return a number."""
+        return 0.0
+
+    def inverse_factor(self, A: Any, dtype: Any) -> Any:
+        """Count A's factor and the masks that CuPy clears it with; then the inverse, and columns being solved."""
+        p = len(A)
+        with self.meter.scratch((8 + 8 + 1) * p * p):
+            pass
+        with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
+            return self.meter.array((p, p), dtype)
+
+
+class MeteredDeviceEngine(OnDevice, MeterEngine):
+    """The meter of a run whose blocks are computed on a device; ``device.meter.peak`` has the bytes of the device.
+
+    Args:
+        meter: counts the work of the host.
+        real: the engine of the host.
+        slots: threads.
+        top: as for ``MeterEngine``.
+    """
+
+    def __init__(self, meter: Meter, real: Engine, slots: int, top: float) -> None:
+        super().__init__(meter, real, slots, False, top)
+        self.keeps_state = True
+        self.host: MeterEngine = MeterEngine(meter, real, slots, False, top)
+        self.device: Any = MeteredDevice(meter, slots)
+
+    def _is_here(self, array: Any) -> bool:
+        return bool(array.meter is not self.device.meter)
+
+    def block(self, expansion: Any, X: Any, out: Any = None) -> Array:
+        with self.device.at_once():
+            return super().block(expansion, X, out)
+
+    def predict(self, basis: Any, X: Any, W: Array) -> Array:
+        with self.device.at_once():
+            return super().predict(basis, X, W)
+
+    def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """Count in the weights' precision and, if wider, in the values' precision, since the choice depends on data."""
+        if W.dtype != basis.dtype:
+            self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
+        with self.device.at_once():
+            pulled: Array = super().pull(basis, X, W, respond, outputs, begun)
+            return pulled
+
+    def values(self, basis: Any, X: Array, then: Any = None) -> Array:
+        with self.device.in_threads():
+            return MeterEngine.values(self, basis, X, then)
+
+    def covariance(self, basis: Any, X: Array, V: Array) -> Array:
+        with self.device.in_threads():
+            return MeterEngine.covariance(self, basis, X, V)
+
+    def packed_factor(self, expansion: Any, shift: float, lead: int) -> PackedFactor:
+        """Count one panel on the device, which represents all."""
+        self.block(expansion, expansion.Z[:PANEL])
+        return self.host.packed_factor(expansion, shift, lead)
+
+    def kernel_product(self, expansion: Any, V: Array) -> Array:
+        """Count one tile on the device, which represents all."""
+        with self.device.in_threads():
+            self.block(expansion, expansion.Z[: expansion.row_tile])
+        return self.host.kernel_product(expansion, V)

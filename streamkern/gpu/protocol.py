@@ -1,0 +1,158 @@
+"""The protocol of devices: arrays in device memory, loops over them, and transfers of rows.
+
+Rows, centers, panels of kernel values and the factor of an exact projection are on a device; so are targets, residuals
+and the state of a training whose blocks are all computed in this process. A worker copies its sums to the host, where
+they are added as without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from numpy.typing import ArrayLike
+
+from streamkern.engine.elementwise import Backend
+from streamkern.gpu.loops import BlockTarget, Halves, Sides
+from streamkern.types import Array, IntArray
+
+PANEL_BYTES = 1 << 30
+"""Bytes of the largest panel k(X_tile, Z) on a device; equal for all cards, because it determines the order of sums."""
+
+TURNS = 2
+"""Threads that compute concurrently: while one waits for residuals from the host, the other evaluates its panel."""
+
+COLUMNS = 1024
+"""Columns of the inverse of a factor that are solved at once."""
+
+BLOCK_ROWS = 16_384
+"""Most rows of a step's block on a device, unless the batch is given: larger blocks do not make it faster."""
+
+
+class DeviceLoops(Backend, Protocol):
+    """The loops of ``Backend`` on arrays of a device, and the sums of a step. See ``CudaLoops``."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return an uninitialised array of the device."""
+
+    def move_pixels(self, X: Any, ids: Any, copies: Any, **how: Any) -> Any:
+        """Return images whose pixels are moved."""
+
+    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
+        """Mix rows with others, in place."""
+
+    def split(self, X: Any, centers: bool) -> Halves:
+        """Return rows as sums of two numbers of 16 bits, for ``Device.half_product``."""
+
+    def values(self, S: Any, sides: Sides) -> None:
+        """Put kernel values in place of inner products."""
+
+    def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
+        """Return K W, or the residual and its losses, without storing K."""
+
+    def residual(self, F: Any, target: BlockTarget) -> Any:
+        """Put the residual in place of outputs; return its losses."""
+
+    def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
+        """Return Kᵀ r, added to ``into`` if given, without storing K."""
+
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+        """Return LᵀL g − FᵀF g for W = [L; F]."""
+
+    def moved(
+        self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
+    ) -> tuple[Any, Any, Any]:
+        """Return α, the weights of the next gradient and the average after a step."""
+
+
+Change = Callable[[Any, Any, Any, Any], Any]
+"""(loops, rows, ids, copies) -> rows: an augmentation of rows on a device, in place or not."""
+
+
+class Device(Protocol):
+    """A device for blocks. Its arrays follow the array API. Unpickled, it is the device of the other process."""
+
+    @property
+    def name(self) -> str:
+        """Name of the device in reports."""
+
+    def describe(self) -> str:
+        """Return name, memory and precision, for display."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes of its memory that this process may use."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether this library has been measured on cards of this kind; only then ``auto`` takes it."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of its memory that arrays have held."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether float32 products are products of split rows, ``half_product``: faster, and as accurate."""
+
+    @property
+    def loops(self) -> DeviceLoops:
+        """Elementwise loops over its arrays."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Context for all methods but ``rows`` and ``upload``. It limits the number of threads that compute.
+
+        Raises:
+            StorageError: raised on exit, if the device had no memory left.
+        """
+
+    def put(self, array: Any, dtype: Any = None) -> Any:
+        """Return a contiguous device copy of a host array, in ``dtype`` if given; device arrays are unchanged."""
+
+    def take(self, array: Any) -> Array:
+        """Return a host copy, after all earlier computations."""
+
+    def number(self, parts: Sequence[Any]) -> Any:
+        """Return the sum of arrays as a number that ``float`` waits for; they are copied without waiting."""
+
+    def half_product(self, A: Any, B: Any) -> Any:
+        """Return A Bᵀ in float32 for numbers of 16 bits of ``DeviceLoops.split``: shapes (n, w) and (p, w)."""
+
+    def rows(
+        self,
+        raw: Any,
+        index: IntArray,
+        *,
+        scale: ArrayLike,
+        offset: ArrayLike,
+        ids: IntArray,
+        copies: IntArray,
+        noise: tuple[int, float] | None = None,
+        then: Sequence[Change] = (),
+    ) -> Any:
+        """Copy stored rows ``index`` of ``raw``, and scale and augment them on the device.
+
+        Args:
+            raw: stored rows, shape (N, d), on the host or the device; of the latter nothing is copied.
+            index: shape (b,).
+            scale: a number or shape (d,).
+            offset: a number or shape (d,).
+            ids: row ids, shape (b,).
+            copies: copy numbers, shape (b,).
+            noise: (seed, sigma) of Gaussian noise.
+            then: further changes, in their order.
+
+        Returns:
+            shape (b, d), float32.
+        """
+
+    def upload(self, array: Array) -> Any:
+        """Return a device copy of a host array, made in parallel with computing."""
+
+    def inverse_factor(self, A: Any, dtype: Any) -> Any:
+        """Return L⁻¹ in ``dtype`` for A = L Lᵀ in float64, shape (p, p), zero above the diagonal.
+
+        Raises:
+            NumericalError: A is not positive definite.
+        """
