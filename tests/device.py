@@ -15,14 +15,14 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from streamkern.cpu import NumpyBackend
 from streamkern.data.images import HorizontalFlip, RandomCrop
-from streamkern.gpu.loops import BlockTarget, Halves, Sides
+from streamkern.engine.elementwise import NumpyLoops
 from streamkern.errors import NumericalError
+from streamkern.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.types import Array, IntArray
 
 
-class PlainLoops(NumpyBackend):
+class PlainLoops(NumpyLoops):
     """The reference, with the sums of a step by their definitions."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:

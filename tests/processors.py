@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamkern.cpu import gemm as product
+from streamkern.cpu import gemm
 
 own_products = pytest.mark.skipif(
-    product.VECTORS < 2,
+    gemm.VECTORS < 2,
     reason="this processor has no vectors of 512 bits: BLAS multiplies float64 and wide rows, in an order of its own",
 )

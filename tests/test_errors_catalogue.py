@@ -27,9 +27,10 @@ import zarr as zarr_python
 
 import streamkern as sk
 from streamkern import errors
-from streamkern.cpu import get_backend
 from streamkern.commands.parser import main
+from streamkern.cpu import default_engine
 from streamkern.data.stream import Assembly
+from streamkern.engine.elementwise import NumpyLoops
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.formats import ArraySource
@@ -275,14 +276,14 @@ NAMES: dict[str, Any] = {
     each.__name__: each
     for each in (
         ArraySource, DaskExecutor, Gate, SimpleNamespace, Sum, command, effective_dimension, feature_map_from_json,
-        file, gather_rows, get_backend, group, half, hdf5, job, kernel_from_json, model, np_file, npz, parquet, plan,
+        file, gather_rows, group, half, hdf5, job, kernel_from_json, model, np_file, npz, parquet, plan,
         randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
+NAMES |= {"LOOPS": default_engine().loops, "NUMPY": NumpyLoops()}
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
-    ("get_backend('tpu')", "tpu"),
     ("sk.run(job(), f / 'run', threads=0)", "threads is 0|0 threads"),
     ("sk.run(job(), f / 'run', scheduler='slurm')", "slurm"),
     ("sk.Uniform(0)", "p is 0"),
@@ -540,22 +541,28 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Predictor(model())(X + np.nan)", "NaN"),
     ("gather_rows(99)", "99"),
     ("unflatten({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
-    ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'sinc', {'bandwidth': 1.0})", "sinc"),
-    ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 0.0})", "is 0"),
-    ("get_backend().radial(np.zeros((2, 4)), np.ones(2), np.ones(3), 'laplace', {'bandwidth': 1.0})", "(2, 4)"),
-    ("get_backend().radial(np.zeros((1, 1), int), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 1.0})", "int64"),
-    ("get_backend().radial(X[:1, :1], [0.0], [0.0], 'gaussian', {'bandwidth': 1.0, 'norm': 1})", "norm 1"),
-    ("get_backend().manhattan(X, X[:, :2], X.copy())", "do not fit"),
+    ("LOOPS.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'sinc', {'bandwidth': 1.0})", "sinc"),
+    ("LOOPS.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 0.0})", "is 0"),
+    (
+        "LOOPS.radial(np.zeros((2, 4)), np.ones(2), np.ones(3), 'laplace', {'bandwidth': 1.0})",
+        "(2, 4)",
+    ),
+    (
+        "LOOPS.radial(np.zeros((1, 1), int), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 1.0})",
+        "int64",
+    ),
+    ("LOOPS.radial(X[:1, :1], [0.0], [0.0], 'gaussian', {'bandwidth': 1.0, 'norm': 1})", "norm 1"),
+    ("LOOPS.manhattan(X, X[:, :2], X.copy())", "do not fit"),
     ("sk.Laplace(1.0, norm=1) + sk.Gaussian(1.0)", "different norms"),
     ("sk.AGOP(kind='triangular')", "triangular"),
     ("sk.KernelRegressor(centers=sk.Given(X[:3]), metric=sk.AGOP()).fit(X, Y)", "given centers"),
     ("sk.KernelRegressor(centers=2, metric=sk.AGOP()).fit(X[:3], Y[:3])", "A metric is learned"),
-    ("get_backend().angular(np.zeros((1, 1)), np.ones(1), np.ones(1), 'ntk', 0)", "depth 0"),
-    ("get_backend().cosines(np.zeros((1, 2)), np.ones(3), 1.0)", "(3,)"),
-    ("get_backend('cpu').row_norms(X.astype(int))", "int"),
-    ("get_backend('numpy').row_norms(X.astype(int))", "int"),
-    ("get_backend('cpu').add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
-    ("get_backend('numpy').add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
+    ("LOOPS.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), 'ntk', 0)", "depth 0"),
+    ("LOOPS.cosines(np.zeros((1, 2)), np.ones(3), 1.0)", "(3,)"),
+    ("LOOPS.row_norms(X.astype(int))", "int"),
+    ("NUMPY.row_norms(X.astype(int))", "int"),
+    ("LOOPS.add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
+    ("NUMPY.add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
     ("top_eigensystem(np.eye(5), 5)", "5 eigenpairs"),
     ("top_eigensystem(np.full((5, 5), np.inf), 2)", "finite"),
     ("top_eigensystem(np.zeros((5, 5)), 2)", "positive"),
@@ -710,7 +717,7 @@ data/statistics.py: A
 data/statistics.py: A feature is too large for
     test_user_faults.py::test_a_value_whose_square_is_infinite_is_named
 engine/reference.py: The kernel matrix of the centers is not positive d
-    engine/test_dense.py::test_what_is_not_positive_definite_is_refused
+    cpu/test_linear_algebra.py::test_what_is_not_positive_definite_is_refused
 kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
 runs/pipeline.py: ... raised
@@ -744,7 +751,7 @@ data/transforms.py: The feature
 data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
 cpu/elementwise.py: Outputs of
-    cpu/test_outputs.py::test_shapes_that_do_not_fit_are_refused
+    cpu/test_fused_predict.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
 execute/shares.py: The shares of a checkpoint have

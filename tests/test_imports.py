@@ -109,7 +109,7 @@ def test_status_compiles_and_trains_nothing(tmp_path: Path):
     (tmp_path / "result.json").write_text("{}")
     ours, others = loaded(COMMAND.format(words=["status", str(tmp_path)]))
     assert "streamkern.commands.runs" in ours
-    assert {name for name in ours if name.split(".")[1:2] in (["solvers"], ["backends"], ["engine"])} == set()
+    assert {name for name in ours if name.split(".")[1:2] in (["solvers"], ["cpu"], ["gpu"], ["engine"])} == set()
     assert others & {"bokeh", "dask", "llvmlite", "numba", "pandas", "scipy", "sklearn"} == set()
 
 

@@ -40,18 +40,19 @@ DOORS = {
     "mlflow": {"report/mlflow.py"},
     "numba": {
         *(
-            f"backends/{name}.py"
+            f"cpu/{name}.py"
             for name in (
+                "columns",
                 "compiled",
-                "factor",
+                "cholesky",
                 "lapack",
                 "loops",
                 "manhattan",
-                "outputs",
-                "product",
+                "fused_predict",
+                "gemm",
                 "routes",
-                "slopes",
-                "thin",
+                "kernel_gradients",
+                "gemv",
             )
         ),
     },
@@ -158,10 +159,9 @@ LATE = {
     "streamkern.report.live": "needs Bokeh",
     "h5py": "optional",
     "mlflow": "optional",
-    "streamkern.cpu.elementwise": "needs a compiler, without which plain NumPy runs",
     "streamkern.gpu.cupy": "needs CuPy",
     "streamkern.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
-    "streamkern.cpu.engine": "needs a compiler",
+    **{f"streamkern.cpu.{name}": "imports a compiler, half a second" for name in ("columns", "engine", "routes")},
     "streamkern.execute.dask": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning": "needs Bokeh",

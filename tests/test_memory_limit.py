@@ -18,10 +18,9 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.cpu import get_backend
-from streamkern.cpu import gemm as product
 from streamkern.commands.parser import main
 from streamkern.costs.footprint import loaded
+from streamkern.cpu import gemm
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, reading_bytes
 from streamkern.data.split import ranges, runs
@@ -217,7 +216,7 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     labels = ["a" * 10_000, "b"]
     y = np.array(labels * 1000, dtype=object)
     raw = Raw(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
-    moments = Moments(np.zeros(1), None, get_backend())
+    moments = Moments(np.zeros(1), None)
     moments((raw, "rows"), None)  # the first call loads compiled code
     tracemalloc.start()
     sums = moments((raw, "rows"), None)
@@ -282,4 +281,4 @@ def test_compiling_anew_is_projected(sources: Path) -> None:
         assert found["projected"] - found["peak"] > 16 * MIB
     assert cold["peak"] - warm["peak"] > 32 * MIB  # else the allowance is for nothing
     # One allowance for all processors: code for vectors of 256 bits takes less memory to compile.
-    assert cold["projected"] <= (1.35 if product.VECTORS == 2 else 1.4) * cold["peak"]
+    assert cold["projected"] <= (1.35 if gemm.VECTORS == 2 else 1.4) * cold["peak"]

@@ -19,8 +19,8 @@ from streamkern.calibration import probabilities as module
 from streamkern.calibration.held_out import LeftOut
 from streamkern.calibration.probabilities import ProbabilityCalibration, calibrated
 from streamkern.calibration.saved import loaded_answers, saved_answers
+from streamkern.cpu import default_engine
 from streamkern.data.stream import Scan
-from streamkern.engine import default_engine
 from streamkern.evaluation import metrics
 from streamkern.fitting import calibrate as answers
 from streamkern.fitting import solver_choice as auto

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cpu import get_backend
+from streamkern.cpu import default_engine
 from streamkern.progress import COMPILING, Display
 
 X = np.random.default_rng(0).standard_normal((300, 3)).astype("float32")
@@ -67,7 +67,7 @@ def test_elsewhere_verbose_writes_lines(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_first_run_says_that_it_compiles(
     compiled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(type(get_backend()), "compiled", compiled)
+    monkeypatch.setattr(type(default_engine().loops), "compiled", compiled)
     sk.run(pipeline(), tmp_path / "run", verbose=1)
     X = np.random.default_rng(0).normal(size=(60, 2))
     told = capsys.readouterr().err

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.cpu import get_backend
 from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
@@ -80,9 +79,11 @@ def equals_stay(codes: IntArray, values: Array) -> bool:
 
 def alike(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
+    from streamkern.cpu.routes import project
+
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_ALONG).uniform(0.5, 1.5, (X.shape[1],))
-    projected = get_backend().project(X, np.arange(len(X)), along)
+    projected = project(X, along)
     sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
     if len(sums) == len(X):
         return np.arange(len(X)), np.arange(len(X))

@@ -12,8 +12,8 @@ from typing import Any
 
 from streamkern.commands.output import say
 from streamkern.data import Dataset, open_dataset
-from streamkern.gpu import get_device
 from streamkern.errors import StreamkernError, UsageError
+from streamkern.gpu import get_device
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain
 from streamkern.registry.retrain import listing

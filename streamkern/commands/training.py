@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.commands.output import complain, say
-from streamkern.gpu import get_device
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
+from streamkern.gpu import get_device
 from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name

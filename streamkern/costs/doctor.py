@@ -14,12 +14,12 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.cpu import gemm as product
 from streamkern.costs.machine_speed import gemm_rate, timings
+from streamkern.cpu import gemm
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.gpu import get_device
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
+from streamkern.gpu import get_device
 from streamkern.kernels import Expansion, Laplace
 from streamkern.memory import default_budget, format_bytes
 from streamkern.release import VERSION, version_of
@@ -108,7 +108,7 @@ def _block(d: int, cores: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     Z, X = (rng.standard_normal((n, d), dtype=np.float32) for n in (_CENTERS, ROW_TILE))
     W = np.ones((_CENTERS, _OUTPUTS), np.float32)
-    expansion, packed, cols = Expansion(Laplace(float(np.sqrt(2 * d))), Z), product.pack(Z), slice(0, CENTER_TILE)
+    expansion, packed, cols = Expansion(Laplace(float(np.sqrt(2 * d))), Z), gemm.pack(Z), slice(0, CENTER_TILE)
     loops = expansion.engine.loops
     S, norms, centers = X @ Z[cols].T, loops.row_norms(X), loops.row_norms(Z[cols])
 
@@ -119,7 +119,7 @@ def _block(d: int, cores: int) -> dict[str, Any]:
         "operations": 2.0 * d,
         "block": _fastest(lambda: expansion.predict(X, W)) / (len(X) * _CENTERS),
         "value": _fastest(values) / S.size,
-        "product": None if packed is None else _fastest(lambda: product.inner(X, packed, cols, S)) / S.size,
+        "product": None if packed is None else _fastest(lambda: gemm.inner(X, packed, cols, S)) / S.size,
         "gain": _gain(expansion, X, W, cores) if d == _SHAPES[-1] else 1.0,
     }
 
@@ -149,7 +149,7 @@ def _advice(found: dict[str, Any]) -> list[str]:
             "and see whether GEMM is faster here (up to 2x). Kernel blocks do not need it, factorisations and\n"
             "projections do. The last bits of trained weights will differ."
         )
-    if not product.VECTORS:
+    if not gemm.VECTORS:
         advice.append("This processor has no fused multiply-add that is known: BLAS computes all products.")
     if found["cores"]["process"] > 1 and found["threads_gain"] < 0.8 * found["cores"]["process"]:
         advice.append(

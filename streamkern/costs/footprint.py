@@ -13,10 +13,10 @@ from streamkern.calibration.held_out import ROWS, rows_left_out
 from streamkern.calibration.intervals import FUNCTIONS, LEARNED
 from streamkern.calibration.probabilities import parameters_of
 from streamkern.costs.shape_run import Bill, Size, sums_held
+from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.data.stream import ORDER_ROWS, SCAN_ROWS, scan_rows
-from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads

@@ -24,15 +24,14 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from streamkern import cpu as backends
-from streamkern.cpu import get_backend
+from streamkern import cpu
 from streamkern.centers import CenterSet
+from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes
-from streamkern.engine import default_engine
 from streamkern.engine.operations import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads import ThreadsExecutor
@@ -247,7 +246,7 @@ class Calibration:
 
     def _moments(self, dataset: Dataset) -> float:
         raw = _raw(dataset)
-        moments = Moments(np.zeros(dataset.source.n_features), None, get_backend())
+        moments = Moments(np.zeros(dataset.source.n_features), None)
         return self._timed(lambda: lambda: moments((raw, ""), None)) / len(raw.X)
 
 
@@ -258,7 +257,7 @@ def _machine() -> list[Any]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         model = next(line for line in text.splitlines() if line.startswith("model name"))
     names = ("streamkern", "numpy", "scipy", "numba")
-    loops = sorted(Path(backends.__file__).parent.glob("*.py"))  # in a clone they change between versions
+    loops = sorted(Path(cpu.__file__).parent.glob("*.py"))  # in a clone they change between versions
     return [
         *(zlib.crc32(file.read_bytes()) for file in loops),
         platform.node(), platform.machine(), model, os.cpu_count(), os.environ.get("OPENBLAS_CORETYPE"),

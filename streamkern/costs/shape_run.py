@@ -14,15 +14,15 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.costs.shape_run_of_workers import SharedMemory, basis_bytes, bytes_of, shared_memory
+from streamkern.cpu import default_engine
 from streamkern.data.stream import SCAN_ROWS, Block, Key
-from streamkern.engine import default_engine
+from streamkern.engine.abstract_array import Meter, Shaped
 from streamkern.engine.base import Engine
-from streamkern.gpu.metered import MeteredDeviceEngine
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
-from streamkern.engine.abstract_array import Meter, Shaped
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
+from streamkern.gpu.metered import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
 from streamkern.solvers.convergence import measured_by_itself, unlearned

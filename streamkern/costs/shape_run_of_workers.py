@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamkern.engine.packed_factor import PackedFactor
 from streamkern.engine.abstract_array import Meter, Shaped
+from streamkern.engine.packed_factor import PackedFactor
 from streamkern.execute.base import Parts, Tree
 from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.base import Iteration

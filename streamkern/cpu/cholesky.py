@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.engine.elementwise import CACHE_LINE, aligned
+from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
 from streamkern.cpu.gemm import VECTORS, WIDTH, inner_loop
 from streamkern.types import Array

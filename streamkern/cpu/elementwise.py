@@ -1,4 +1,4 @@
-"""The CPU backend: compiled, vectorised loops, single-threaded and without Python's lock."""
+"""Elementwise arithmetic on the CPU: compiled, vectorised loops, single-threaded and without Python's lock."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.cpu import loops, manhattan, fused_predict as outputs, routes, kernel_gradients as slopes
+from streamkern.cpu import fused_predict, kernel_gradients, loops, manhattan
+from streamkern.cpu.alignment import aligned_rows
+from streamkern.cpu.gemm import dense
+from streamkern.cpu.gemv import laid_out
+from streamkern.cpu.manhattan import packed_for_manhattan
 from streamkern.engine.elementwise import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
     Profile,
-    aligned_rows,
     check_angular,
     check_cosines,
     check_gather,
@@ -26,15 +29,12 @@ from streamkern.engine.elementwise import (
     radial_formula,
     wide,
 )
-from streamkern.cpu.manhattan import packed_for_manhattan
-from streamkern.cpu.gemm import dense
-from streamkern.cpu.gemv import laid_out
 from streamkern.errors import UsageError
 from streamkern.rng import seed_words
 from streamkern.types import Array, IntArray
 
 
-class NumbaBackend:
+class CompiledLoops:
     """The CPU default: compiled, vectorised, single-threaded loops that release the GIL."""
 
     name = "numba"
@@ -106,39 +106,6 @@ class NumbaBackend:
         X = _dense_rows(X)
         return int(loops.first_row_with_exponent(X.view(bits), X.dtype.type(np.inf).view(bits)))
 
-    def route(
-        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
-    ) -> tuple[IntArray, Array]:
-        leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
-        if X.dtype not in (np.float32, np.float64):
-            X = X.astype(np.float64)
-        routes.routed(X, directions, cuts, children, float(width), leaves, weights)
-        return leaves, weights
-
-    def assign(
-        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        if X.dtype not in (np.float32, np.float64):
-            X = X.astype(np.float64)
-        spans = np.empty((len(cuts) + 1, 2), dtype=np.int64)
-        found = routes.assigned(X, _contiguous(at, np.int64), directions, cuts, children, spans)
-        return spans, found
-
-    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
-        if X.dtype not in (np.float32, np.float64):
-            X = X.astype(np.float64)
-        d, weights = X.shape[1], np.ones(len(X)) if w is None else _contiguous(w, np.float64)
-        found = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d), np.zeros(d)
-        loops.moments(_dense_rows(X), weights, _contiguous(pivot, np.float64), *found)
-        return found
-
-    def project(self, X: Array, at: IntArray, direction: Array) -> Array:
-        if X.dtype not in (np.float32, np.float64):
-            X = X.astype(np.float64)
-        out = np.empty(len(at))
-        routes.projected(X, _contiguous(at, np.int64), _contiguous(direction, np.float64), out)
-        return out
-
     def row_norms(self, X: Array) -> Array:
         if X.dtype not in (np.float32, np.float64):
             raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
@@ -153,7 +120,7 @@ class NumbaBackend:
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
         check_manhattan(X, Z, P)
-        out[...] = slopes.sums_of_signs(dense(P, out.dtype), X, slopes.whole_vectors(Z))
+        out[...] = kernel_gradients.sums_of_signs(dense(P, out.dtype), X, kernel_gradients.whole_vectors(Z))
 
     def radial_slopes(
         self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float
@@ -173,7 +140,7 @@ class NumbaBackend:
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
         numbers[3] = near if ready else near**2
         norms = (_contiguous(v, S.dtype) for v in (x_norms, z_norms))
-        slopes.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
+        kernel_gradients.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
 
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
         """Compute a radial kernel of the L1 norm in one compiled call, with the bits of ``manhattan`` and ``radial``.
@@ -200,7 +167,7 @@ class NumbaBackend:
     @property
     def compiled(self) -> bool:
         """True if the largest loops of float32 are already compiled, in this process or an earlier one."""
-        return all(each.is_compiled(np.float32) for each in (loops.radial_products, outputs.radial_outputs))
+        return all(each.is_compiled(np.float32) for each in (loops.radial_products, fused_predict.radial_outputs))
 
     def radial_products(
         self,
@@ -264,8 +231,8 @@ class NumbaBackend:
         code, numbers, _ = _radial_numbers(kind, params, X.dtype)
         norms = (_contiguous(norms, X.dtype) for norms in (x_norms, z_norms))
         out = np.empty((len(X), W.shape[1]), X.dtype)
-        tile = aligned_rows(min(len(X), outputs.ROWS), outputs.COLUMNS, X.dtype)
-        outputs.radial_outputs(dense(X, X.dtype), packed, *norms, code, numbers, laid_out(W).T, tile, out)
+        tile = aligned_rows(min(len(X), fused_predict.ROWS), fused_predict.COLUMNS, X.dtype)
+        fused_predict.radial_outputs(dense(X, X.dtype), packed, *norms, code, numbers, laid_out(W).T, tile, out)
         return out
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:

@@ -7,18 +7,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.cpu import lapack, fused_predict as outputs
-from streamkern.engine.elementwise import aligned_rows
-from streamkern.cpu.manhattan import distances, packed_for_manhattan
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu import fused_predict, int16_factor, lapack, linear_algebra
+from streamkern.cpu.alignment import aligned_rows
+from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
-from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
 from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, times
-from streamkern.cpu import linear_algebra as dense, int16_factor as sixteen
+from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
+from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
-from streamkern.engine.reference import NumpyEngine, one_by_one
 from streamkern.engine.packed_factor import PackedFactor
 from streamkern.engine.packed_triangle import cuts, packed_panels
+from streamkern.engine.reference import NumpyEngine, one_by_one
 from streamkern.types import Array
 
 _COMPILING = 112 << 20  # bytes of a fit that compiles every loop: 90 MiB beyond the rest for EigenPro on plain rows
@@ -37,7 +36,7 @@ class HostEngine(NumpyEngine):
 
     def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
         super().__init__(parallel, imap, overlaps)
-        self.loops: NumbaBackend = NumbaBackend()
+        self.loops: CompiledLoops = CompiledLoops()
 
     # ------------------------------------------------------------------------------ rows against centers
 
@@ -52,7 +51,7 @@ class HostEngine(NumpyEngine):
         return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
 
     def tile_bytes(self, c: int) -> int:
-        return outputs.tile_bytes(c)
+        return fused_predict.tile_bytes(c)
 
     def compiling_bytes(self) -> int:
         """Return bytes if the largest loop, which most fits use, is not compiled."""
@@ -147,10 +146,10 @@ class HostEngine(NumpyEngine):
         return Factor(B)
 
     def product(self, A: Array, B: Array) -> Array:
-        return dense.matmul(A, B, self.parallel)
+        return linear_algebra.matmul(A, B, self.parallel)
 
     def product_t(self, U: Array, V: Array) -> Array:
-        return dense.matmul(U.T, V, self.parallel, tile=64)
+        return linear_algebra.matmul(U.T, V, self.parallel, tile=64)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
         """Compute by rows of tiles, each read from memory once for the columns on both sides."""
@@ -162,10 +161,10 @@ class HostEngine(NumpyEngine):
         return np.ascontiguousarray(out)
 
     def times_lower(self, B: Array, W: Array) -> Array:
-        return dense.times_lower(B, W, self.parallel)
+        return linear_algebra.times_lower(B, W, self.parallel)
 
     def gram(self, A: Array) -> Array:
-        return dense.gram(A, self.parallel)
+        return linear_algebra.gram(A, self.parallel)
 
     def add_gram(self, packed: Array, phi: Array) -> None:
         columns = phi.T.copy()
@@ -173,32 +172,32 @@ class HostEngine(NumpyEngine):
             Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        return dense.gram_matmul(W, B, self.parallel, lower=lower)
+        return linear_algebra.gram_matmul(W, B, self.parallel, lower=lower)
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
         """L⁻¹ of A = L Lᵀ in ``dtype``, in the memory of A."""
-        return dense.inverse_factor(A, dtype, self.parallel)
+        return linear_algebra.inverse_factor(A, dtype, self.parallel)
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
-        return sixteen.packed_factor(self, expansion, shift, lead)
+        return int16_factor.packed_factor(self, expansion, shift, lead)
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        return sixteen.packed_product(W, B, self.parallel)
+        return int16_factor.packed_product(W, B, self.parallel)
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        return sixteen.times_packed(B, W, self.parallel)
+        return int16_factor.times_packed(B, W, self.parallel)
 
     def cholesky(self, A: Array) -> Array:
-        return dense.cholesky(A, self.parallel)
+        return linear_algebra.cholesky(A, self.parallel)
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        return dense.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
+        return linear_algebra.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
 
     def spd_solve(self, A: Array, B: Array) -> Array:
-        return dense.spd_solve(A, B, self.parallel)
+        return linear_algebra.spd_solve(A, B, self.parallel)
 
     def mirror(self, A: Array) -> Array:
-        return dense.mirror(A, self.parallel)
+        return linear_algebra.mirror(A, self.parallel)
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
         """Return top k eigenpairs by LAPACK without Python's lock, which SciPy's call would hold."""

@@ -12,9 +12,9 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import loop, rows, vector
-from streamkern.cpu.loops import radial, widest
 from streamkern.cpu.gemm import LANES, inner_loop
 from streamkern.cpu.gemv import add_rest, add_terms
+from streamkern.cpu.loops import radial, widest
 
 _inner, _radial = inner_loop.inside, radial.inside
 _f32 = types.float32

@@ -21,8 +21,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.engine.elementwise import CACHE_LINE, aligned, has_dense_rows
+from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
+from streamkern.engine.elementwise import has_dense_rows
 from streamkern.types import Array
 
 DEPTH = 1024

@@ -19,9 +19,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.engine.elementwise import has_dense_rows
 from streamkern.cpu.compiled import OPTIONS, loop, rows
 from streamkern.cpu.gemm import LANES, VECTORS, Factor, add_product
+from streamkern.engine.elementwise import has_dense_rows
 from streamkern.types import Array
 
 MOST = 32

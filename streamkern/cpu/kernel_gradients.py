@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from streamkern.engine.elementwise import RADIAL_KINDS
 from streamkern.cpu.compiled import loop, rows, vector
-from streamkern.cpu.loops import _exp, _power, dense_row, widest
 from streamkern.cpu.gemm import DEPTH, LANES, VECTORS, panel
+from streamkern.cpu.loops import _exp, _power, dense_row, widest
+from streamkern.engine.elementwise import RADIAL_KINDS
 from streamkern.types import Array
 
 _LAPLACE, _MATERN32, _MATERN52, _GAUSSIAN, _CAUCHY = (
@@ -106,7 +106,7 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
 
 
 def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
-    """Return ``Backend.signed_sums`` for centers padded by ``whole_vectors``."""
+    """Return ``Loops.signed_sums`` for centers padded by ``whole_vectors``."""
     padded = whole_vectors(X)
     out = np.empty_like(padded)
     signed_sums(P, padded, centers, out)

@@ -16,8 +16,8 @@ from streamkern.cpu.cholesky import cholesky_factor, is_factored_here
 from streamkern.cpu.gemm import Factor
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
-from streamkern.engine.reference import not_positive, one_by_one
 from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.reference import not_positive, one_by_one
 from streamkern.types import Array
 
 _FEW = 1024

@@ -18,9 +18,9 @@ from numba.core import types
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
-from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, coincident
 from streamkern.cpu.compiled import OPTIONS, loop, rows, vector
 from streamkern.cpu.gemm import VECTORS, inner_loop
+from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, coincident
 from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
 f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
@@ -387,29 +387,6 @@ def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
         if found:
             return i
     return -1
-
-
-_SUMS = types.Array(types.float64, 1, "C")
-
-
-@loop(
-    lambda dtype: types.void(rows(dtype, readonly=True), *[vector(types.float64)] * 2, *[_SUMS] * 4),
-    types.float32,
-    types.float64,
-)
-def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
-    """Compute ranges and sums of columns, reading the rows once; see ``HostBackend.moments``."""
-    n, d = X.shape
-    for i in range(n):
-        row, weight = dense_row(X[i]), w[i]
-        for j in range(d):
-            x = np.float64(row[j])
-            centred = x - pivot[j]
-            weighted = weight * centred
-            low[j] = x if x < low[j] else low[j]
-            high[j] = x if x > high[j] else high[j]
-            first[j] += weighted
-            second[j] += weighted * centred
 
 
 _LANES = 64  # partial sums of a row, enough to hide the latency of additions

@@ -15,8 +15,8 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows, vector
-from streamkern.cpu.loops import radial, widest
 from streamkern.cpu.gemm import DEPTH, LANES, WIDTH, packed_by, panel
+from streamkern.cpu.loops import radial, widest
 from streamkern.types import Array
 
 _SINGLE = 4  # bytes of a float32

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from streamkern.engine.elementwise import Backend
+from streamkern.engine.elementwise import Loops
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters
@@ -24,7 +24,7 @@ class Augmentation(Protocol):
     block; so reading a row again, or in another block, gives the same values.
     """
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
 
     def to_json(self) -> dict[str, Any]:
@@ -58,11 +58,11 @@ class GaussianNoise(Parameters):
                 f"The noise level is {self.sigma}.", where="GaussianNoise(sigma)", expected="a finite number >= 0"
             )
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         if X.dtype == np.float32:
-            backend.add_noise(X, row_ids, copies=copies, seed=seed, sigma=self.sigma)
+            loops.add_noise(X, row_ids, copies=copies, seed=seed, sigma=self.sigma)
         else:
-            X += _normals(X, row_ids, copies, seed, backend, self.sigma)
+            X += _normals(X, row_ids, copies, seed, loops, self.sigma)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class FeatureDropout(Parameters):
         require_probability(self)
         require_finite(self)
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
+        kept = _normals(X, row_ids, copies, seed, loops, 1.0) >= np.float32(ndtri(self.probability))
         # Exact for finite rows, and branch-free: a masked copy costs ten times as much.
         X *= kept
         if self.value:
@@ -181,7 +181,7 @@ class Custom:
             raise UsageError(f"The function is {self.function!r}.", where="Custom(function)", expected="a function")
         require_counts(self, uniforms=0)
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         """Call the function, in place.
 
         Raises:
@@ -238,7 +238,7 @@ def require_probability(augmentation: Any) -> None:
         )
 
 
-def _normals(X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend, sigma: float) -> Array:
+def _normals(X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops, sigma: float) -> Array:
     noise = np.zeros(X.shape, dtype=np.float32)
-    backend.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=sigma)
+    loops.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=sigma)
     return noise

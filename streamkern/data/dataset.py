@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import wide
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
 from streamkern.data.subsample import rows_of, stratified, weighted
 from streamkern.data.transforms import Affine, Project, Transform, dump, final
+from streamkern.engine.elementwise import wide
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.source import Source
 from streamkern.storage.digest import digest

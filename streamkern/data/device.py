@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.engine.elementwise import wide
 from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.images import HorizontalFlip, RandomCrop, require_images
 from streamkern.data.stream import Assembly, Block, Held, Key, Raw
 from streamkern.data.targets import as_values
-from streamkern.gpu import Device
-from streamkern.gpu.protocol import Change
+from streamkern.engine.device import Change, Device
+from streamkern.engine.elementwise import wide
 from streamkern.gpu.source import STORED
 from streamkern.types import Array, IntArray
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend
 from streamkern.data.augment import require_probability
+from streamkern.engine.elementwise import Loops
 from streamkern.errors import DataError, UsageError, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters
@@ -45,7 +45,7 @@ class RandomCrop(Parameters):
         if self.padding < 0:
             raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         images = _images(X, self)
         n, height, width, channels = images.shape
         pad = self.padding
@@ -77,7 +77,7 @@ class HorizontalFlip(Parameters):
         require_types(self)
         require_probability(self)
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         images = _images(X, self)
         chosen = np.flatnonzero(uniform_rows(seed, copies, row_ids, 1)[:, 0] < self.probability)
         images[chosen] = images[chosen, :, ::-1]
@@ -123,7 +123,7 @@ class RandomErasing(Parameters):
                     expected="0 < least <= largest" + (" <= 1" if most == 1 else ""),
                 )
 
-    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
         images = _images(X, self)
         u = uniform_rows(seed, copies, row_ids, 5)
         top, left, bottom, right = self._rectangles(u, *images.shape[1:3])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import HostBackend
+from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import (
@@ -106,14 +106,12 @@ class Moments:
     Args:
         pivot: c, shape (d,), a point near the rows, so that sums of differences keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
-        loops: compiled loops of the CPU backend.
         names: names of the features, for messages, or None.
         labels: name of a target with several labels a row, each 0 or 1; None for other targets.
     """
 
     pivot: Array
     target_pivot: Array | None
-    loops: HostBackend
     names: tuple[str, ...] | None = None
     labels: str | None = None
 
@@ -123,6 +121,9 @@ class Moments:
         Raises:
             DataError: a feature or a target is NaN or infinite, or its square overflows.
         """
+        from streamkern.cpu.columns import moments
+
+        finite_rows = default_engine().loops.finite_rows
         raw, where = block
         rows, stored = len(raw.X), raw
         if raw.w is not None and not raw.w.all():
@@ -136,7 +137,7 @@ class Moments:
             weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
             return rows, nothing, np.zeros(d), np.zeros(d), self._labels(stored, where), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
-            bad = self.loops.finite_rows(X)
+            bad = finite_rows(X)
             if bad >= 0:
                 column = int(np.argmax(~np.isfinite(X[bad])))
                 value = X[bad, column]
@@ -148,16 +149,16 @@ class Moments:
                     if not np.isnan(value)
                     else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
-        low, high, first, second = self.loops.moments(X, w, self.pivot)
+        low, high, first, second = moments(X, w, self.pivot)
         _require_squares(X, Extremes(low, high), raw.ids, where, names=self.names)
         labels = self._labels(stored, where)
         total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is not None:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
-            bad = self.loops.finite_rows(y)
+            bad = finite_rows(y)
             if bad >= 0:
                 raise not_finite_target(f"{where}, row {int(raw.ids[bad])}")
-            least, most, total, squares = self.loops.moments(y, w, self.target_pivot)
+            least, most, total, squares = moments(y, w, self.target_pivot)
             _require_squares(y, Extremes(least, most), raw.ids, where, "target")
             if self.labels is not None:
                 require_binary(y, raw.ids, where)

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.cpu import get_backend
-from streamkern.engine.elementwise import Backend, wide
+from streamkern.cpu import default_engine
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
@@ -27,6 +26,7 @@ from streamkern.data.reader import AT_ONCE, KEPT_BYTES, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through
+from streamkern.engine.elementwise import Loops, wide
 from streamkern.errors import require_counts
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
@@ -84,6 +84,10 @@ class Held(NamedTuple):
     w: Array | None
 
 
+def _loops() -> Loops:
+    return default_engine().loops
+
+
 @dataclass(eq=False)
 class Assembly:
     """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
@@ -94,7 +98,7 @@ class Assembly:
         center: subtracted from every row after augmentation, in addition to the dataset's origin: shape (d,) or a
             number.
         dtype: float32 or float64.
-        backend: backend that runs the loops.
+        loops: elementwise arithmetic of the engine.
         mean_weight: divisor of sample weights.
     """
 
@@ -102,7 +106,7 @@ class Assembly:
     encoding: Encoding | None = None
     center: float | Array = 0.0
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    backend: Backend = field(default_factory=get_backend)
+    loops: Loops = field(default_factory=_loops)
     mean_weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -134,13 +138,13 @@ class Assembly:
         if X.dtype == np.float32:
             first = augmentations[0] if augmentations else None
             if isinstance(first, GaussianNoise):
-                self.backend.assemble_noisy(
+                self.loops.assemble_noisy(
                     rows, order, X, scale=data.factor, offset=shift, row_ids=ids, copies=copies, seed=data.seed,
                     sigma=first.sigma,
                 )  # fmt: skip
                 augmentations = augmentations[1:]
             else:
-                self.backend.assemble(rows, order, X, scale=data.factor, offset=shift)
+                self.loops.assemble(rows, order, X, scale=data.factor, offset=shift)
         else:
             X[:] = rows[order]
             X *= data.factor
@@ -155,7 +159,7 @@ class Assembly:
                     y = as_values(y, self.encoding.outputs)
                 y = augmentation.mix(X, y, ids, copies, seed, self._bank(number))
             else:
-                augmentation.apply(X, ids, copies, seed, self.backend)
+                augmentation.apply(X, ids, copies, seed, self.loops)
         if away:
             X = np.subtract(X, data.origin + self.center).astype(self.dtype)
         elif not simple and np.any(self.center):

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
+from streamkern.cpu import default_engine
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
-from streamkern.engine import default_engine
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.sources.source import Source

@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend
-from streamkern.gpu import Device
+from streamkern.engine.device import Device
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.packed_factor import PackedFactor
 from streamkern.types import Array
 
@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Name of the engine in reports."""
 
     @property
-    def loops(self) -> Backend:
+    def loops(self) -> Loops:
         """Elementwise loops over its arrays."""
 
     @property

@@ -1,9 +1,9 @@
 """The meter: an engine for arrays without values. It counts operations by kind and allocated bytes.
 
 A solver's own ``prepare``, ``begin`` and ``update`` run on it, so a plan needs no cost formulas of solvers. Here are
-the costs of each engine method, with the scratch memory of its implementation in ``host``
-(``tests/engine/test_meter.py`` compares them with counters and measured memory). Quantities that depend on data have
-declared bounds: conditions, counts of eigenvalues, and the largest eigenvalue, which determines the batch.
+the costs of each engine method, with the scratch memory of its implementation in ``cpu/engine.py``
+(``tests/engine/test_cost_meter.py`` compares them with counters and measured memory). Quantities that depend on data
+have declared bounds: conditions, counts of eigenvalues, and the largest eigenvalue, which determines the batch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend
-from streamkern.engine.numpy_loops import NumpyBackend
+from streamkern.engine.abstract_array import Meter, Shaped, count_product
 from streamkern.engine.base import (
     KERNEL_TILE,
     MANY,
@@ -30,11 +29,11 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
-from streamkern.gpu import Device
+from streamkern.engine.device import Device
+from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov import is_cheaper, space
 from streamkern.engine.operations import eigh
 from streamkern.engine.packed_factor import PANEL, PackedFactor, padded, panel_rows
-from streamkern.engine.abstract_array import Meter, Shaped, count_product
 from streamkern.engine.packed_triangle import cuts
 from streamkern.types import Array
 
@@ -70,7 +69,7 @@ class MeterEngine:
     ) -> None:
         self.meter, self.real = meter, real
         self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
-        self.loops: Backend = NumpyBackend()
+        self.loops: Loops = NumpyLoops()
 
     def bound(self, executor: TaskRunner) -> Engine:
         """Itself: nothing runs."""

@@ -1,4 +1,4 @@
-"""The protocol of backends: loops over blocks of rows for which NumPy expressions are too slow.
+"""Elementwise arithmetic on blocks of rows and tiles of kernel values: the protocol of loops, and a NumPy reference.
 
 Every function is single-threaded, has no state and gives the same bits on any thread: parallelism is across blocks.
 Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views (a tile of a larger
@@ -7,7 +7,6 @@ buffer), as long as the elements of a row are contiguous.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -15,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamkern.errors import UsageError
+from streamkern.rng import normal_rows
 from streamkern.types import Array, IntArray
 
 Profile: TypeAlias = Callable[[Array], Array]
 """A user's radial profile: squared distances to kernel values, elementwise, in NumPy."""
 
 RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "exponential_power")
-"""Radial profiles of every backend. With r = ‖x − z‖, σ = ``bandwidth`` and γ = ``exponent``:
+"""Radial profiles. With r = ‖x − z‖, σ = ``bandwidth`` and γ = ``exponent``:
 
 ======================  ==========================================
 ``laplace``             exp(−r/σ)
@@ -36,17 +36,17 @@ If ``norm`` is 1, which ``laplace`` and ``exponential_power`` allow, r = Σ_k |x
 """
 
 ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
-"""Kernels of the angle θ between x and z in every backend: ``arccos0`` to ``arccos2`` are the arc-cosine
+"""Kernels of the angle θ between x and z: ``arccos0`` to ``arccos2`` are the arc-cosine
 kernels of order n = 0, 1, 2 (Cho & Saul 2009), ``ntk`` the neural tangent kernel of a ReLU network (Jacot et al. 2018).
 """
 
 
-class Backend(Protocol):
+class Loops(Protocol):
     """The elementwise arithmetic of a block."""
 
     @property
     def name(self) -> str:
-        """The backend's name in ``get_backend`` and reports."""
+        """Name of the implementation in reports."""
 
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
@@ -217,65 +217,6 @@ class Backend(Protocol):
         """
 
 
-class HostBackend(Backend, Protocol):
-    """The loops of the CPU."""
-
-    def route(
-        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
-    ) -> tuple[IntArray, Array]:
-        """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
-
-        A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
-        where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
-        rows.
-
-        Args:
-            X: rows, shape (n, d).
-            directions: directions of the cuts, the root first, shape (m, d), float64.
-            cuts: low, threshold and high of each cut, shape (m, 3), float64.
-            children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
-            width: width of the interval in which rows are near: from low to high for 1, empty for 0.
-
-        Returns:
-            Leaves, the second -1 if there is only one; and weights, which sum to 1.
-        """
-
-    def assign(
-        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
-
-        Args:
-            X: rows, shape (n, d).
-            at: positions of the rows to assign, ascending, shape (k,), int64.
-            directions: as in ``route``.
-            cuts: as in ``route``.
-            children: as in ``route``.
-
-        Returns:
-            Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
-            ascending within a leaf. Projections equal those of ``project`` to the bit.
-        """
-
-    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
-        """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
-
-        Args:
-            X: finite rows, shape (n, d), summed in their order.
-            w: weights of rows, shape (n,), float64; None for weights of 1.
-            pivot: c, shape (d,), float64.
-        """
-
-    def project(self, X: Array, at: IntArray, direction: Array) -> Array:
-        """Return X · direction in float64 for some rows; a row's bits do not depend on other rows.
-
-        Args:
-            X: rows, shape (n, d).
-            at: positions of rows, shape (m,).
-            direction: shape (d,), float64.
-        """
-
-
 def wide(dtype: np.dtype[Any]) -> bool:
     """Return True if float32 cannot hold all values of a dtype of stored rows: float64 and integers of 32 bits."""
     return not np.can_cast(dtype, np.float32)
@@ -364,37 +305,6 @@ def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
     return float(value)
 
 
-CACHE_LINE = 64
-"""Bytes of a line of the processor's caches."""
-
-
-def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
-    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
-
-    Args:
-        shape: its shape.
-        dtype: its dtype.
-        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
-    """
-    kind = np.dtype(dtype)
-    size = math.prod(shape) * kind.itemsize
-    if memory is None or len(memory) < size + CACHE_LINE:
-        memory = np.empty(size + CACHE_LINE, np.uint8)
-    begin = -memory.ctypes.data % CACHE_LINE
-    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
-    return whole
-
-
-def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
-    """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
-
-    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
-    """
-    kind = np.dtype(dtype)
-    lines = -(-m * kind.itemsize // CACHE_LINE) | 1
-    return aligned((n, lines * CACHE_LINE // kind.itemsize), kind, memory)[:, :m]
-
-
 def has_dense_rows(X: Array) -> bool:
     """Return True if the elements of each row of X (n, d) are contiguous, for any distance between rows."""
     return X.size == 0 or (bool(X.flags.aligned) and (X.shape[1] == 1 or X.strides[1] == X.itemsize))
@@ -431,7 +341,7 @@ def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: in
     """Check a kind and a depth, and make the checks of ``check_tile``.
 
     Raises:
-        UsageError: an argument is invalid for ``Backend.angular``.
+        UsageError: an argument is invalid for ``Loops.angular``.
     """
     if kind not in ANGULAR_KINDS or depth < 1:
         raise UsageError(
@@ -498,3 +408,122 @@ def check_written(X: Array, *dtypes: type[np.floating]) -> None:
             where="S",
             expected=f"a writeable array of {' or '.join(t.__name__ for t in dtypes)} with contiguous rows",
         )
+
+
+class NumpyLoops:
+    """Plain NumPy. Slow, short and obviously right; needs no compiler."""
+
+    name = "numpy"
+
+    def assemble(
+        self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
+    ) -> None:
+        check_gather(raw, index, out)
+        if wide(raw.dtype):
+            with np.errstate(over="ignore", invalid="ignore"):  # finite_rows reports overflows of float32
+                out[...] = raw[index].astype(np.float64) * np.asarray(scale, np.float64) + np.asarray(
+                    offset, np.float64
+                )
+            return
+        out[...] = raw[index]
+        out *= np.asarray(scale, dtype=np.float32)
+        out += np.asarray(offset, dtype=np.float32)
+
+    def add_noise(
+        self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
+    ) -> None:
+        check_row_ids(row_ids, len(out))
+        of_row = np.broadcast_to(np.asarray(copies, dtype=np.int64), (len(out),))
+        for copy in np.unique(of_row):
+            rows = np.flatnonzero(of_row == copy)
+            out[rows] += np.float32(sigma) * normal_rows(seed, int(copy), row_ids[rows], out.shape[1])
+
+    def assemble_noisy(
+        self,
+        raw: Array,
+        index: IntArray,
+        out: NDArray[np.float32],
+        *,
+        scale: ArrayLike,
+        offset: ArrayLike,
+        row_ids: IntArray,
+        copies: int | IntArray,
+        seed: int,
+        sigma: float,
+    ) -> None:
+        self.assemble(raw, index, out, scale=scale, offset=offset)
+        self.add_noise(out, row_ids, copies=copies, seed=seed, sigma=sigma)
+
+    def finite_rows(self, X: Array) -> int:
+        bad = ~np.isfinite(X).all(axis=1)
+        return int(bad.argmax()) if bad.any() else -1
+
+    def row_norms(self, X: Array) -> Array:
+        if X.dtype not in (np.float32, np.float64):
+            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
+        squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
+        with np.errstate(over="ignore"):
+            return squared.astype(X.dtype)
+
+    def manhattan(self, X: Array, Z: Array, out: Array) -> None:
+        check_manhattan(X, Z, out)
+        check_written(out, np.float32, np.float64)
+        out[...] = 0
+        for x, z in zip(X.T, Z.T, strict=True):
+            out += np.abs(x[:, None] - z)
+
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        check_manhattan(X, Z, P)
+        for k, (x, z) in enumerate(zip(X.T, Z.T, strict=True)):
+            out[:, k] = np.einsum("ij,ij->i", P, np.sign(x[:, None] - z))
+
+    def radial(
+        self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
+    ) -> None:
+        check_tile(S, x_norms, z_norms)
+        formula, (a, b, c), ready = (None, (0, 0, 0), False) if callable(kind) else radial_formula(kind, params)
+        if not ready:
+            sizes = x_norms[:, None] + z_norms
+            S[...] = sizes - 2 * S
+            S[np.less(S, coincident(S.dtype) * sizes)] = 0  # with this order of the comparison, a NaN stays a NaN
+        if callable(kind):
+            S[...] = kind(S)
+            return
+        with np.errstate(under="ignore"):
+            S *= S.dtype.type(a)
+            match formula:
+                case "gaussian":
+                    np.exp(-S, out=S)
+                case "cauchy":
+                    np.divide(1, 1 + S, out=S)
+                case "exponential_power":
+                    np.exp(-(S**b), out=S)
+                case _:
+                    t = np.sqrt(S)
+                    np.multiply(1 + t * (b + t * c), np.exp(-t), out=S)
+        S[np.abs(S) < np.finfo(S.dtype).tiny] = 0
+
+    def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+        check_angular(S, x_norms, z_norms, kind, depth)
+        with np.errstate(divide="ignore"):
+            x_inverse, z_inverse = (np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms))
+        u = tangent = np.clip(S * x_inverse[:, None] * z_inverse, -1, 1)
+        for _ in range(depth):
+            rest = 1 - np.arccos(u) / np.pi
+            sine = np.sqrt((1 - u) * (1 + u)) / np.pi
+            match kind:
+                case "arccos0":
+                    u = rest
+                case "arccos2":
+                    u = u * sine + rest * (1 + 2 * u * u) / 3
+                case _:
+                    u = sine + u * rest
+                    tangent = u + tangent * rest
+            u = np.clip(u, -1, 1)
+        value = tangent if kind == "ntk" else u
+        S[...] = value * magnitudes(kind, depth, x_norms)[:, None] * magnitudes(kind, depth, z_norms)
+
+    def cosines(self, S: Array, phases: Array, scale: float) -> None:
+        check_cosines(S, phases)
+        turns = S + phases
+        S[...] = scale * np.cos(2 * np.pi * (turns - np.rint(turns)))

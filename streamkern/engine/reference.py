@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from streamkern.engine.elementwise import Backend
-from streamkern.engine.numpy_loops import NumpyBackend
 from streamkern.engine.base import (
     CENTER_TILE,
     KERNEL_TILE,
@@ -28,7 +26,8 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
-from streamkern.gpu import Device
+from streamkern.engine.device import Device
+from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed_factor import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.packed_triangle import cuts, packed_panels
@@ -64,7 +63,7 @@ class NumpyEngine:
         self.parallel = parallel
         self._imap = imap
         self.overlaps = overlaps
-        self.loops: Backend = NumpyBackend()
+        self.loops: Loops = NumpyLoops()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
@@ -226,7 +225,7 @@ class NumpyEngine:
         return out
 
     def manhattan(self, Z: Array) -> tuple[Callable[[Array, Array], None], Callable[[Array, Array], Array]]:
-        """Return a function that writes L1 distances of rows to centers, and one for ``Backend.signed_sums``."""
+        """Return a function that writes L1 distances of rows to centers, and one for ``Loops.signed_sums``."""
 
         def signed_sums(P: Array, X: Array) -> Array:
             out = np.empty_like(X)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from streamkern.cpu import get_backend
 from streamkern.calibration.held_out import ROWS
 from streamkern.calibration.probabilities import softmax_of_logits
 from streamkern.calibration.saved import Answers
@@ -34,8 +33,7 @@ from streamkern.data.statistics import (
 from streamkern.data.stream import Assembly, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
-from streamkern.engine import engine_on
-from streamkern.gpu import Device
+from streamkern.engine.device import Device
 from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import decided_by, make_answers, require_left_out, require_two, source_of
@@ -44,6 +42,7 @@ from streamkern.fitting.placement import lanes_on, require_room, room_for_solver
 from streamkern.fitting.planning import every_row, likely_outputs, planned, projection, steps, width
 from streamkern.fitting.precision import relative, require_precision
 from streamkern.fitting.recipe import Recipe
+from streamkern.gpu import engine_on
 from streamkern.memory import release
 from streamkern.preprocessing.automatic import Auto, AutoScale, JoinQuantiles, data_warnings, notes
 from streamkern.preprocessing.categories import require_encoded
@@ -112,7 +111,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             )
         values = np.asarray(first.y[0], dtype=np.float64).reshape(-1)
         target_pivot = np.where(np.isfinite(values), values, 0.0)
-    moments = Moments(pivot, target_pivot, get_backend(), plain.columns, target.name if several else None)
+    moments = Moments(pivot, target_pivot, plain.columns, target.name if several else None)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True, known=plain.labels)
 

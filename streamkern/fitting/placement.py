@@ -8,9 +8,9 @@ from typing import Any
 from streamkern.costs.footprint import Footprint
 from streamkern.costs.shape_run import Bill
 from streamkern.data.stream import SCAN_ROWS
-from streamkern.gpu import Device, get_device
-from streamkern.gpu.protocol import TURNS
+from streamkern.engine.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
+from streamkern.gpu import get_device
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes
 from streamkern.solvers.eigenpro import exact_bytes

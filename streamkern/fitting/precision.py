@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.cpu import NumpyBackend
-from streamkern.engine.elementwise import coincident
 from streamkern.data.dataset import Dataset
 from streamkern.data.far_columns import far
 from streamkern.data.statistics import Statistics
+from streamkern.engine.elementwise import NumpyLoops, coincident
 from streamkern.errors import PrecisionError
 from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
 from streamkern.types import Array
@@ -126,7 +125,7 @@ def rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
     def values(distances: Array) -> Array:
         """Kernel values at squared distances, of rows with these norms; or at L1 distances."""
         S = np.array(norm - np.asarray(distances) / 2 if squares else distances, dtype=np.float64)[None, :]
-        kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), NumpyBackend())
+        kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), NumpyLoops())
         return np.asarray(S[0])
 
     if least >= distance:

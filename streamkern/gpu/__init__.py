@@ -1,4 +1,4 @@
-"""Blocks on a GPU: the protocol of a device, its loops in CUDA C++, and the engine that computes with them."""
+"""Heavy arithmetic on a GPU: CuPy's arrays, loops in CUDA C++, and the engine that computes with them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from streamkern.gpu.protocol import Device
+from streamkern.cpu import default_engine
+from streamkern.engine import Device, Engine
 from streamkern.errors import UsageError
 
-__all__ = ["DEVICES", "Device", "get_device"]
+__all__ = ["DEVICES", "engine_on", "get_device"]
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -56,3 +57,12 @@ def _has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def engine_on(device: Device | None) -> Engine:
+    """Return the engine of a device; for None that of the CPU."""
+    if device is None:
+        return default_engine()
+    from streamkern.gpu.engine import DeviceEngine
+
+    return DeviceEngine(device)

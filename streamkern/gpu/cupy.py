@@ -19,11 +19,11 @@ import numpy as np
 from cupyx.scipy.linalg import solve_triangular
 from numpy.typing import ArrayLike
 
+from streamkern.engine.device import COLUMNS, TURNS, Change
 from streamkern.engine.elementwise import wide
-from streamkern.gpu.loops import CudaLoops
-from streamkern.gpu.protocol import COLUMNS, TURNS, Change
-from streamkern.gpu.source import STORED, Definitions, options, source
 from streamkern.errors import NumericalError, StorageError
+from streamkern.gpu.loops import CudaLoops
+from streamkern.gpu.source import STORED, Definitions, options, source
 from streamkern.memory import format_bytes
 from streamkern.types import Array, IntArray
 

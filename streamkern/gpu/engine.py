@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkern.engine.base import Engine, Imap, Map, TaskRunner
-from streamkern.gpu.on_device import OnDevice
-from streamkern.gpu.protocol import Device
 from streamkern.cpu.engine import HostEngine
+from streamkern.engine.base import Engine, Imap, Map, TaskRunner
+from streamkern.engine.device import Device
 from streamkern.engine.reference import one_by_one
+from streamkern.gpu.on_device import OnDevice
 
 
 class DeviceEngine(OnDevice, HostEngine):

@@ -22,8 +22,8 @@ from streamkern.engine.elementwise import (
     radial_formula,
     wide,
 )
-from streamkern.gpu.source import DISTANCES, STORED, VALUES, Definitions, rows_at_once
 from streamkern.errors import UsageError
+from streamkern.gpu.source import DISTANCES, STORED, VALUES, Definitions, rows_at_once
 from streamkern.rng import seed_words
 from streamkern.types import IntArray
 
@@ -52,7 +52,7 @@ class Sides(NamedTuple):
         z_norms: squared norms of centers, shape (p,).
         x_factors: powers of two of split rows, shape (n,), or None.
         z_factors: those of centers, shape (p,), or None.
-        profile: (kind, params) as for ``Backend.radial``; None if S has values already.
+        profile: (kind, params) as for ``Loops.radial``; None if S has values already.
     """
 
     x_norms: Any = None
@@ -84,7 +84,7 @@ class BlockTarget(NamedTuple):
 
 
 class CudaLoops:
-    """The loops of ``Backend`` on a device's arrays, and the sums of kernel values times few columns."""
+    """The loops of ``Loops`` on a device's arrays, and the sums of kernel values times few columns."""
 
     name = "cuda"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.engine.abstract_array import Meter, Shaped
 from streamkern.engine.base import Engine, Respond
+from streamkern.engine.cost_meter import MeterEngine
+from streamkern.engine.device import COLUMNS, TURNS
+from streamkern.engine.packed_factor import PANEL, PackedFactor
 from streamkern.gpu.loops import Halves, pulled_splits
 from streamkern.gpu.on_device import OnDevice
-from streamkern.gpu.protocol import COLUMNS, TURNS
-from streamkern.engine.cost_meter import MeterEngine
-from streamkern.engine.packed_factor import PANEL, PackedFactor
-from streamkern.engine.abstract_array import Meter, Shaped
 from streamkern.types import Array
 
 

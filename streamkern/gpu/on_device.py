@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streamkern.engine.base import Centered, Engine, Evaluated, Respond
-from streamkern.gpu.loops import BlockTarget, Halves, Sides
-from streamkern.gpu.protocol import PANEL_BYTES, Device
-from streamkern.gpu.source import OUTPUTS
+from streamkern.engine.device import PANEL_BYTES, Device
+from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import NumpyEngine
 from streamkern.engine.squared_loss import SquaredLoss
-from streamkern.engine.packed_triangle import cuts
+from streamkern.gpu.loops import BlockTarget, Halves, Sides
+from streamkern.gpu.source import OUTPUTS
 from streamkern.types import Array
 
 _SQUARE = 1024  # rows of a diagonal block that is set at once

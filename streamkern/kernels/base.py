@@ -18,9 +18,10 @@ from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend
-from streamkern.engine import Engine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.parallel import row_parts, run_parts
 from streamkern.errors import UsageError, quoted
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
@@ -46,17 +47,17 @@ class Kernel(Parameters, ABC):
         return 2
 
     @abstractmethod
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         """Turn inner products S = X Zᵀ, shape (b, p), or L1 distances if ``norm`` is 1, into k(X, Z) in place.
 
         Args:
             S: inner products, float32 or float64; may be a row-strided view.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
-            backend: backend of the elementwise arithmetic.
+            loops: elementwise arithmetic of the engine.
         """
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         """Return P and Q of ∇_x k(x, z) = P z + Q x, or of P sign(x − z) if the norm is 1; see ``kernels.derivatives``.
 
         By default they are finite differences of ``apply`` in float64.
@@ -65,12 +66,12 @@ class Kernel(Parameters, ABC):
             S: as for ``apply``; it is not changed.
             x_norms: as for ``apply``.
             z_norms: as for ``apply``.
-            backend: as for ``apply``.
+            loops: as for ``apply``.
 
         Returns:
             P, shape (b, p), and Q, of the same shape, or None for 0.
         """
-        return numerical_slopes(self.apply, S, x_norms, z_norms, backend)
+        return numerical_slopes(self.apply, S, x_norms, z_norms, loops)
 
     @property
     def profile(self) -> tuple[str, Mapping[str, float]] | None:
@@ -251,13 +252,13 @@ class Sum(_Combined):
         UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
     """
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        _fold(self.parts, np.add, S, x_norms, z_norms, backend)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        _fold(self.parts, np.add, S, x_norms, z_norms, loops)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        P, Q = self.parts[0].slopes(S, x_norms, z_norms, backend)
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
+        P, Q = self.parts[0].slopes(S, x_norms, z_norms, loops)
         for part in self.parts[1:]:
-            more = part.slopes(S, x_norms, z_norms, backend)
+            more = part.slopes(S, x_norms, z_norms, loops)
             P, Q = P + more[0], add_slopes(Q, more[1])
         return P, Q
 
@@ -276,16 +277,16 @@ class Product(_Combined):
         UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
     """
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        _fold(self.parts, np.multiply, S, x_norms, z_norms, loops)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         """Slopes by the product rule."""
         value: Any = 1.0
         P, Q = S * 0, None
         for part in self.parts:
-            own, here = part.slopes(S, x_norms, z_norms, backend), S.copy()
-            part.apply(here, x_norms, z_norms, backend)
+            own, here = part.slopes(S, x_norms, z_norms, loops), S.copy()
+            part.apply(here, x_norms, z_norms, loops)
             P, Q = P * here + value * own[0], None if Q is None else Q * here
             Q, value = add_slopes(Q, None if own[1] is None else value * own[1]), value * here
         return P, Q
@@ -321,12 +322,12 @@ class Scaled(Kernel):
     def norm(self) -> int:
         return self.kernel.norm
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        self.kernel.apply(S, x_norms, z_norms, backend)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        self.kernel.apply(S, x_norms, z_norms, loops)
         S *= S.dtype.type(self.scale)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        P, Q = self.kernel.slopes(S, x_norms, z_norms, backend)
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
+        P, Q = self.kernel.slopes(S, x_norms, z_norms, loops)
         return P * self.scale, None if Q is None else Q * self.scale
 
     def diag(self, X: Array) -> Array:
@@ -525,17 +526,15 @@ def _check_kernels(whole: Kernel, *parts: Any) -> None:
         raise UsageError(f"The parts are {parts!r}.", where=type(whole).__name__, expected="one kernel or more")
 
 
-def _fold(
-    parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, backend: Backend
-) -> None:
+def _fold(parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
     """Combine the parts' values in place, strip by strip of rows, so that temporary arrays stay in the cache."""
     for rows in tiles(len(S), STRIP):
         strip, norms = S[rows], x_norms[rows]
         values = []
         for part in parts[1:]:
             values.append(strip.copy())
-            part.apply(values[-1], norms, z_norms, backend)
-        parts[0].apply(strip, norms, z_norms, backend)
+            part.apply(values[-1], norms, z_norms, loops)
+        parts[0].apply(strip, norms, z_norms, loops)
         for value in values:
             combine(strip, value, out=strip)
 

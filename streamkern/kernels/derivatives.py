@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend, magnitudes
 from streamkern.engine.base import NEAR
+from streamkern.engine.elementwise import Loops, magnitudes
 from streamkern.types import Array
 
 Slopes = tuple[Array, Array | None]
@@ -61,7 +61,7 @@ def slopes_of_profile(S: Array, x_norms: Array, z_norms: Array, kind: str, param
 
 
 def angular_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> Slopes:
-    """Return P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(cos θ), see ``Backend.angular``.
+    """Return P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(cos θ), see ``Loops.angular``.
 
     κ_0' = 1/(π sin θ), κ_1' = κ_0 and κ_2' = 4/3 κ_1. If k is homogeneous of degree h in x, Euler's theorem ⟨∇_x k, x⟩
     = h k gives Q. At an angle of 0, where κ_0 has no derivative, the derivative at 1e-5 is used.
@@ -108,13 +108,13 @@ def dot_slopes(profile: Callable[[Array], Array], S: Array) -> Slopes:
     return ((profile(s + step) - profile(s - step)) / (2 * step)).astype(S.dtype), None
 
 
-def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
     """Return P and Q of any kernel of inner products and norms, by finite differences of ``apply`` in float64."""
     s, a, b = (np.asarray(v, np.float64) for v in (S, x_norms, z_norms))
 
     def value(inner: Array, norms: Array) -> Array:
         K = inner.copy()
-        apply(K, norms, b, backend)
+        apply(K, norms, b, loops)
         return K
 
     along = _STEP * np.maximum(np.sqrt(a)[:, None] * np.sqrt(b), np.finfo(np.float64).tiny ** 0.5)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.cpu import NumpyBackend
-from streamkern.engine.elementwise import Backend, Profile, magnitudes
+from streamkern.engine.elementwise import Loops, NumpyLoops, Profile, magnitudes
 from streamkern.errors import UsageError
 from streamkern.kernels.base import STRIP, Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
@@ -45,11 +44,11 @@ class Linear(Kernel):
     def translation_invariant(self) -> bool:
         return self.centred
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         if self.offset:
             S += S.dtype.type(self.offset)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return np.ones_like(S), None
 
     def diag(self, X: Array) -> Array:
@@ -78,7 +77,7 @@ class Polynomial(Kernel):
         set_number(self, "gamma", positive=True)
         set_number(self, "offset")
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         for rows in tiles(len(S), STRIP):
             strip = S[rows]
             strip *= S.dtype.type(self.gamma)
@@ -92,7 +91,7 @@ class Polynomial(Kernel):
                 if bit == "1":
                     strip *= base
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return self.degree * self.gamma * (self.gamma * S + self.offset) ** (self.degree - 1), None
 
     def diag(self, X: Array) -> Array:
@@ -123,10 +122,10 @@ class ArcCosine(Kernel):
         set_integer(self, "order", 0, 2)
         set_integer(self, "depth", 1, 1000)
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        loops.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
@@ -134,7 +133,7 @@ class ArcCosine(Kernel):
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
-        self.apply(right, np.ones(1), np.ones(1), NumpyBackend())
+        self.apply(right, np.ones(1), np.ones(1), NumpyLoops())
         return _rounded(np.where(norms > 0, K, right[0, 0] if self.order == 0 else 0.0), X)
 
 
@@ -157,10 +156,10 @@ class NTK(Kernel):
     def __post_init__(self) -> None:
         set_integer(self, "depth", 1, 1000)
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        backend.angular(S, x_norms, z_norms, "ntk", self.depth)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        loops.angular(S, x_norms, z_norms, "ntk", self.depth)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return angular_slopes(S, x_norms, z_norms, "ntk", self.depth)
 
     def diag(self, X: Array) -> Array:
@@ -186,10 +185,10 @@ class DotProfile(Kernel):
     def __post_init__(self) -> None:
         check_profile(self)
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         S[...] = profile_values(self, S)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return dot_slopes(lambda inner: profile_values(self, inner), S)
 
     def diag(self, X: Array) -> Array:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.linalg
 
-from streamkern.engine import Engine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
 from streamkern.errors import NumericalError, UsageError, require_types
 from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles

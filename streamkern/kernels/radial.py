@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from streamkern.engine.elementwise import Backend, Profile
+from streamkern.engine.elementwise import Loops, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number
 from streamkern.kernels.derivatives import Slopes, profile_slopes, slopes_of_profile
@@ -90,10 +90,10 @@ class Radial(Kernel):
     def profile(self) -> tuple[str, Mapping[str, float]]:
         return self.kind, {**vars(self), "bandwidth": self.sigma}
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        backend.radial(S, x_norms, z_norms, *self.profile)
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        loops.radial(S, x_norms, z_norms, *self.profile)
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return slopes_of_profile(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
@@ -244,10 +244,10 @@ class RadialProfile(Kernel):
     def translation_invariant(self) -> bool:
         return True
 
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        backend.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
+        loops.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
 
-    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
         return profile_slopes(lambda squared: profile_values(self, squared), S, x_norms, z_norms)
 
     def diag(self, X: Array) -> Array:

@@ -8,7 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from streamkern.engine import Engine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.kernels.base import Basis, Expansion, Kernel
 from streamkern.types import Array
 

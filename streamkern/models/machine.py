@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamkern.cpu import get_backend
-from streamkern.engine.elementwise import wide
 from streamkern.calibration.saved import Answers, described_arrays, loaded_answers, saved_answers
+from streamkern.cpu import default_engine
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import warn_unseen
@@ -24,6 +23,7 @@ from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Project, Transform, dump, final, load
 from streamkern.engine.base import ROW_TILE
+from streamkern.engine.elementwise import wide
 from streamkern.engine.parallel import VALUE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.evaluation.score import Scored, score, score_in_detail
@@ -635,7 +635,7 @@ def _decided(outputs: Array, encoding: Encoding) -> Array:
 def _evaluated(
     block: Block, dataset: Dataset, basis: Basis, weights: Array, encoding: Encoding, stored: Array | None = None
 ) -> Array:
-    finite_rows = get_backend().finite_rows
+    finite_rows = default_engine().loops.finite_rows
     bad = finite_rows(block.X)
     outputs = basis.predict(block.X, weights) if bad < 0 else np.empty((0, 1))
     bad = finite_rows(outputs) if bad < 0 else bad

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import aligned_rows
 from streamkern.calibration.intervals import Intervals
+from streamkern.cpu import default_engine
+from streamkern.cpu.alignment import aligned_rows
 from streamkern.data.targets import Classes, Continuous
-from streamkern.engine import default_engine
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis

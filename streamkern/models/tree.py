@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.cpu import get_backend
 from streamkern.centers import Uniform
 from streamkern.costs.shape_run import SECOND
 from streamkern.errors import UsageError
@@ -171,11 +170,6 @@ class Partition:
         return {"name": "Partition", **asdict(self)}
 
 
-def project(X: Array, direction: Array, rows: IntArray | None = None) -> Array:
-    """X · direction for some rows or all, float64: the same bits for a row whatever rows are around it."""
-    return get_backend().project(X, np.arange(len(X)) if rows is None else rows, direction)
-
-
 @serializable
 @dataclass(frozen=True, eq=False)
 class CutTree:
@@ -251,6 +245,8 @@ class CutTree:
 
     def on_the_left(self, X: Array, cuts: int) -> Array:
         """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
+        from streamkern.cpu.routes import project
+
         inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
         for _ in range(cuts):
             if node < 0:
@@ -279,9 +275,11 @@ class CutTree:
             X: encoded rows, shape (n, d).
             w: as in ``training``.
         """
+        from streamkern.cpu.routes import assign
+
         directions, cuts, children = self._arrays
         at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
-        return get_backend().assign(X, at, directions, cuts, children)
+        return assign(X, at, directions, cuts, children)
 
     def mine(self, X: Array, leaf: int) -> Array:
         """Mask of the rows on a leaf's side of every cut, shape (n,)."""
@@ -299,8 +297,10 @@ class CutTree:
             X: encoded rows, shape (n, d).
             width: of the blending, in parts of the overlap; 0 for none.
         """
+        from streamkern.cpu.routes import route
+
         directions, cuts, children = self._arrays
-        return get_backend().route(X, directions, cuts, children, width)
+        return route(X, directions, cuts, children, width)
 
     def predicting(self, X: Array, width: float) -> Iterator[tuple[int, IntArray, Array]]:
         """The leaves that predict rows: (leaf, positions of rows, weights), as ``routes`` has them."""

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.costs.shape_run import Size
+from streamkern.cpu.routes import project
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
-from streamkern.models.tree import CutTree, Partition, project
+from streamkern.models.tree import CutTree, Partition
 from streamkern.partition.shuffle import routed_scan
 from streamkern.rng import generator
 from streamkern.selection.direction import gradient_outer

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from streamkern.engine import Engine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.serialize import serializable

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.engine import Engine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.serialize import serializable

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.cpu import get_backend
 from streamkern.costs.footprint import Footprint, footprint, loaded
+from streamkern.cpu import default_engine
 from streamkern.data.dataset import unchanging
 from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
-from streamkern.gpu import Device
+from streamkern.engine.device import Device
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -266,7 +266,7 @@ def _train(
         if executor.dashboard is not None or workers:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
         executor.members.on_loss = lambda message: events.emit("warning", message=message)
-        if not getattr(get_backend(), "compiled", True):
+        if default_engine().compiling_bytes():
             events.emit("compile", message=COMPILING)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamkern.engine import default_engine
+from streamkern.cpu import default_engine
 from streamkern.errors import DataError
 from streamkern.kernels import Expansion, Kernel
 from streamkern.rng import generator

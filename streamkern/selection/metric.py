@@ -22,15 +22,15 @@ import numpy as np
 from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.costs.footprint import MetricBill
 from streamkern.costs.shape_run import MeteredProblem, Size
+from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
-from streamkern.engine import default_engine
+from streamkern.engine.abstract_array import Meter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
-from streamkern.engine.abstract_array import Meter
 from streamkern.errors import UsageError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Parts

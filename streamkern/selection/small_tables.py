@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.costs.shape_run import MeteredProblem, Size
+from streamkern.cpu import default_engine
 from streamkern.data.targets import Classes, as_values
-from streamkern.engine import Engine, default_engine
+from streamkern.engine import Engine
+from streamkern.engine.abstract_array import Meter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
-from streamkern.engine.abstract_array import Meter
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import Kernel
 from streamkern.selection.metric import AGOP, GradientOuter, Round, Rounds, UncountedSums

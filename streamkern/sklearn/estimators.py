@@ -20,8 +20,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
-from streamkern.cpu import get_backend
 from streamkern.centers import Centers
+from streamkern.cpu import default_engine
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
@@ -284,7 +284,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
-            if display is not None and not getattr(get_backend(), "compiled", True):
+            if display is not None and default_engine().compiling_bytes():
                 display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamkern.calibration.held_out import LeftOut, alike
 from streamkern.centers import CenterSet
+from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
 from streamkern.data.device import placed
 from streamkern.data.extra_blocks import AllTiles, RecentBlocks
@@ -17,8 +18,8 @@ from streamkern.data.importance_order import Draws
 from streamkern.data.split import HASH_SPAN
 from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
-from streamkern.engine import Engine, default_engine
-from streamkern.gpu.protocol import BLOCK_ROWS
+from streamkern.engine import Engine
+from streamkern.engine.device import BLOCK_ROWS
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row

@@ -10,8 +10,8 @@ import numpy as np
 
 from streamkern.data.stream import Block
 from streamkern.engine.base import ROW_TILE
-from streamkern.engine.squared_loss import SquaredLoss, residual, weigh
 from streamkern.engine.packed_triangle import cuts, packed_size
+from streamkern.engine.squared_loss import SquaredLoss, residual, weigh
 from streamkern.execute.base import Parts, Tree
 from streamkern.kernels import Basis, Expansion
 from streamkern.sweep import Contribution

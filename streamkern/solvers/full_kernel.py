@@ -21,9 +21,9 @@ from streamkern.calibration.held_out import DRAW, LeftOut, equals_stay, rows_lef
 from streamkern.data.stream import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
+from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import not_positive
 from streamkern.engine.squared_loss import residual
-from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel, Laplace, Sum

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamkern.cpu import get_backend
+from streamkern.cpu import default_engine
 from streamkern.data.augment import Augmentation
 from streamkern.types import Array, IntArray
 
@@ -31,7 +31,7 @@ class AugmentationSuite:
     def applied(self, augmentation: Augmentation, X: Array, ids: IntArray, copies: IntArray, seed: int = 3) -> Array:
         """Augmented copies of rows."""
         out = X.copy()
-        augmentation.apply(out, ids, copies, seed, get_backend())
+        augmentation.apply(out, ids, copies, seed, default_engine().loops)
         return out
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -32,7 +32,7 @@ import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streamkern as sk
-from streamkern.cpu import gemm as product
+from streamkern.cpu import gemm
 from streamkern.data.stream import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.parallel import default_threads
@@ -68,7 +68,7 @@ def sides(
     shares = [slice(k * rows // threads, (k + 1) * rows // threads) for k in range(threads)]
     out = np.empty((rows, c), np.float32)
     panels = [np.empty((ROW_TILE, p), np.float32) for _ in shares]
-    loops, packed = expansion.engine.loops, product.pack(Z)
+    loops, packed = expansion.engine.loops, gemm.pack(Z)
     x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
 
     def split(work: Callable[[int, slice], Any]) -> Side:
@@ -93,7 +93,7 @@ def sides(
 
     def own(k: int, part: slice) -> None:
         def visit(S: np.ndarray, here: slice, cols: slice) -> None:
-            product.inner(X[here], packed, cols, S)
+            gemm.inner(X[here], packed, cols, S)
 
         in_tiles(k, part, visit, ROW_TILE, CENTER_TILE)
 
@@ -254,7 +254,7 @@ def main() -> None:
         if found["user_api"] == "blas"
     }
     torch_says = "not installed" if torch is None else torch.__version__
-    print(f"BLAS: {', '.join(sorted(kernels))}; vectors of the engine: {product.VECTORS}; PyTorch: {torch_says}\n")
+    print(f"BLAS: {', '.join(sorted(kernels))}; vectors of the engine: {gemm.VECTORS}; PyTorch: {torch_says}\n")
     for d in options.d:
         for c in options.c:
             case(

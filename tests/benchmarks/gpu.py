@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
+from streamkern.engine.squared_loss import SquaredLoss
+from streamkern.errors import UsageError
 from streamkern.gpu import get_device
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.gpu.loops import BlockTarget
-from streamkern.engine.squared_loss import SquaredLoss
-from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 
 ROWS, CENTERS, OUTPUTS = 4096, 10_000, 10

@@ -14,18 +14,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamkern.cpu import RADIAL_KINDS, NumpyBackend
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.elementwise import CompiledLoops
+from streamkern.engine.elementwise import RADIAL_KINDS, NumpyLoops
 
-FAST, REFERENCE = NumbaBackend(), NumpyBackend()
-IMPORT = (
-    "import time; import numba; t = time.perf_counter(); import streamkern.cpu; print(time.perf_counter() - t)"
-)
+FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+IMPORT = "import time; import numba; t = time.perf_counter(); import streamkern.cpu; print(time.perf_counter() - t)"
 EVERY_LOOP = f"""
 import time; t = time.perf_counter()
 import numpy as np
-from streamkern.cpu.elementwise import NumbaBackend
-b = NumbaBackend()
+from streamkern.cpu.elementwise import CompiledLoops
+b = CompiledLoops()
 x = np.ones((2, 2), np.float32)
 one = np.ones(2, np.int64)
 b.assemble(x, one, x.copy(), scale=1, offset=0)
@@ -91,7 +89,7 @@ def radial(b: int, p: int, dtype: type) -> None:
     S = np.empty_like(inner)
     params = {"bandwidth": 10.0, "exponent": 0.7}
 
-    def on(backend: NumbaBackend | NumpyBackend, kind: str) -> None:
+    def on(backend: CompiledLoops | NumpyLoops, kind: str) -> None:
         np.copyto(S, inner)
         backend.radial(S, x_norms, z_norms, kind, params)
 

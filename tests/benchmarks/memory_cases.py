@@ -47,8 +47,8 @@ def mapped_besides() -> int:
         "files = lambda: int(open('/proc/self/statm').read().split()[2]) * resource.getpagesize()\n"
         "[getattr(sk, name) for name in sk.__all__]\n"
         "before = files()\n"
-        "from streamkern.cpu import get_backend\n"
-        "get_backend()\n"
+        "from streamkern.cpu import default_engine\n"
+        "default_engine().loops\n"
         "print(files() - before)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 
 import streamkern as sk
+from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.stream import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
-from streamkern.engine import default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor

@@ -30,8 +30,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from streamkern.cpu import gemm as product
-from streamkern.engine.elementwise import aligned, aligned_rows
+from streamkern.cpu import gemm
+from streamkern.cpu.alignment import aligned, aligned_rows
 
 SIDE = 32
 """Rows and columns of a block of sums, and terms of a step."""
@@ -176,11 +176,11 @@ def main() -> None:
         sys.exit("This processor has no tiles of bfloat16, or the kernel does not let them be used.")
     rng = np.random.default_rng(0)
     X, Z = (rng.standard_normal((n, options.d), dtype=np.float32) for n in (options.rows, options.centers))
-    A, B, shapes, centers = packed(X, False), packed(Z, True), shapes_of_tiles(), product.pack(Z)
+    A, B, shapes, centers = packed(X, False), packed(Z, True), shapes_of_tiles(), gemm.pack(Z)
     assert centers is not None
     outs = [aligned_rows(len(X), len(Z), np.float32) for _ in range(2)]
     sides: dict[str, Callable[[np.ndarray], Any]] = {
-        "engine": lambda C: product.inner(X, centers, slice(0, len(Z)), C),
+        "engine": lambda C: gemm.inner(X, centers, slice(0, len(Z)), C),
         "six bfloat16": lambda C: products(A, B, C, shapes),
     }
     for name, run in sides.items():

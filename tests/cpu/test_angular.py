@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu import ANGULAR_KINDS, Backend, NumpyBackend
 from streamkern.cpu import loops
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.elementwise import CompiledLoops
+from streamkern.engine.elementwise import ANGULAR_KINDS, Loops, NumpyLoops
 from streamkern.errors import UsageError
 
-FAST, REFERENCE = NumbaBackend(), NumpyBackend()
-both = pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
+FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", ANGULAR_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -83,11 +83,11 @@ def expected(kind: str, depth: int, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
 @both
 @kinds
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_the_formulas(backend: Backend, kind: str, depth: int):
+def test_the_formulas(loops: Loops, kind: str, depth: int):
     rng = np.random.default_rng(1)
     X, Z = rng.standard_normal((20, 5)), rng.standard_normal((30, 5))
     S = X @ Z.T
-    backend.angular(S, backend.row_norms(X), backend.row_norms(Z), kind, depth)
+    loops.angular(S, loops.row_norms(X), loops.row_norms(Z), kind, depth)
     exact = expected(kind, depth, X, Z)
     assert np.allclose(S, exact, rtol=1e-11, atol=1e-13)
 
@@ -106,15 +106,15 @@ def test_float32_is_as_near_as_its_angles_allow(kind: str, depth: int):
 @both
 @kinds
 @dtypes
-def test_the_ends_of_the_angle_are_guarded(backend: Backend, kind: str, dtype: type):
+def test_the_ends_of_the_angle_are_guarded(loops: Loops, kind: str, dtype: type):
     # Rows along one line: rounding takes their cosines beyond 1 and -1, where there is no angle.
     x = np.random.default_rng(3).standard_normal(50).astype(dtype)
     X = np.outer(np.linspace(-3, 3, 31, dtype=dtype), x) / np.linalg.norm(x)
-    norms, S = backend.row_norms(X), X @ X.T
+    norms, S = loops.row_norms(X), X @ X.T
     deep = S.copy()
-    backend.angular(deep, norms, norms, kind, 9 if kind != "arccos2" else 2)
+    loops.angular(deep, norms, norms, kind, 9 if kind != "arccos2" else 2)
     assert np.isfinite(deep).all()
-    backend.angular(S, norms, norms, kind, 1)
+    loops.angular(S, norms, norms, kind, 1)
     size = np.sqrt(norms[16:])  # the rows that point the same way
     unit = {"arccos0": 1.0, "arccos1": np.outer(size, size), "ntk": 2 * np.outer(size, size)}
     exact = unit.get(kind, 3 * np.outer(size, size) ** 2)
@@ -123,19 +123,19 @@ def test_the_ends_of_the_angle_are_guarded(backend: Backend, kind: str, dtype: t
 
 @both
 @kinds
-def test_a_row_of_zeros_is_at_a_right_angle(backend: Backend, kind: str):
+def test_a_row_of_zeros_is_at_a_right_angle(loops: Loops, kind: str):
     S = np.zeros((1, 2))
-    backend.angular(S, np.zeros(1), np.ones(2), kind, 1)
+    loops.angular(S, np.zeros(1), np.ones(2), kind, 1)
     assert S.tolist() == [[0.5, 0.5]] if kind == "arccos0" else [[0.0, 0.0]]
 
 
 @both
 @kinds
 @dtypes
-def test_a_nan_stays_a_nan(backend: Backend, kind: str, dtype: type):
+def test_a_nan_stays_a_nan(loops: Loops, kind: str, dtype: type):
     S = np.zeros((1, 40), dtype)
     S[0, 20] = np.nan
-    backend.angular(S, np.ones(1, dtype), np.ones(40, dtype), kind, 2)
+    loops.angular(S, np.ones(1, dtype), np.ones(40, dtype), kind, 2)
     assert np.flatnonzero(np.isnan(S)).tolist() == [20]
 
 
@@ -164,25 +164,25 @@ def test_a_tile_of_a_larger_buffer_is_computed_alone_and_alike(
 
 @both
 @dtypes
-def test_cosines(backend: Backend, dtype: type):
+def test_cosines(loops: Loops, dtype: type):
     rng = np.random.default_rng(5)
     S, phases = (4 * rng.standard_normal((20, 300))).astype(dtype), rng.random(300).astype(dtype)
     exact = 0.3 * np.cos(2 * np.pi * (S.astype(np.float64) + phases))
-    backend.cosines(S, phases, 0.3)
+    loops.cosines(S, phases, 0.3)
     assert np.abs(S - exact).max() <= (2e-6 if dtype == np.float32 else 1e-14)
 
 
 @both
 @pytest.mark.parametrize(("kind", "depth"), [("arccos3", 1), ("ntk", 0)])
-def test_an_angular_kernel_that_is_none_is_refused(backend: Backend, kind: str, depth: int):
+def test_an_angular_kernel_that_is_none_is_refused(loops: Loops, kind: str, depth: int):
     with pytest.raises(UsageError, match="Unknown angular kernel"):
-        backend.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, depth)
+        loops.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, depth)
 
 
 @both
 @pytest.mark.parametrize("S", [np.zeros((2, 4)), np.zeros((2, 3), np.int64), np.zeros((2, 6))[:, ::2]])
-def test_a_tile_that_does_not_fit_is_refused(backend: Backend, S: np.ndarray):
+def test_a_tile_that_does_not_fit_is_refused(loops: Loops, S: np.ndarray):
     with pytest.raises(UsageError):
-        backend.angular(S, np.ones(2), np.ones(3), "ntk", 1)
+        loops.angular(S, np.ones(2), np.ones(3), "ntk", 1)
     with pytest.raises(UsageError):
-        backend.cosines(S, np.ones(3), 1.0)
+        loops.cosines(S, np.ones(3), 1.0)

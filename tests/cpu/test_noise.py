@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu import Backend, NumpyBackend
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.elementwise import CompiledLoops
+from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
-FAST, REFERENCE = NumbaBackend(), NumpyBackend()
+FAST, REFERENCE = CompiledLoops(), NumpyLoops()
 # Widths around the counter (4 columns), the vector (16) and the batch of counters (512, that is 2,048 columns).
 WIDTHS = [1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 784, 2047, 2049]
 
 
-def noise(backend: Backend, seed: int, copies: object, ids: np.ndarray, d: int) -> np.ndarray:
+def noise(loops: Loops, seed: int, copies: object, ids: np.ndarray, d: int) -> np.ndarray:
     out = np.zeros((len(ids), d), np.float32)
-    backend.add_noise(out, ids, copies=copies, seed=seed, sigma=1.0)  # type: ignore[arg-type]
+    loops.add_noise(out, ids, copies=copies, seed=seed, sigma=1.0)  # type: ignore[arg-type]
     return out
 
 
@@ -66,10 +66,10 @@ def test_noise_is_the_same_however_rows_are_grouped(
     assert np.array_equal(noise(FAST, seed, copies[order], ids[order], d), whole[order])
 
 
-@pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
+@pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 @pytest.mark.parametrize("dtype", ["u1", "?", "i1", "u2", "i8", "f2", "f4", "f8", ">f4"])
 @pytest.mark.parametrize("d", [3, 20, 130])
-def test_fused_noise_is_assemble_then_noise_to_the_bit(backend: Backend, dtype: str, d: int):
+def test_fused_noise_is_assemble_then_noise_to_the_bit(loops: Loops, dtype: str, d: int):
     rng = np.random.default_rng(0)
     raw = (rng.random((50, d)) * 100).astype(dtype)
     index = rng.integers(0, 50, 77)
@@ -77,9 +77,9 @@ def test_fused_noise_is_assemble_then_noise_to_the_bit(backend: Backend, dtype: 
     keys = {"copies": rng.integers(0, 9, 77), "seed": 11, "sigma": 0.3}
     ids = rng.integers(0, 2**50, 77)
     fused, staged = np.empty((77, d), np.float32), np.empty((77, d), np.float32)
-    backend.assemble_noisy(raw, index, fused, **kwargs, row_ids=ids, **keys)
-    backend.assemble(raw, index, staged, **kwargs)
-    backend.add_noise(staged, ids, **keys)
+    loops.assemble_noisy(raw, index, fused, **kwargs, row_ids=ids, **keys)
+    loops.assemble(raw, index, staged, **kwargs)
+    loops.add_noise(staged, ids, **keys)
     assert np.array_equal(fused, staged)
     assert not np.array_equal(fused, np.zeros_like(fused))
 
@@ -98,10 +98,10 @@ def test_no_rows_and_no_columns_are_no_work():
         FAST.add_noise(np.empty(shape, np.float32), np.arange(shape[0]), copies=0, seed=1, sigma=1.0)
 
 
-@pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
-def test_row_ids_that_do_not_fit_are_refused(backend: Backend):
+@pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
+def test_row_ids_that_do_not_fit_are_refused(loops: Loops):
     with pytest.raises(UsageError, match="3 row ids do not fit 4 rows"):
-        backend.add_noise(np.empty((4, 2), np.float32), np.arange(3), copies=0, seed=1, sigma=1.0)
+        loops.add_noise(np.empty((4, 2), np.float32), np.arange(3), copies=0, seed=1, sigma=1.0)
 
 
 def fingerprint(kernels: bool = True) -> str:

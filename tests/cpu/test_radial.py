@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.cpu import RADIAL_KINDS, Backend, NumpyBackend
 from streamkern.cpu import loops
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import pack
+from streamkern.engine.elementwise import RADIAL_KINDS, Loops, NumpyLoops
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion, Kernel
 
-FAST, REFERENCE = NumbaBackend(), NumpyBackend()
-both = pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
+FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", RADIAL_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -168,9 +168,9 @@ def test_the_formulas(kind: str):
         "cauchy": 1 / (1 + r**2 / s**2),
         "exponential_power": np.exp(-((r / s) ** 0.7)),
     }
-    for backend in (FAST, REFERENCE):
+    for each in (FAST, REFERENCE):
         S = np.array([[0.0]])
-        backend.radial(S, np.array([r**2]), np.array([0.0]), kind, {"bandwidth": s, "exponent": 0.7})
+        each.radial(S, np.array([r**2]), np.array([0.0]), kind, {"bandwidth": s, "exponent": 0.7})
         assert S[0, 0] == pytest.approx(expected[kind], rel=1e-14)
 
 
@@ -197,10 +197,10 @@ def test_a_distance_that_rounding_made_negative_is_zero(kind: str):
 @both
 @kinds
 @dtypes
-def test_a_nan_stays_a_nan(backend: Backend, kind: str, dtype: type):
+def test_a_nan_stays_a_nan(loops: Loops, kind: str, dtype: type):
     S = np.zeros((1, 40), dtype)
     S[0, 20] = np.nan
-    backend.radial(S, np.ones(1, dtype), np.ones(40, dtype), kind, {"bandwidth": 1.0, "exponent": 0.5})
+    loops.radial(S, np.ones(1, dtype), np.ones(40, dtype), kind, {"bandwidth": 1.0, "exponent": 0.5})
     assert np.flatnonzero(np.isnan(S)).tolist() == [20]
 
 
@@ -226,10 +226,10 @@ def test_a_tile_of_a_larger_buffer_is_computed_alone_and_alike(
 
 @both
 @dtypes
-def test_a_user_profile_is_applied_to_squared_distances(backend: Backend, dtype: type):
+def test_a_user_profile_is_applied_to_squared_distances(loops: Loops, dtype: type):
     X = np.random.default_rng(5).standard_normal((7, 3)).astype(dtype)
-    norms, S = backend.row_norms(X), X @ X.T
-    backend.radial(S, norms, norms, lambda s: 1 / np.sqrt(1 + s), {})
+    norms, S = loops.row_norms(X), X @ X.T
+    loops.radial(S, norms, norms, lambda s: 1 / np.sqrt(1 + s), {})
     exact = 1 / np.sqrt(1 + ((X[:, None] - X[None]).astype(np.float64) ** 2).sum(-1))
     assert np.allclose(S, exact, atol=1e-6)
 
@@ -245,18 +245,18 @@ def test_a_user_profile_is_applied_to_squared_distances(backend: Backend, dtype:
         ("exponential_power", {"bandwidth": 1.0, "exponent": 2.5}, "exponent is 2.5"),
     ],
 )
-def test_a_kernel_that_is_none_is_refused(backend: Backend, kind: str, params: dict[str, float], message: str):
+def test_a_kernel_that_is_none_is_refused(loops: Loops, kind: str, params: dict[str, float], message: str):
     with pytest.raises(UsageError, match=message):
-        backend.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, params)
+        loops.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, params)
 
 
 @both
 @pytest.mark.parametrize(
     "S", [np.zeros((2, 4)), np.zeros((2, 3), np.int64), np.zeros((2, 3), np.float16), np.zeros((2, 6))[:, ::2]]
 )
-def test_a_tile_that_does_not_fit_is_refused(backend: Backend, S: np.ndarray):
+def test_a_tile_that_does_not_fit_is_refused(loops: Loops, S: np.ndarray):
     with pytest.raises(UsageError):
-        backend.radial(S, np.ones(2), np.ones(3), "laplace", {"bandwidth": 1.0})
+        loops.radial(S, np.ones(2), np.ones(3), "laplace", {"bandwidth": 1.0})
 
 
 @dtypes

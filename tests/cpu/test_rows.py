@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu import Backend, NumpyBackend, get_backend
-from streamkern.cpu.elementwise import NumbaBackend
+from streamkern.cpu.elementwise import CompiledLoops
+from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.errors import UsageError
 
-FAST, REFERENCE = NumbaBackend(), NumpyBackend()
+FAST, REFERENCE = CompiledLoops(), NumpyLoops()
 DTYPES = ["?", "u1", "i1", "u2", "i2", "i4", "i8", "f2", "f4", "f8", ">f4", ">i2"]
-both = pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
+both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 
 
 def stored(dtype: str, n: int = 40, d: int = 17) -> np.ndarray:
@@ -35,14 +33,14 @@ def test_assemble_equals_the_reference_to_the_bit(dtype: str, per_column: bool):
 
 
 @both
-def test_assemble_reads_views_and_read_only_rows(backend: Backend):
+def test_assemble_reads_views_and_read_only_rows(loops: Loops):
     wide = stored("u1", 40, 60)
     wide.flags.writeable = False
     index = np.arange(40)[::-3]  # not contiguous
     for raw in (wide[:, 5:30], wide[::2][:, 5:30], wide[:, ::2], np.asfortranarray(wide)):
         here = index[index < len(raw)]
         buffer = np.full((len(here), raw.shape[1] + 9), 7, np.float32)
-        backend.assemble(raw, here, buffer[:, 4:-5], scale=2, offset=1)
+        loops.assemble(raw, here, buffer[:, 4:-5], scale=2, offset=1)
         assert np.array_equal(buffer[:, 4:-5], raw[here] * np.float32(2) + np.float32(1))
         assert (buffer[:, :4] == 7).all()
         assert (buffer[:, -5:] == 7).all()
@@ -50,9 +48,9 @@ def test_assemble_reads_views_and_read_only_rows(backend: Backend):
 
 @both
 @pytest.mark.parametrize("index", [[0, 40], [-1], [2**40]])
-def test_an_index_out_of_range_is_refused(backend: Backend, index: list[int]):
+def test_an_index_out_of_range_is_refused(loops: Loops, index: list[int]):
     with pytest.raises(UsageError, match="there are 40 rows"):
-        backend.assemble(stored("u1"), np.array(index), np.empty((len(index), 17), np.float32), scale=1, offset=0)
+        loops.assemble(stored("u1"), np.array(index), np.empty((len(index), 17), np.float32), scale=1, offset=0)
 
 
 @both
@@ -60,49 +58,49 @@ def test_an_index_out_of_range_is_refused(backend: Backend, index: list[int]):
     "out",
     [np.empty((3, 16), np.float32), np.empty((2, 17), np.float32), np.empty((3, 17)), np.empty((3, 34), "f4")[:, ::2]],
 )
-def test_an_output_that_does_not_fit_is_refused(backend: Backend, out: np.ndarray):
+def test_an_output_that_does_not_fit_is_refused(loops: Loops, out: np.ndarray):
     with pytest.raises(UsageError):
-        backend.assemble(stored("u1"), np.arange(3), out, scale=1, offset=0)
+        loops.assemble(stored("u1"), np.arange(3), out, scale=1, offset=0)
 
 
 @both
-def test_what_float32_cannot_hold_becomes_infinite_and_is_found(backend: Backend):
+def test_what_float32_cannot_hold_becomes_infinite_and_is_found(loops: Loops):
     out = np.empty((2, 2), np.float32)
-    backend.assemble(np.array([[1.0, 2.0], [1e300, 0.0]]), np.arange(2), out, scale=1, offset=0)
-    assert backend.finite_rows(out) == 1
+    loops.assemble(np.array([[1.0, 2.0], [1e300, 0.0]]), np.arange(2), out, scale=1, offset=0)
+    assert loops.finite_rows(out) == 1
 
 
 @both
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @given(data=st.data())
-def test_the_first_bad_row_is_found(backend: Backend, dtype: str, bad: float, data: st.DataObject):
+def test_the_first_bad_row_is_found(loops: Loops, dtype: str, bad: float, data: st.DataObject):
     n, d = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 40))
     X = np.full((n, d + 3), np.finfo(dtype).max, dtype)[:, 1:-2]  # a view whose neighbours do not count
     X.base[:, [0, -1]] = np.nan
-    assert backend.finite_rows(X) == -1
+    assert loops.finite_rows(X) == -1
     cells = data.draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, d - 1)), min_size=1, max_size=3))
     for cell in cells:
         X[cell] = bad
-    assert backend.finite_rows(X) == min(cells)[0]
+    assert loops.finite_rows(X) == min(cells)[0]
 
 
 @both
-def test_integers_and_nothing_are_finite(backend: Backend):
-    assert backend.finite_rows(stored("i8")) == -1
-    assert backend.finite_rows(np.empty((0, 4), np.float32)) == -1
-    assert backend.finite_rows(np.empty((4, 0), np.float32)) == -1
+def test_integers_and_nothing_are_finite(loops: Loops):
+    assert loops.finite_rows(stored("i8")) == -1
+    assert loops.finite_rows(np.empty((0, 4), np.float32)) == -1
+    assert loops.finite_rows(np.empty((4, 0), np.float32)) == -1
 
 
 @both
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["u1", "i8", "f2", "f4", ">f4", "f8"])
 @pytest.mark.parametrize("d", [0, 1, 7, 300])
-def test_moments_are_those_of_columns(backend: Backend, kind: str, d: int, weighted: bool):
+def test_moments_are_those_of_columns(loops: Loops, kind: str, d: int, weighted: bool):
     rng = np.random.default_rng(d)
     X = (rng.normal(size=(50, 2 * d + 1)) * 30 + 100).astype(kind)[:, 1::2]
     w = rng.uniform(size=50) if weighted else None
-    low, high, first, second = backend.moments(X, w, X[0].astype(float))
+    low, high, first, second = loops.moments(X, w, X[0].astype(float))
     wide, mass = X.astype(np.longdouble), np.ones((50, 1)) if w is None else w[:, None]
     np.testing.assert_array_equal([low, high], [wide.min(axis=0), wide.max(axis=0)])
     np.testing.assert_allclose(first, (mass * (wide - wide[0])).sum(axis=0).astype(float), rtol=1e-12, atol=1e-10)
@@ -111,21 +109,21 @@ def test_moments_are_those_of_columns(backend: Backend, kind: str, d: int, weigh
 
 
 @both
-def test_moments_of_no_row_and_of_large_values(backend: Backend):
-    low, high, first, second = backend.moments(np.empty((0, 2)), None, np.zeros(2))
+def test_moments_of_no_row_and_of_large_values(loops: Loops):
+    low, high, first, second = loops.moments(np.empty((0, 2)), None, np.zeros(2))
     assert (low.tolist(), high.tolist()) == ([np.inf] * 2, [-np.inf] * 2)
     assert not first.any()
     assert not second.any()
-    *_, second = backend.moments(np.array([[1e200], [-1e200]]), None, np.zeros(1))
+    *_, second = loops.moments(np.array([[1e200], [-1e200]]), None, np.zeros(1))
     assert second.tolist() == [np.inf]  # which a caller refuses by the range
 
 
 @both
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [0, 1, 2, 63, 64, 65, 127, 128, 784, 5000])
-def test_row_norms_are_correctly_rounded(backend: Backend, dtype: type, d: int):
+def test_row_norms_are_correctly_rounded(loops: Loops, dtype: type, d: int):
     X = np.random.default_rng(d).standard_normal((9, d + 2)).astype(dtype)[:, 1 : d + 1]
-    norms = backend.row_norms(X)
+    norms = loops.row_norms(X)
     exact = (X.astype(np.longdouble) ** 2).sum(axis=1)
     assert norms.dtype == dtype
     # Half a unit in the last place, and what a float64 sum may lose.
@@ -133,24 +131,12 @@ def test_row_norms_are_correctly_rounded(backend: Backend, dtype: type, d: int):
 
 
 @both
-def test_row_norms_of_strided_columns(backend: Backend):
+def test_row_norms_of_strided_columns(loops: Loops):
     X = stored("f4", 10, 40)
-    assert np.array_equal(backend.row_norms(X[:, ::2]), backend.row_norms(X[:, ::2].copy()))
+    assert np.array_equal(loops.row_norms(X[:, ::2]), loops.row_norms(X[:, ::2].copy()))
 
 
 @both
-def test_row_norms_want_floats(backend: Backend):
+def test_row_norms_want_floats(loops: Loops):
     with pytest.raises(UsageError, match="int64"):
-        backend.row_norms(stored("i8"))
-
-
-@pytest.mark.parametrize(("device", "name"), [("auto", "numba"), ("cpu", "numba"), ("numpy", "numpy")])
-def test_a_device_has_a_backend(device: str, name: str):
-    assert get_backend(device).name == name
-    assert pickle.loads(pickle.dumps(get_backend(device))).name == name
-
-
-@pytest.mark.parametrize("name", ["cuda", "tpu"])
-def test_a_backend_that_is_not_there_is_refused(name: str):
-    with pytest.raises(UsageError, match=f"Unknown backend '{name}'"):
-        get_backend(name)
+        loops.row_norms(stored("i8"))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu import get_backend
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.engine.elementwise import NumpyLoops
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
@@ -106,5 +106,5 @@ def test_a_noise_level_that_is_none_is_refused(sigma):
 
 def test_zero_noise_changes_nothing(cut_source):
     source = cut_source([20])
-    block = Scan(Assembly(Dataset(source).augment(GaussianNoise(0.0)), backend=get_backend("numpy")), 20).block((0,))
+    block = Scan(Assembly(Dataset(source).augment(GaussianNoise(0.0)), loops=NumpyLoops()), 20).block((0,))
     np.testing.assert_array_equal(block.X, source.X)

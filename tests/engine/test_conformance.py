@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.cpu.engine import HostEngine
 from streamkern.engine import NumpyEngine
 from streamkern.engine.base import KERNEL_TILE, Engine
-from streamkern.gpu.engine import DeviceEngine
-from streamkern.cpu.engine import HostEngine
 from streamkern.engine.packed_triangle import packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.kernels.features import RandomFourier
 from tests.device import HostDevice, StrictDevice
@@ -174,7 +174,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 import streamkern as sk
-from streamkern.engine import default_engine
+from streamkern.cpu import default_engine
 assert default_engine().name == "numpy"
 rng = np.random.default_rng(0)
 X = rng.normal(size=(900, 5)).astype("float32")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from streamkern import GaussianNoise, HorizontalFlip, from_arrays
+from streamkern.cpu import default_engine
 from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
-from streamkern.engine import default_engine
+from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.gpu import get_device
 from streamkern.gpu import on_device as module
 from streamkern.gpu.engine import DeviceEngine
-from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.precondition.projection import project_exactly
 from streamkern.solvers.contributions import Gradient, NormalProduct

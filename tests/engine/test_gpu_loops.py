@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkern import rng
-from streamkern.cpu import ANGULAR_KINDS, RADIAL_KINDS, Backend, NumpyBackend
+from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, Loops, NumpyLoops
+from streamkern.errors import UsageError
 from streamkern.gpu import source
 from streamkern.gpu.loops import BlockTarget, Sides, pulled_splits
-from streamkern.errors import UsageError
-from streamkern.testing.backend import BackendSuite
+from streamkern.testing.loops import LoopsSuite
 from tests.cuda_host import HostLoops, needs_compiler
 
 pytestmark = needs_compiler
 
-LOOPS, REFERENCE = HostLoops(), NumpyBackend()
+LOOPS, REFERENCE = HostLoops(), NumpyLoops()
 PARAMS = {"bandwidth": 2.5, "exponent": 0.7}
 LAPLACE = ("laplace", PARAMS)
 few = settings(max_examples=12)
@@ -31,9 +31,9 @@ columns = st.one_of(st.integers(1, 300), st.sampled_from([64, 65, 127, 128, 129]
 seeds = st.integers(0, 2**32 - 1)
 
 
-class TestSuite(BackendSuite):
+class TestSuite(LoopsSuite):
     @pytest.fixture
-    def backend(self) -> Backend:
+    def loops(self) -> Loops:
         return LOOPS
 
 

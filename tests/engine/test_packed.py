@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cpu import gemv as thin
-from streamkern.engine import NumpyEngine
-from streamkern.gpu.engine import DeviceEngine
+from streamkern.cpu import gemv
 from streamkern.cpu.engine import HostEngine
+from streamkern.engine import NumpyEngine
 from streamkern.engine.packed_factor import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.storage.serialize import load_value, save_value
 from tests.device import HostDevice, StrictDevice
@@ -113,7 +113,7 @@ def test_a_library_multiplies_where_no_loop_is_compiled(monkeypatch: pytest.Monk
     W = engine.packed_factor(expansion(300, engine), SHIFT, 300)
     B = np.random.default_rng(3).normal(size=(300, 7)).astype(np.float32)
     expected = engine.packed_product(W, B)
-    monkeypatch.setattr(thin, "VECTORS", 0)
+    monkeypatch.setattr(gemv, "VECTORS", 0)
     np.testing.assert_allclose(engine.packed_product(W, B), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

@@ -12,8 +12,8 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes
-from streamkern.gpu.engine import DeviceEngine
 from streamkern.execute import ThreadsExecutor
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.solvers import Problem, train
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import COUNTS, stand_in

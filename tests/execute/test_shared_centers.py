@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cpu import gemm as product
+from streamkern.cpu import gemm
 from streamkern.data.targets import Continuous
 from streamkern.engine.packed_factor import factor_bytes
 from streamkern.evaluation.score import SquaredError
@@ -80,7 +80,7 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
         assert len(seen[-1].timeline["workers"]) == workers
         assert sum(share["lanes"] for share in seen[-1].timeline["workers"].values()) == 4
         # Each with all centers; BLAS multiplies by the shapes of a worker's tiles where products are not our own.
-        if workers == 2 and product.VECTORS == 2:
+        if workers == 2 and gemm.VECTORS == 2:
             np.testing.assert_array_equal(weights(rows, executor, lead, share=False), expected[lead])
 
 

@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from streamkern.gpu import get_device
 from streamkern.errors import UsageError
+from streamkern.gpu import get_device
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,15 @@ import pytest
 from sklearn.datasets import load_digits
 
 import streamkern as sk
-from streamkern.cpu import Backend, NumpyBackend
 from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.device import placed
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
-from streamkern.gpu.engine import DeviceEngine
+from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.squared_loss import SquaredLoss
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
-from streamkern.testing.backend import BackendSuite
+from streamkern.testing.loops import LoopsSuite
 from tests.device import HostDevice
 
 pytestmark = pytest.mark.gpu
@@ -55,19 +55,19 @@ class Through:
         return call
 
 
-class TestLoops(BackendSuite):
+class TestLoops(LoopsSuite):
     """To rounding where the CPU's suite asks for the same bits: a card multiplies and adds in one instruction."""
 
     @pytest.fixture
-    def backend(self, gpu: Any) -> Backend:
+    def loops(self, gpu: Any) -> Loops:
         return Through(gpu)
 
-    def test_rows_are_gathered_converted_and_scaled(self, backend: Backend) -> None:
+    def test_rows_are_gathered_converted_and_scaled(self, loops: Loops) -> None:
         raw, index = np.arange(60 * 17, dtype=np.uint8).reshape(60, 17), np.array([5, 5, 59, 0, 31])
         out, expected = np.empty((5, 17), np.float32), np.empty((5, 17), np.float32)
         how = {"scale": np.linspace(0.1, 2, 17), "offset": np.linspace(-1, 1, 17)}
-        backend.assemble(raw, index, out, **how)
-        NumpyBackend().assemble(raw, index, expected, **how)
+        loops.assemble(raw, index, out, **how)
+        NumpyLoops().assemble(raw, index, expected, **how)
         np.testing.assert_allclose(out, expected, rtol=3e-7, atol=3e-7)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.engine import Engine, NumpyEngine, default_engine
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine, NumpyEngine
 from streamkern.kernels import Expansion, Kernel
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 import streamkern as sk
+from streamkern.cpu import default_engine
 from streamkern.cpu.gemm import VECTORS
-from streamkern.engine import default_engine
 from streamkern.engine.parallel import row_parts
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion

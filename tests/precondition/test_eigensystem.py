@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkern.engine import krylov
 from streamkern.cpu.engine import HostEngine
+from streamkern.engine import krylov
 from streamkern.errors import NumericalError
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.eigensystem import top_eigensystem

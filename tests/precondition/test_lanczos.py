@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.cpu import default_engine
 from streamkern.data.stream import Assembly, Scan
-from streamkern.engine import default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.features import Identity

@@ -19,9 +19,9 @@ from streamkern.centers import CenterSet
 from streamkern.costs.shape_run import Bill, Effort, Size
 from streamkern.data.stream import SCAN_ROWS
 from streamkern.data.targets import Continuous
-from streamkern.gpu.engine import DeviceEngine
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import features
 from streamkern.memory import release
 from streamkern.solvers import Problem, train

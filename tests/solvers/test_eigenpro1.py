@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from streamkern.centers import CenterSet, Uniform
+from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.targets import Continuous
-from streamkern.engine import default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier

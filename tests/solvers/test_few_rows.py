@@ -12,7 +12,7 @@ import streamkern as sk
 from streamkern.calibration.held_out import ROWS
 from streamkern.centers import Uniform
 from streamkern.costs.shape_run import Bill, Size, nominal
-from streamkern.engine import default_engine
+from streamkern.cpu import default_engine
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.metric import AGOP

@@ -12,14 +12,15 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.shape_run import Size
+from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.stream import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
-from streamkern.engine import NumpyEngine, default_engine
-from streamkern.gpu.engine import DeviceEngine
+from streamkern.engine import NumpyEngine
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
+from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.selection.metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
 from streamkern.solvers.base import Problem

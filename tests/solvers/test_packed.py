@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.engine import default_engine
+from streamkern.cpu import default_engine
 from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor

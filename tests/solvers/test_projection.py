@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.engine import default_engine
+from streamkern.cpu import default_engine
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
 from streamkern.precondition import projection

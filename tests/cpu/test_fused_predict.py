@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.cpu import fused_predict as outputs
+from streamkern.cpu import fused_predict
 from streamkern.cpu.gemv import MOST, prepared, times
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
@@ -28,8 +28,8 @@ def case(kernel: Kernel, n: int, p: int, d: int, c: int) -> tuple[Expansion, np.
 
 @given(
     st.sampled_from(KERNELS),
-    st.integers(1, 2 * outputs.ROWS + 9),
-    st.integers(1, 3 * outputs.COLUMNS),
+    st.integers(1, 2 * fused_predict.ROWS + 9),
+    st.integers(1, 3 * fused_predict.COLUMNS),
     st.sampled_from([1, 2, 18, 64, 300, 1500]),
     st.sampled_from([1, 3, 5, 10, MOST]),
     st.sampled_from([lambda X: X, lambda X: X[::2], np.asfortranarray]),

@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streamkern.engine import NumpyEngine
-from streamkern.engine.base import TILE
 from streamkern.cpu.linear_algebra import (
     cholesky,
     gram,
@@ -20,6 +18,8 @@ from streamkern.cpu.linear_algebra import (
     tiled_cholesky,
     times_lower,
 )
+from streamkern.engine import NumpyEngine
+from streamkern.engine.base import TILE
 from streamkern.engine.packed_triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.threads import ThreadsExecutor

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
-from streamkern.engine.elementwise import Backend
-from streamkern.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.types import Array, IntArray
 
 PANEL_BYTES = 1 << 30
@@ -28,42 +26,6 @@ COLUMNS = 1024
 
 BLOCK_ROWS = 16_384
 """Most rows of a step's block on a device, unless the batch is given: larger blocks do not make it faster."""
-
-
-class DeviceLoops(Backend, Protocol):
-    """The loops of ``Backend`` on arrays of a device, and the sums of a step. See ``CudaLoops``."""
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return an uninitialised array of the device."""
-
-    def move_pixels(self, X: Any, ids: Any, copies: Any, **how: Any) -> Any:
-        """Return images whose pixels are moved."""
-
-    def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
-        """Mix rows with others, in place."""
-
-    def split(self, X: Any, centers: bool) -> Halves:
-        """Return rows as sums of two numbers of 16 bits, for ``Device.half_product``."""
-
-    def values(self, S: Any, sides: Sides) -> None:
-        """Put kernel values in place of inner products."""
-
-    def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
-        """Return K W, or the residual and its losses, without storing K."""
-
-    def residual(self, F: Any, target: BlockTarget) -> Any:
-        """Put the residual in place of outputs; return its losses."""
-
-    def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
-        """Return Kᵀ r, added to ``into`` if given, without storing K."""
-
-    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
-        """Return LᵀL g − FᵀF g for W = [L; F]."""
-
-    def moved(
-        self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
-    ) -> tuple[Any, Any, Any]:
-        """Return α, the weights of the next gradient and the average after a step."""
 
 
 Change = Callable[[Any, Any, Any, Any], Any]
@@ -97,8 +59,8 @@ class Device(Protocol):
         """Whether float32 products are products of split rows, ``half_product``: faster, and as accurate."""
 
     @property
-    def loops(self) -> DeviceLoops:
-        """Elementwise loops over its arrays."""
+    def loops(self) -> Any:
+        """Loops over its arrays: ``CudaLoops`` of ``gpu/loops.py``, or what has their methods."""
 
     def turn(self) -> AbstractContextManager[None]:
         """Context for all methods but ``rows`` and ``upload``. It limits the number of threads that compute.
@@ -117,7 +79,7 @@ class Device(Protocol):
         """Return the sum of arrays as a number that ``float`` waits for; they are copied without waiting."""
 
     def half_product(self, A: Any, B: Any) -> Any:
-        """Return A Bᵀ in float32 for numbers of 16 bits of ``DeviceLoops.split``: shapes (n, w) and (p, w)."""
+        """Return A Bᵀ in float32 for numbers of 16 bits of ``CudaLoops.split``: shapes (n, w) and (p, w)."""
 
     def rows(
         self,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamkern.engine import default_engine
-from streamkern.engine.cost_meter import MeterEngine
+from streamkern.cpu import default_engine
 from streamkern.engine.abstract_array import Meter, Shaped
+from streamkern.engine.cost_meter import MeterEngine
 from tests.processors import own_products
 
 ROOT = Path(__file__).parents[2]

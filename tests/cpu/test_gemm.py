@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu import gemm as product
-from streamkern.engine.elementwise import aligned_rows
+from streamkern.cpu import gemm
+from streamkern.cpu.alignment import aligned_rows
 from streamkern.cpu.gemm import WIDTH, Factor, inner, pack
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 
@@ -36,7 +36,7 @@ def within(got: np.ndarray, A: np.ndarray, B: np.ndarray) -> None:
     """Within the bound of a sum of k products: (k + chains) half units of Σ|a b| (Higham 2002, section 3.1)."""
     exact, size = A.astype(np.float64) @ B, np.abs(A).astype(np.float64) @ np.abs(B)
     k = A.shape[1]
-    assert (np.abs(got - exact) <= 0.5 * EPS * (min(k, product.DEPTH) + k / product.DEPTH + 2) * size).all()
+    assert (np.abs(got - exact) <= 0.5 * EPS * (min(k, gemm.DEPTH) + k / gemm.DEPTH + 2) * size).all()
     # Roundings are as often up as down: the usual error is that of their root.
     assert np.median(np.abs(got - exact)) <= EPS * max(1.0, np.sqrt(k) / 8) * np.median(size)
 
@@ -51,7 +51,7 @@ def test_inner_products_are_those_of_float64(n: int, p: int, d: int):
 
 
 def test_wide_rows_are_summed_in_chains():
-    if product.VECTORS < 2:
+    if gemm.VECTORS < 2:
         pytest.skip("wide rows are BLAS's here")
     X, Z = normal(0, 9, 3072), normal(1, 40, 3072)
     out = np.empty((9, 40), np.float32)
@@ -117,7 +117,7 @@ def test_a_prediction_depends_on_its_row_alone(cut: int, c: int):
     buffer = normal(8, 37, 620)
     A, right = buffer[:, 5:605], laid_out(normal(9, 600, c))
     parts = [times(part, right) for part in (A[:cut], A[cut:]) if len(part)]
-    if product.VECTORS:
+    if gemm.VECTORS:
         assert np.array_equal(np.concatenate(parts), times(A, right))
 
 
@@ -146,7 +146,7 @@ def test_a_factor_multiplies_adds_and_travels(dtype: type, n: int, m: int, d: in
 
 def test_few_columns_of_float64_are_multiplied_row_by_row():
     A, W = normal(10, 9, 20).astype(np.float64), normal(11, 20, 3).astype(np.float64)
-    assert (pack(A) is None) == (product.VECTORS < 2)
+    assert (pack(A) is None) == (gemm.VECTORS < 2)
     assert laid_out(W) is W
     assert np.allclose(times(A, W), A @ W, rtol=1e-13)
     assert np.array_equal(times(A[4:5], W), times(A, W)[4:5])
@@ -164,21 +164,21 @@ from streamkern.cpu import product, thin
 from streamkern.kernels import Expansion
 rng = np.random.default_rng(0)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((21, 40), (70, 40), (70, 10)))
-packed = product.pack(Z)
+packed = gemm.pack(Z)
 S = np.empty((21, 70), np.float32)
-product.inner(X, packed, slice(0, 70), S)
+gemm.inner(X, packed, slice(0, 70), S)
 F = thin.times(S, thin.laid_out(W))
 g = thin.room(*W.shape, W.dtype)
 thin.add_transposed(S, F, g)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((300, 40), (1100, 40), (1100, 10)))
 outputs = Expansion(sk.Laplace(9.0), Z).predict(X, W)
-print(product.VECTORS, hashlib.sha256(b"".join(A.tobytes() for A in (S, F, g, outputs))).hexdigest())
+print(gemm.VECTORS, hashlib.sha256(b"".join(A.tobytes() for A in (S, F, g, outputs))).hexdigest())
 """
 
 
 @pytest.mark.slow  # compiles for another processor
 def test_narrower_vectors_give_the_same_bits(tmp_path: Path):
-    if product.VECTORS < 2:
+    if gemm.VECTORS < 2:
         pytest.skip("this processor has no wider vectors to compare with")
     narrow = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma", "NUMBA_CACHE_DIR": str(tmp_path)}
     told = [

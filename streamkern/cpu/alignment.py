@@ -1,0 +1,40 @@
+"""Arrays that begin at lines of the processor's caches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from streamkern.types import Array
+
+CACHE_LINE = 64
+"""Bytes of a line of the processor's caches."""
+
+
+def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if memory is None or len(memory) < size + CACHE_LINE:
+        memory = np.empty(size + CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE
+    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
+    return whole
+
+
+def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
+    """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
+
+    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
+    """
+    kind = np.dtype(dtype)
+    lines = -(-m * kind.itemsize // CACHE_LINE) | 1
+    return aligned((n, lines * CACHE_LINE // kind.itemsize), kind, memory)[:, :m]

@@ -1,0 +1,21 @@
+"""Loops, held to their suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamkern.cpu.elementwise import CompiledLoops
+from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.testing.loops import LoopsSuite
+
+
+class TestNumpy(LoopsSuite):
+    @pytest.fixture
+    def loops(self) -> Loops:
+        return NumpyLoops()
+
+
+class TestNumba(LoopsSuite):
+    @pytest.fixture
+    def loops(self) -> Loops:
+        return CompiledLoops()
