@@ -245,7 +245,8 @@ class OnDevice:
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
         ahead, before, mean = state
         with self.device.turn():
-            return self.device.loops.moved(ahead, before, mean, g, rate, gamma, second, share)
+            after: tuple[Any, Any, Any] = self.device.loops.moved(ahead, before, mean, g, rate, gamma, second, share)
+            return after
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
         if not isinstance(W, _Placed):
