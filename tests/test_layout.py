@@ -155,6 +155,7 @@ def test_importing_the_library_does_not_import_what_is_optional():
 # ------------------------------------------------------------------------------------------------- cycles of imports
 
 LATE = {
+    "streamkern.registry.models": "most models that are opened are in no registry",
     "rich": "a tenth of a second that only a bar needs",
     "streamkern.report.live": "needs Bokeh",
     "h5py": "optional",

@@ -122,7 +122,7 @@ class HostEngine(NumpyEngine):
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, begun)
         product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
-        for rows, phi in basis.panels(X, begun):
+        for rows, phi in self.panels(basis, X, begun):
             add_transposed(phi, respond(product(phi), rows), g)
         return np.ascontiguousarray(g)
 

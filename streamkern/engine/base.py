@@ -65,6 +65,8 @@ LANCZOS_TOLERANCE, LANCZOS_PATIENCE = 1e-3, 3
 class Evaluated(Protocol):
     """Functions of a row, as engines see a ``Basis``."""
 
+    engine: Any
+
     @property
     def width(self) -> int:
         """Number M of functions."""
@@ -83,9 +85,6 @@ class Evaluated(Protocol):
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """Return φ(X), shape (b, M)."""
-
-    def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Yield panels φ(X[rows])."""
 
 
 class Centered(Evaluated, Protocol):
@@ -215,9 +214,17 @@ class Engine(Protocol):
         """Return φ(X) W, shape (b, c)."""
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """Return φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs); φ(X) is evaluated once, by panels.
+        """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
 
         If W is float64, products are computed in float64 for any dtype of the values.
+
+        Args:
+            basis: the functions φ.
+            X: rows.
+            W: weights, shape (M, c).
+            respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
+            outputs: columns of r.
+            begun: the first panel, as ``begin`` returned it for X.
         """
 
     def panel_product(self, W: Array) -> Callable[[Array], Array]:

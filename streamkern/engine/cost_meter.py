@@ -168,7 +168,7 @@ class MeterEngine:
         """
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
-            for _, phi in basis.panels(X):
+            for _, phi in self.panels(basis, X):
                 phi @ W
         return out
 
@@ -176,7 +176,7 @@ class MeterEngine:
         """Return φ(X)ᵀ respond(φ(X) W); also count the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
-            for rows, phi in basis.panels(X, begun):
+            for rows, phi in self.panels(basis, X, begun):
                 phi.T @ respond(phi @ W, rows)
         return g
 

@@ -166,7 +166,7 @@ class NumpyEngine:
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         out, times = np.empty((len(X), W.shape[1]), dtype=basis.dtype), self.multiplier(W)
-        for rows, phi in basis.panels(X):
+        for rows, phi in self.panels(basis, X):
             out[rows] = times(phi)
         return out
 
@@ -186,7 +186,7 @@ class NumpyEngine:
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         g = np.zeros((basis.width, outputs), dtype=W.dtype)
-        for rows, phi in basis.panels(X, begun):
+        for rows, phi in self.panels(basis, X, begun):
             g += phi.T @ respond(phi @ W, rows)
         return g
 
@@ -499,7 +499,7 @@ def _below(rows: slice, wide: Centered) -> Array:
 
 def _product(rows: slice, expansion: Centered, right: Any, columns: int, diagonal: Array) -> Array:
     out = np.empty((rows.stop - rows.start, columns))
-    for part, K in expansion.panels(expansion.Z[rows]):
+    for part, K in expansion.engine.panels(expansion, expansion.Z[rows]):
         here = np.arange(part.start, part.stop)
         K[here - part.start, rows.start + here] = diagonal[rows][part]
         out[part] = right.times(K)

@@ -20,7 +20,7 @@ import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.engine import Engine
-from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
+from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.engine.elementwise import Loops
 from streamkern.engine.parallel import row_parts, run_parts
 from streamkern.errors import UsageError, quoted
@@ -378,34 +378,9 @@ class Basis(ABC):
         """Bytes of one thread during evaluation."""
         return self.row_tile * self.width * self.dtype.itemsize
 
-    def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Yield panels φ(X[rows]) as (rows, panel); each is valid until the next.
-
-        Args:
-            X: rows.
-            begun: the first panel, as ``begin`` returned it for X.
-        """
-        return self.engine.panels(self, X, begun)
-
-    def begin(self, X: Array) -> Any:
-        """Evaluate the first panel of X now; return a token to pass to ``panels`` or ``pull`` with the same X."""
-        return self.engine.begin(self, X)
-
     def predict(self, X: Array, W: Array) -> Array:
         """f(X) = φ(X) W, shape (b, c)."""
         return self.engine.predict(self, X, W)
-
-    def pull(self, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
-
-        Args:
-            X: rows.
-            W: weights, shape (M, c).
-            respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
-            outputs: columns of r.
-            begun: the first panel, as ``begin`` returned it for X.
-        """
-        return self.engine.pull(self, X, W, respond, outputs, begun)
 
     @cached_property
     def buffers(self) -> list[Array]:

@@ -39,7 +39,7 @@ class CovarianceProduct:
     def __call__(self, block: Block, state: Array) -> Parts:
         """Return the sums over a block for V = ``state``, shape (M, k)."""
         product = self.basis.engine.zeros(state.shape)
-        for rows, phi in self.basis.panels(block.X):
+        for rows, phi in self.basis.engine.panels(self.basis, block.X):
             F = phi @ state
             if block.w is not None:
                 F *= block.w[rows, None].astype(F.dtype)

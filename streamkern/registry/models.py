@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from streamkern.defaults import VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
@@ -29,9 +29,8 @@ from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import load_model
 from streamkern.redaction import redacted
 from streamkern.registry.store import CHAMPION, RECORD, DirectoryStore, open_store
-from streamkern.sources.remote import is_remote
 from streamkern.storage.digest import digest
-from streamkern.storage.files import given_path, parse_json
+from streamkern.storage.files import parse_json
 from streamkern.storage.writer import write_json
 
 T = TypeVar("T")
@@ -492,44 +491,6 @@ class Registry:
 
     def _at(self, name: str) -> str:
         return f"{self.where.rstrip('/')}/{name}"
-
-
-class Estimator(Protocol):
-    """A fitted estimator."""
-
-    model_: KernelMachine
-
-
-AnyModel = str | os.PathLike[str] | KernelMachine | Registry | Estimator
-"""The path of a saved model; a registry, its local directory, or its fsspec URL; a model in memory; or an estimator."""
-
-
-def open_model(model: AnyModel) -> KernelMachine:
-    """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
-
-    Args:
-        model: see ``AnyModel``.
-
-    Raises:
-        StorageError: there is neither a model nor a registry.
-        UsageError: the registry has no champion, the estimator is not fitted, or it is something else.
-        ModelFormatError: the directory is not a model, or was changed after it was written.
-    """
-    given: Any = getattr(model, "model_", model)
-    if isinstance(given, KernelMachine):
-        return given
-    if isinstance(given, Registry):
-        return given.load()
-    if not isinstance(given, str | os.PathLike):
-        raise UsageError(
-            f"{type(given).__name__} is no trained model.",
-            where="model",
-            expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
-            remedy="fit the estimator first, if it is one",
-        )
-    if is_remote(os.fspath(given)) or (Path(given_path(given)) / "versions").is_dir():
-        return Registry(given).load()
-    return load_model(given)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -118,7 +118,7 @@ class PathError:
         error, correct = np.zeros((k, c)), np.zeros(k)
         assert block.y is not None
         w: Any = 1.0 if block.w is None else block.w.astype(np.float64)[:, None]
-        for rows, phi in self.basis.panels(block.X):
+        for rows, phi in self.basis.engine.panels(self.basis, block.X):
             F, y = (phi @ state).reshape(len(phi), k, c), block.y[rows]
             own = w if block.w is None else w[rows]
             if self.classify:

@@ -18,7 +18,7 @@ from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
 from streamkern.models.machine import KernelMachine
-from streamkern.registry.models import AnyModel, open_model
+from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.sources.remote import is_remote
 from streamkern.sources.schema import Schema
 from streamkern.storage.files import given_path

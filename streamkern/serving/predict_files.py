@@ -39,8 +39,8 @@ from streamkern.memory import (
 )
 from streamkern.models.machine import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
-from streamkern.registry.models import AnyModel, open_model
 from streamkern.release import VERSION
+from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.layout import few
 from streamkern.sources.read_options import ReadOptions

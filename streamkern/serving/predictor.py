@@ -12,7 +12,7 @@ from streamkern.data.encoders import Lookup
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
-from streamkern.registry.models import AnyModel, open_model
+from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.sources.kinds import has_text, is_path, is_table, require_dense
 from streamkern.sources.layout import few
 from streamkern.types import Array

@@ -30,13 +30,13 @@ class Gradient(Contribution):
 
     def begin(self, block: Block) -> Any:
         """The first panel of φ(X) does not depend on the weights."""
-        return self.basis.begin(block.X)
+        return self.basis.engine.begin(self.basis, block.X)
 
     def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
         assert block.y is not None
         respond = SquaredLoss(block.y, block.w)
-        g = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        g = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], begun)
         return g, respond.loss, block.X.shape[0]
 
 
@@ -60,7 +60,7 @@ class TiledGradient(Gradient):
         engine, loss, c = self.basis.engine, 0.0, state.shape[1]
         tiles = self.tiles
         times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
-        for rows, K in self.basis.panels(block.X, begun):
+        for rows, K in self.basis.engine.panels(self.basis, block.X, begun):
             tree = Tree(len(tiles))
             for leaf, tile in enumerate(tiles):
                 tree.put(0, leaf, (times[leaf](K[:, tile]),))
@@ -114,7 +114,7 @@ class NormalProduct(Contribution):
     basis: Basis
 
     def begin(self, block: Block) -> Any:
-        return self.basis.begin(block.X)
+        return self.basis.engine.begin(self.basis, block.X)
 
     def __call__(
         self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
@@ -134,7 +134,7 @@ class NormalProduct(Contribution):
             return product
 
         both = np.concatenate([v, alpha], axis=1)
-        return self.basis.pull(block.X, both, respond, c, begun), loss, block.X.shape[0]
+        return self.basis.engine.pull(self.basis, block.X, both, respond, c, begun), loss, block.X.shape[0]
 
 
 @dataclass(eq=False)
@@ -163,7 +163,7 @@ class NormalEquations(Contribution):
         totals = (engine.zeros((M, 1)), engine.zeros((self.outputs, 1))) if self.totals else None
         loss = 0.0
         assert block.y is not None
-        for panel, phi in self.basis.panels(block.X):
+        for panel, phi in self.basis.engine.panels(self.basis, block.X):
             # Changed functions take two more matrices of such rows: few at a time.
             for part in cuts(len(phi), len(phi) if self.change is None else ROW_TILE):
                 rows = slice(panel.start + part.start, panel.start + part.stop)

@@ -40,7 +40,7 @@ class DelayedGradient(Contribution):
     expansion: Expansion
 
     def begin(self, block: Block) -> Any:
-        return self.expansion.begin(block.X)
+        return self.expansion.engine.begin(self.expansion, block.X)
 
     def __call__(
         self, block: Block, state: tuple[Array, Temporary], begun: Any = None, companions: Iterable[Block] = ()
@@ -61,7 +61,7 @@ class DelayedGradient(Contribution):
             loss += weigh(r, None if w is None else w[rows])
             return r
 
-        g = expansion.pull(block.X, alpha, respond, alpha.shape[1], begun)
+        g = expansion.engine.pull(expansion, block.X, alpha, respond, alpha.shape[1], begun)
         return Stack(((block.key, F),)), g, loss, block.X.shape[0]
 
 

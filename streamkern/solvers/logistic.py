@@ -129,7 +129,7 @@ class LogisticGradient(Gradient):
             squares += weigh(F, weights)
             return F
 
-        pulled = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        pulled = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], begun)
         return pulled, loss, squares, block.X.shape[0]
 
 

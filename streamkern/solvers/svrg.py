@@ -73,7 +73,7 @@ class WeightedProduct(Contribution):
         if block.w is not None:
             weights *= block.w[:, None].astype(v.dtype)
         assert block.y is not None
-        for rows, phi in self.basis.panels(block.X):
+        for rows, phi in self.basis.engine.panels(self.basis, block.X):
             product += phi.T @ (weights[rows] * (phi @ v))
             F = phi @ w
             residual(F, block.y[rows])
@@ -95,7 +95,7 @@ class RowNorms:
 
     def __call__(self, block: Block, state: None) -> Parts:
         """The norms of a block."""
-        norms = [self.P.norms(phi) for _, phi in self.basis.panels(block.X)]
+        norms = [self.P.norms(phi) for _, phi in self.basis.engine.panels(self.basis, block.X)]
         if not norms:
             return (Stack(),)
         found = np.concatenate(norms)

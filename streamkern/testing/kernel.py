@@ -84,7 +84,10 @@ class KernelSuite:
             tiled = Expansion(kernel, Z, tile_bytes=tile_bytes)
             np.testing.assert_allclose(tiled.predict(X, W), whole, rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(
-                np.concatenate([K.copy() for _, K in tiled.panels(X)]), self.formula(X, Z), rtol=1e-9, atol=1e-9
+                np.concatenate([K.copy() for _, K in tiled.engine.panels(tiled, X)]),
+                self.formula(X, Z),
+                rtol=1e-9,
+                atol=1e-9,
             )
 
     def test_no_more_than_a_panel_is_held(self, kernel: Kernel) -> None:

@@ -50,9 +50,11 @@ def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkey
     for rows in (X, device.upload(X)):
         np.testing.assert_allclose(there.block(rows), K, atol=tolerance)
         np.testing.assert_allclose(there.predict(rows, W), K @ W, atol=tolerance)
-        pulled = there.pull(rows, W, lambda F, part: F[:, :2] - X[part, :2], 2)
+        pulled = there.engine.pull(there, rows, W, lambda F, part: F[:, :2] - X[part, :2], 2)
         np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=10 * tolerance)
-    np.testing.assert_array_equal(np.concatenate([panel.copy() for _, panel in there.panels(X)]), there.block(X))
+    np.testing.assert_array_equal(
+        np.concatenate([panel.copy() for _, panel in there.engine.panels(there, X)]), there.block(X)
+    )
 
 
 def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
@@ -64,7 +66,7 @@ def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
 def test_no_row_contributes_nothing(device):
     X, Z, W = problem(80)
     there = Expansion(Gaussian(3.0), Z, DeviceEngine(device))
-    assert there.pull(X[:0], W, lambda F, part: F, 3).tolist() == np.zeros((40, 3)).tolist()
+    assert there.engine.pull(there, X[:0], W, lambda F, part: F, 3).tolist() == np.zeros((40, 3)).tolist()
     assert there.predict(X[:0], W).shape == (0, 3)
 
 
@@ -77,9 +79,9 @@ def test_the_same_state_is_sent_once():
     device.put = lambda array, *more: sent.append(np.shape(array)) or put(array, *more)
     there = Expansion(Gaussian(3.0), Z, DeviceEngine(device))
     for _ in range(3):
-        there.pull(X, W, lambda F, part: F, 3)
+        there.engine.pull(there, X, W, lambda F, part: F, 3)
     assert sent.count(W.shape) == 1
-    there.pull(X, W.copy(), lambda F, part: F, 3)
+    there.engine.pull(there, X, W.copy(), lambda F, part: F, 3)
     assert sent.count(W.shape) == 2
 
 
@@ -158,7 +160,7 @@ def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, 
     K = here.block(X)
     np.testing.assert_allclose(there.block(card.upload(X)), K, atol=1e-4)
     np.testing.assert_allclose(there.predict(X, W), K @ W, atol=1e-4)
-    pulled = there.pull(X, W, lambda F, part: F[:, :2] - X[part, :2], 2)
+    pulled = there.engine.pull(there, X, W, lambda F, part: F[:, :2] - X[part, :2], 2)
     np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=1e-3)
 
 

@@ -77,20 +77,21 @@ class Calls(Expansion):
 def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
     rng = np.random.default_rng(0)
     Z, X, other = (rng.normal(size=(n, 7)).astype(np.float32) for n in (50, 600, 300))
-    expected = [panel.copy() for _, panel in Expansion(Laplace(2.0), Z).panels(X)]
-    calls = Calls(Laplace(2.0), Z)
+    plain, calls = Expansion(Laplace(2.0), Z), Calls(Laplace(2.0), Z)
+    expected = [panel.copy() for _, panel in plain.engine.panels(plain, X)]
     for times in (1, 2):
-        token, unused = calls.begin(X), calls.begin(other)
+        token, unused = calls.engine.begin(calls, X), calls.engine.begin(calls, other)
         assert calls.calls == 2
         with ThreadPoolExecutor(1) as pool:  # by another thread
-            found = pool.submit(lambda t: [(rows, panel.copy()) for rows, panel in calls.panels(X, t)], token).result()
+            panels = lambda t: [(rows, panel.copy()) for rows, panel in calls.engine.panels(calls, X, t)]  # noqa: E731
+            found = pool.submit(panels, token).result()
         assert [rows.stop for rows, _ in found] == [256, 512, 600]
         for (_, panel), values in zip(found, expected, strict=True):
             np.testing.assert_array_equal(panel, values)
         assert calls.calls == 4, times
-        assert len(list(calls.panels(other, unused))) == 2
+        assert len(list(calls.engine.panels(calls, other, unused))) == 2
         assert calls.calls == 5  # the first panel had been begun
-        assert len(list(calls.panels(X[:10]))) == 1  # what is not begun is evaluated
+        assert len(list(calls.engine.panels(calls, X[:10]))) == 1  # what is not begun is evaluated
         assert calls.calls == 6
         calls.calls = 0
 

@@ -221,7 +221,7 @@ def test_tiles_and_panels_do_not_matter(made: FeatureMap, n: int, tile: int):
     whole = basis(made, 4).block(X)
     features = basis(made, 4)
     features.tile_bytes = tile
-    panels = [panel.copy() for _, panel in features.panels(X)]
+    panels = [panel.copy() for _, panel in features.engine.panels(features, X)]
     assert np.allclose(np.concatenate([np.empty((0, features.width)), *panels]), whole, atol=1e-10)
     W = rows(15, features.width, 3)
     assert np.allclose(features.predict(X, W), whole @ W, atol=1e-9)
@@ -250,7 +250,7 @@ def test_pickling_keeps_the_map_and_the_basis(made: FeatureMap):
     X = rows(18, 10, 4)
     features = basis(made, 4)
     expected = features.block(X)
-    list(features.panels(X))  # the scratch of a thread stays behind
+    list(features.engine.panels(features, X))  # the scratch of a thread stays behind
     assert pickle.loads(pickle.dumps(made)) == made
     assert np.array_equal(pickle.loads(pickle.dumps(features)).block(X), expected)
     assert np.array_equal(basis(pickle.loads(pickle.dumps(made)), 4).block(X), expected)

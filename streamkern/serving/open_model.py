@@ -1,0 +1,62 @@
+"""Opening of whatever has a model: a path, a registry, an estimator, or the model itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from streamkern.errors import UsageError
+from streamkern.models.machine import KernelMachine
+from streamkern.models.partitioned import load_model
+from streamkern.sources.remote import is_remote
+from streamkern.storage.files import given_path
+
+
+class Estimator(Protocol):
+    """A fitted estimator."""
+
+    model_: KernelMachine
+
+
+class ModelRegistry(Protocol):
+    """A registry of models, see ``Registry``."""
+
+    def load(self) -> KernelMachine:
+        """Return the champion."""
+
+
+AnyModel = str | os.PathLike[str] | KernelMachine | ModelRegistry | Estimator
+"""The path of a saved model; a registry, its local directory, or its fsspec URL; a model in memory; or an estimator."""
+
+
+def open_model(model: AnyModel) -> KernelMachine:
+    """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
+
+    Args:
+        model: see ``AnyModel``.
+
+    Raises:
+        StorageError: there is neither a model nor a registry.
+        UsageError: the registry has no champion, the estimator is not fitted, or it is something else.
+        ModelFormatError: the directory is not a model, or was changed after it was written.
+    """
+    given: Any = getattr(model, "model_", model)
+    if isinstance(given, KernelMachine):
+        return given
+    named = isinstance(given, str | os.PathLike)
+    if named and not is_remote(os.fspath(given)) and not (Path(given_path(given)) / "versions").is_dir():
+        return load_model(given)
+    from streamkern.registry.models import Registry
+
+    if named:
+        given = Registry(given)
+    elif not isinstance(given, Registry):
+        raise UsageError(
+            f"{type(given).__name__} is no trained model.",
+            where="model",
+            expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
+            remedy="fit the estimator first, if it is one",
+        )
+    champion: KernelMachine = given.load()
+    return champion
