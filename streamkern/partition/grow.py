@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.costs.shape_run import Size
-from streamkern.cpu.routes import project
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
 from streamkern.engine.operations import Operations
@@ -157,6 +156,8 @@ class Counting:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
+        from streamkern.cpu.routes import project
+
         rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
         for leaf, at in self.tree.training(block.X, block.w):
@@ -180,6 +181,8 @@ class Values:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
+        from streamkern.cpu.routes import project
+
         X = block.X if block.w is None else block.X[block.w > 0]
         t = project(X, self.direction)
         values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
@@ -480,6 +483,8 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
     Returns:
         None if no direction has rows on both sides.
     """
+    from streamkern.cpu.routes import project
+
     leaf, X, y, w, rows = item
     rows = np.arange(len(X)) if rows is None else rows
     if len(rows) < 2:
@@ -536,6 +541,8 @@ def between_means(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: 
     Returns:
         None if the rows are all alike.
     """
+    from streamkern.cpu.routes import project
+
     _, X, _, w, rows = item
     if rows is not None:
         X, w = X[rows], None if w is None else w[rows]
