@@ -41,7 +41,7 @@ from streamkern.rng import uniform_rows
 from streamkern.selection.bandwidth import median_distance
 from streamkern.selection.ridge_path import PathError, RidgePath, path_scores
 from streamkern.solvers.base import Problem
-from streamkern.solvers.full_kernel import solve_every_row
+from streamkern.solvers.ridge import solve_every_row
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array

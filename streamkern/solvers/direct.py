@@ -20,9 +20,8 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
-from streamkern.solvers.full_kernel import SquaredTargets, solve_every_row
-from streamkern.solvers.leave_one_out import leave_one_out
 from streamkern.solvers.normal_equations import Change, Sums, normal_equations
+from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

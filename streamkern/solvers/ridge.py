@@ -1,4 +1,6 @@
-"""Ridge regression where every training row is a center: one factor of K(X, X), and no sums of normal equations.
+"""Ridge regression in closed form: with every training row as a center, and on rows left out one at a time.
+
+Where every training row is a center, one factor of K(X, X) takes the place of the sums of normal equations.
 
 With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/n + λ K) w = K W y/n are those of
 (S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
@@ -7,6 +9,9 @@ products of kernel values lose. So the factor may be in the arithmetic's float32
 Rows of equal features get the mean of their targets: that is the same function, and of the remaining rows no
 coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
 f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
+
+Where fewer rows are centers, with G = ΦᵀWΦ/n + λR, rows are left out without a second fit, too:
+f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n (Allen 1974; Golub, Heath and Wahba 1979).
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from streamkern.engine.squared import residual
 from streamkern.engine.triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
-from streamkern.kernels import Expansion, Kernel, Laplace, Sum
+from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.solvers.base import Problem
 from streamkern.solvers.convergence import FAR, relative_residual
 from streamkern.sweep import Contribution
@@ -43,6 +48,8 @@ outputs of rows left out amplify, and which no residual tells."""
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
 _COLUMNS = 512  # of the inverse that are in memory at a time
+_TILE = 512  # rows whose functions are in memory at a time
+_SURE = 1e-6  # least 1 − h: below, rounding decides
 
 
 def takes_a_factor(kernel: Kernel | None) -> bool:
@@ -226,3 +233,63 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
         E[own - begin, column[codes[own]]] = v[own]
         found[part, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
     return found[place]
+
+
+def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
+    """Outputs of ridge regression on training rows, each as if it had been left out.
+
+    Of rows of equal features one is left out, and the others stay: a row to come equals some as often. Few rows that
+    are copies are left out together (``equals_stay``). A row that is a center is left out as one too, unless an equal
+    one stays: a function that is largest at this very row no other row has.
+
+    Args:
+        problem: whose training rows are drawn from.
+        basis: the functions φ.
+        weights: the solution in float64, shape (M, c).
+        half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
+        n: rows that G is a mean over, or the weight of them all.
+    """
+    engine, outputs = problem.engine, weights.shape[1]
+    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
+    X, y, w = problem.full_rows(ids)
+    wanted = as_values(y, outputs)
+    means, mass, codes = problem.by_features(X, wanted, w)
+    if equals_stay(codes, wanted):
+        mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+        codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
+    else:
+        wanted = means
+    share, centers = mass / n, _centers(problem, ids, codes)
+    found = engine.zeros((len(X), outputs))
+    for rows in cuts(len(X), _TILE):
+        phi = engine.values(basis, X[rows]).astype(np.float64)
+        own, c = half(phi), share[rows]
+        rest = np.maximum(1.0 - c * engine.row_squares(own), _SURE)
+        missed = engine.product(phi, weights) - wanted[rows]
+        tile = wanted[rows] + missed / rest[:, None]
+        pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]
+        if pairs:
+            # The weight of the row's center is fixed at 0, too: a Lagrange multiplier on top of Sherman and Morrison.
+            at = engine.zeros(phi.shape)
+            here = np.array(pairs)
+            at[here[:, 0], here[:, 1]] = 1.0
+            of_center = half(at)
+            pull = (own * of_center).sum(axis=1) / rest
+            size = engine.row_squares(of_center) + c * np.square(pull) * rest + np.finfo(np.float64).tiny
+            move = engine.product(at, weights) + (c * pull)[:, None] * missed
+            tile = tile - (pull / size)[:, None] * move
+        found[rows] = tile
+    return LeftOut(found, y, w, "leave-one-out", ids)
+
+
+def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
+    """Places of the centers that the rows of each group are, but for the group -1."""
+    centers = problem.centers.ids
+    found: dict[int, list[int]] = {}
+    if centers is None or problem.features is not None or not len(centers):
+        return found
+    order = np.argsort(centers)
+    at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
+    for row in np.flatnonzero((centers[at] == ids) & (codes >= 0)).tolist():
+        found.setdefault(int(codes[row]), []).append(int(at[row]))
+    return found
