@@ -697,6 +697,10 @@ sklearn/updates.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
+solvers/direct.py: f'{forgotten:,} rows are to be forgotten of {seen:
+    solvers/test_sums.py::test_what_cannot_be_updated_says_why
+solvers/direct.py: The sums are not those of the model, or of a newer
+    solvers/test_sums.py::test_a_saved_model_has_its_sums_beside_it
 sklearn/estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
@@ -969,7 +973,6 @@ MODULES = {
     "models/tree.py": "partition/test_partition.py",
     "partition/warm_start.py": "registry/test_retrain.py",
     "models/calibrated.py": "test_intervals.py",
-    "solvers/normal_equations.py": "solvers/test_sums.py",
     "updates/rows.py": "solvers/test_sums.py",
     "calibration/intervals.py": "test_intervals.py",
     "calibration/held_out.py": "test_intervals.py",

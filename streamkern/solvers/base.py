@@ -421,7 +421,7 @@ class Iteration(Protocol):
         """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""
 
     def sums(self, state: Any) -> Any:
-        """Sums over all rows, which rows can be added to and taken from, see ``solvers.normal_equations``; or None."""
+        """Sums over all rows, which rows can be added to and taken from, see ``solvers.direct``; or None."""
 
 
 class OneByOne:

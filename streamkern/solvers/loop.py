@@ -21,7 +21,7 @@ from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.convergence import report_unlearned
-from streamkern.solvers.normal_equations import Sums
+from streamkern.solvers.direct import Sums
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
