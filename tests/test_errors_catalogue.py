@@ -823,7 +823,7 @@ serving/predict_files.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 runs/run.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
-solvers/eigenpro.py: The classes are not those of the champion.
+registry/warm_start.py: The classes are not those of the champion.
     registry/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why
 precondition/lanczos.py: The covariance of the features is not finite, or 0
     precondition/test_lanczos.py::test_features_that_are_all_zero_are_refused

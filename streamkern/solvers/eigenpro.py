@@ -15,18 +15,18 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Stream
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.stream import Block, Key, Stream
 from streamkern.engine.packed import PackedFactor, factor_bytes
-from streamkern.errors import UnlikeChampionError, UsageError, require_counts, require_step
-from streamkern.execute.base import KeptShares, Parts, Position, Tile
+from streamkern.engine.squared import residual, weigh
+from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
@@ -44,10 +44,9 @@ from streamkern.precondition.projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.solvers.base import Iteration, OneByOne, Problem
+from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.contributions import Gradient, TiledGradient
-from streamkern.solvers.delayed import DelayedIteration, temporary_keys
-from streamkern.solvers.minibatches import default_batch, passes_of, share_of
+from streamkern.solvers.minibatches import average, default_batch, passes_of, share_of
 from streamkern.solvers.shared_centers import (
     CenterConstants,
     Momentum,
@@ -57,8 +56,8 @@ from streamkern.solvers.shared_centers import (
     state_of,
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.artifact import sha256
 from streamkern.storage.serialize import serializable
+from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
@@ -70,6 +69,10 @@ _LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a
 _MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which the step saturates and momentum helps
 _SETTLED = 10.0  # the preconditioned directions shrink to exp(-this) by the end of a run
 _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
+
+
+Temporary = tuple[tuple[Key, Array], ...]
+"""(key, coefficients (b, c)) of the blocks since the last projection, which are centers until the next."""
 
 
 @dataclass(frozen=True)
@@ -454,66 +457,139 @@ class ProjectedIteration(OneByOne):
         return np.concatenate(tiles)
 
 
-SHARE = 3
-"""A warm start takes this part of the cold one's rows."""
+def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
+    """Keys of the temporary centers of a broadcast state."""
+    return [key for key, _ in state[1]]
 
 
-@dataclass(frozen=True, eq=False)
-class WarmEigenPro(EigenPro):
-    """EigenPro that projects every step, from given weights instead of 0.
+@dataclass(eq=False)
+class DelayedGradient(Contribution):
+    """Contributes (key, W r), φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α + K(X, temporary) b − y.
 
     Args:
-        start: weights, shape (p, c).
-        encoding: of the targets that they were fitted to.
+        expansion: kernel and centers.
     """
 
-    start: Array | None = None
-    encoding: Encoding | None = None
+    expansion: Expansion
 
-    def to_json(self) -> dict[str, Any]:
-        given = {name: value for name, value in asdict(self).items() if name not in ("start", "encoding")}
-        return {"name": "EigenPro", **given, "start": sha256(np.asarray(self.start))}
+    def begin(self, block: Block) -> Any:
+        return self.expansion.begin(block.X)
 
-    def setup(self, problem: Problem, prepared: Any = None) -> Any:
-        """As ``EigenPro``; the first state holds the given weights.
+    def __call__(
+        self, block: Block, state: tuple[Array, Temporary], begun: Any = None, companions: Iterable[Block] = ()
+    ) -> Parts:
+        """Sums over the block under (α, temporary centers), whose blocks are the companions."""
+        alpha, temporary = state
+        y, w, expansion, loss = block.y, block.w, self.expansion, 0.0
+        assert y is not None
+        F = expansion.engine.zeros((block.X.shape[0], alpha.shape[1]), alpha.dtype)
+        for other, (_, b) in zip(companions, temporary, strict=True):
+            F += expansion.at(other.X).predict(block.X, b)
 
-        Raises:
-            UnlikeChampionError: the classes, or the number of outputs, are not those of the weights.
-        """
-        assert self.start is not None
-        if problem.engine.decide(False, bound=True):  # a plan: weights of any value cost the same as zeros
-            return super().setup(problem, prepared)
-        given = problem.encoding
-        if isinstance(given, Classes) and isinstance(self.encoding, Classes):
-            fits = np.array_equal(given.values, self.encoding.values)
-        else:
-            fits = given.outputs == self.start.shape[1]
-        if not fits:
-            raise UnlikeChampionError(
-                "The classes are not those of the champion.",
-                where="the target",
-                expected="the champion's classes",
-                remedy="train from the start: --cold",
-            )
-        start = self.start
-        if isinstance(given, Continuous) and isinstance(self.encoding, Continuous):
-            start = start * (self.encoding.unit / np.asarray(given.unit))  # powers of two: exact
-        return _Warm(cast(Iteration, super().setup(problem, prepared)), start)
+        def respond(f: Array, rows: slice) -> Array:
+            nonlocal loss
+            r = F[rows]
+            r += f
+            residual(r, y[rows])
+            loss += weigh(r, None if w is None else w[rows])
+            return r
+
+        g = expansion.pull(block.X, alpha, respond, alpha.shape[1], begun)
+        return Stack(((block.key, F),)), g, loss, block.X.shape[0]
 
 
-class _Warm:
-    """An iteration with another first state."""
+@serializable
+@dataclass(frozen=True, eq=False)
+class DelayedState:
+    """α over the centers, and the sums that wait for the next projection.
 
-    def __init__(self, iteration: Iteration, start: Array) -> None:
-        self._iteration, self._start = iteration, start
+    Attributes:
+        alpha: shape (p, c), with the corrections of the preconditioner since the last projection.
+        base: α as the last projection left it, shape (p, c).
+        mean: average of the projected iterates, shape (p, c).
+        t: projections so far.
+        temporary: (key, coefficients (b, c)) of the blocks since the last projection.
+        pending: K(Z, temporary) times their coefficients, shape (p, c).
+        steps: steps since.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iteration, name)
+    alpha: Array
+    base: Array
+    mean: Array
+    t: int
+    temporary: Temporary
+    pending: Array
+    steps: int
 
-    def init(self) -> ProjectedState:
-        """The given weights."""
-        zero = self._iteration.init()
-        alpha = self._start.astype(zero.alpha.dtype)
-        # As after a training of SHARE times the length: the average continues instead of starting again.
-        taken = SHARE * self._iteration.epochs * self._iteration.stream.steps
-        return ProjectedState(alpha, alpha.astype(np.float64), taken, alpha)
+
+@dataclass(eq=False)
+class DelayedIteration(OneByOne):
+    """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected.
+
+    Args:
+        solver: its parameters: passes, step, and whether the weights are the average of the projected iterates.
+        stream: the order of the rows.
+        expansion: kernel and centers.
+        outputs: number c of outputs.
+        prepared: the solver's prepared value.
+        companions: the temporary centers of a broadcast state.
+        projection: of the pending sums.
+        cycle: steps from one projection to the next.
+        report: findings of the setup.
+    """
+
+    solver: Any
+    stream: Stream
+    expansion: Expansion
+    outputs: int
+    prepared: Any
+    companions: Companions | None = field()  # a field without a default, where the base has one
+    projection: InexactProjection
+    cycle: int = field()
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.contribution = DelayedGradient(self.expansion)
+        self.nystrom = self.projection.nystrom
+        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
+        self.rate = self.solver.rate(self.prepared.size)
+
+    def slower(self) -> Any:
+        return slower(self.prepared, self.solver.step)
+
+    def init(self) -> DelayedState:
+        """α = 0 and nothing pending."""
+        zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
+        return DelayedState(zero, zero, zero.astype(np.float64), 0, (), zero, 0)
+
+    def broadcast(self, state: DelayedState) -> tuple[Array, Temporary]:
+        """α and the temporary centers."""
+        return state.alpha, state.temporary
+
+    def update(self, state: DelayedState, parts: Parts, position: Position) -> DelayedState:
+        """One step, and the projection if it is due."""
+        pieces, g, _, rows = parts
+        rate = np.asarray(self.rate(rows) / rows, dtype=g.dtype)
+        system, engine = self.nystrom.eigensystem, self.projection.engine
+        inside = engine.product_t(system.vectors, g.astype(np.float64))
+        correction = engine.product(system.vectors, rate * self.nystrom.damping[:, None] * inside)
+        state = replace(
+            state,
+            alpha=state.alpha + correction.astype(g.dtype),
+            temporary=state.temporary + tuple((key, -rate * r) for key, r in pieces),
+            pending=state.pending - rate * g,
+            steps=state.steps + 1,
+        )
+        return self.settle(state) if state.steps >= self.cycle else state
+
+    def settle(self, state: DelayedState) -> DelayedState:
+        if not state.steps:
+            return state
+        # The projection includes K⁻¹ and the preconditioner: the corrections in alpha are part of it.
+        alpha = state.base + self.projection.apply(state.pending)
+        mean = average(state.mean, alpha, state.t + 1)
+        return DelayedState(alpha, alpha, mean, state.t + 1, (), np.zeros_like(alpha), 0)
+
+    def weights(self, state: DelayedState) -> Array:
+        """The average of the projected iterates, or the last."""
+        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
