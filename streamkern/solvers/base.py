@@ -23,12 +23,14 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
-from streamkern.solvers.minibatches import LARGEST_BLOCK
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
 """Rows, at most, that the spectrum of an iteration is measured on."""
+
+LARGEST_BLOCK = 1024
+"""Rows beyond which a block gains no rate on a processor, and costs memory."""
 
 STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
 """Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""

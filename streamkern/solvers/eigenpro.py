@@ -46,7 +46,7 @@ from streamkern.precondition.projection import (
 )
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.contributions import Gradient, TiledGradient
-from streamkern.solvers.minibatches import average, default_batch, passes_of, share_of
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.shared_centers import (
     CenterConstants,
     Momentum,
@@ -55,7 +55,6 @@ from streamkern.solvers.shared_centers import (
     kept_state,
     state_of,
 )
-from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array, Parameters

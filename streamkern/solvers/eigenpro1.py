@@ -28,8 +28,7 @@ from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, 
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average, default_batch, passes_of
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

@@ -34,8 +34,7 @@ from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
 from streamkern.precondition.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
-from streamkern.solvers.minibatches import average, default_batch
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray

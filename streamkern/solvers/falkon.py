@@ -21,12 +21,12 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, report_residual
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.weighting import center_weights, unequal
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 _LOST = 0.03  # share of a direction's outputs that may be rounding
 _PROBES = 8
+_ROUNDING = 1e-6  # beyond the rounding of a mean in float64 of as many rows as there are, and nothing to a step
 _TIMES = 4  # rows for each function, whose products are then within (1 ± 1/2)² of the mean (Marchenko-Pastur)
 _GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
@@ -120,10 +120,10 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    if unequal(problem) and not problem.every_row:
+    if _unequal(problem) and not problem.every_row:
         A = _weighted_gram(problem, expansion, T)
     else:
-        weights = center_weights(problem)
+        weights = _center_weights(problem)
         A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
     A[np.diag_indices(p)] += ridge
@@ -134,6 +134,18 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
     wide = engine.decide(lost, bound=True, likely=False)
     return Factors(T, R, "float64" if wide else str(expansion.dtype))
+
+
+def _center_weights(problem: Problem) -> Array | None:
+    """Sample weights of the centers, shape (p,), where they are training rows that have some; else None."""
+    if not problem.train.weighted or problem.centers.ids is None:
+        return None
+    return problem.rows(problem.centers.ids)[1]
+
+
+def _unequal(problem: Problem) -> bool:
+    """Return True if the training rows' sample weights, of mean 1, differ by more than rounding."""
+    return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
 
 
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:

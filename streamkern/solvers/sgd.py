@@ -23,8 +23,7 @@ from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import average, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

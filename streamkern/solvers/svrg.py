@@ -40,7 +40,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array
