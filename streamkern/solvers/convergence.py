@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.base import Engine
 from streamkern.engine.squared import residual
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
-from streamkern.kernels import Basis, Expansion
-from streamkern.kernels.streamed import StreamedExpansion
 from streamkern.solvers.base import HELD_OUT, Problem
-from streamkern.types import Array, IntArray
+from streamkern.types import Array
 
 FAR = 0.05
 """Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
@@ -117,7 +114,7 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
         where this is within two standard errors of 0. None where the rows are too few, or centers stay in their files.
     """
     basis = problem.predictor()
-    if isinstance(basis, StreamedExpansion):  # whose rows are too wide for memory
+    if not basis.centers_in_memory:  # whose rows are too wide for memory
         return None
     X, y, w = problem.full_rows(problem.draw(HELD_OUT, _DRAW))
     w = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
@@ -128,7 +125,8 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     zero = np.zeros_like(R)
     residual(R, y)
     residual(zero, y)
-    phi = _some_functions(basis, X, engine)
+    spaced = np.linspace(0, basis.width - 1, min(_FUNCTIONS, basis.width)).astype(np.int64)
+    phi = basis.values_of(spaced, X, engine)
     del basis, X
     A = phi[:n] * np.sqrt(w[:n, None])
     right = engine.product(A.T, R[:n] * np.sqrt(w[:n, None]))
@@ -156,20 +154,3 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     if not gain > _DOUBTS * before.doubt(after) or not whole.mean > 0:
         return 0.0
     return float(min(1.0, np.sqrt(gain / whole.mean)))
-
-
-def _some_functions(basis: Basis, X: Array, engine: Engine) -> Array:
-    """Return values of at most ``_FUNCTIONS`` functions of the basis at rows: shape (n, k), float64.
-
-    They are evenly spaced among its centers, or features.
-    """
-    if isinstance(basis, Expansion):
-        few = Expansion(basis.kernel, basis.Z[_spaced(len(basis.Z))], engine)
-        return engine.values(few, X, lambda tile: tile.astype(np.float64))
-    columns = _spaced(basis.width)
-    return engine.values(basis, X, lambda tile: tile[:, columns].astype(np.float64))
-
-
-def _spaced(count: int) -> IntArray:
-    """At most ``_FUNCTIONS`` evenly spaced numbers below ``count``."""
-    return np.linspace(0, count - 1, min(_FUNCTIONS, count)).astype(np.int64)

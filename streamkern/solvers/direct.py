@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -121,21 +121,6 @@ def check_ridge(ridge: float, solver: str) -> None:
         raise UsageError(f"The ridge is {ridge!r}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
-def add_ridge(A: Array, ridge: float, basis: Basis) -> None:
-    """Add λ R on A's diagonal and below it: R = K(Z, Z) for kernel values at centers, else the identity.
-
-    Args:
-        A: shape (M, M), float64; above the diagonal's tiles nothing is looked at.
-        ridge: λ.
-        basis: the functions.
-    """
-    if isinstance(basis, Expansion):
-        for rows, below in basis.engine.kernel_rows(basis, basis.p):  # of K(Z, Z) a few tiles are held
-            A[rows, : rows.stop] += ridge * below
-    else:
-        A[np.diag_indices(len(A))] += ridge
-
-
 def _unusable() -> NumericalError:
     return NumericalError(
         "The normal equations are zero or not finite.",
@@ -196,8 +181,7 @@ class DirectIteration(WholePasses):
 
     def _of_every_row(self, sweep: Sweep) -> Solved:
         """The solution by a factor of the kernel matrix."""
-        basis, problem = self.basis, self.problem
-        assert isinstance(basis, Expansion)
+        basis, problem = cast(Expansion, self.basis), self.problem  # features have no rows as centers
         sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
         wide, left_out, facts = solve_every_row(problem, basis, self.solver.ridge)
         self.report |= facts
@@ -219,7 +203,7 @@ class DirectIteration(WholePasses):
         A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
-        add_ridge(A, self.solver.ridge, self.basis)
+        self.basis.add_penalty(A, self.solver.ridge)
         return A
 
     def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
@@ -265,9 +249,8 @@ class DirectIteration(WholePasses):
         self.report["rounding"] = float(rounding)
         jitter = 0.0
         if added and self.solver.ridge:
-            basis = self.basis
-            penalties = wide * engine.kernel_product(basis, wide) if isinstance(basis, Expansion) else np.square(wide)
-            jitter = added * float(np.sum(np.square(wide)) / np.sum(penalties)) / self.solver.ridge
+            penalty = np.sum(wide * self.basis.penalise(wide))
+            jitter = added * float(np.sum(np.square(wide)) / penalty) / self.solver.ridge
         self._reached(relative_residual(residual, half), condition, jitter)
 
         def whitened(phi: Array) -> Array:
@@ -281,11 +264,9 @@ class DirectIteration(WholePasses):
         Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
         orthonormal ones the equations have a condition of about 1/λ, and no jitter is needed.
         """
-        engine, basis = self.problem.engine, self.basis
-        if isinstance(basis, Expansion):
-            R = engine.kernel_matrix(basis, basis.p)
-        else:
-            R = engine.mirror(self._equations(sums.gram, sums.mass))
+        R = self.basis.penalty_matrix()
+        if R is None:
+            R = self.problem.engine.mirror(self._equations(sums.gram, sums.mass))
         eps = float(np.finfo(np.float64).eps)
         change = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
         del R
@@ -295,21 +276,19 @@ class DirectIteration(WholePasses):
         """The solution for sums over functions ψ = Vᵀ φ."""
         assert sums.change is not None
         engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
-        kernel, eps = isinstance(basis, Expansion), float(np.finfo(np.float64).eps)
+        eps = float(np.finfo(np.float64).eps)
         (rows, V), n, scale = sums.change, sums.mass, sums.scale
         G = engine.mirror(unpacked(sums.gram, len(rows), engine) / n)
         b = sums.moment / n
         # Weights and values in the model's dtype are uncertain by ε, which acts on predictions as this ridge on w does.
         noise = scale * float(np.finfo(dtype).eps) ** 2
-        solved = G.copy()
-        if kernel:
-            G[np.diag_indices(len(G))] += ridge
-            solved[np.diag_indices(len(G))] += ridge
-            solved += noise * engine.product_t(V, V)
-        else:
+        if basis.identity_penalty:
             VV = engine.product_t(V, V)
+            solved = G + (ridge + noise) * VV
             G += ridge * VV
-            solved += (ridge + noise) * VV
+        else:  # in which ψ are orthonormal
+            G[np.diag_indices(len(G))] += ridge
+            solved = G + noise * engine.product_t(V, V)
         norm = float(np.max(np.sum(np.abs(G), axis=0)))
         kept, U = self._independent(solved, eps * len(G) * float(np.max(np.diag(solved))))
         del solved
@@ -322,7 +301,7 @@ class DirectIteration(WholePasses):
         reached = engine.triangular_solve(V, w[rows].astype(np.float64), lower=False)
         residual = engine.product(U.T, (b - engine.product(G, reached))[kept])
         size = float(np.sum(np.square(w.astype(np.float64))))
-        penalty = ridge * (float(np.sum(np.square(inner))) if kernel else size)
+        penalty = ridge * (size if basis.identity_penalty else float(np.sum(np.square(inner))))
         jitter = noise * size / penalty if penalty > 0 else 0.0  # without a ridge it has no unit
         self.report["sweeps"] = 2
         condition = norm * float(np.max(np.sum(np.square(U), axis=0)))
