@@ -54,11 +54,11 @@ def report_residual(
     """Add a residual to a report, and a warning if it is too large.
 
     Args:
-        report: of the iteration; gets ``residual``, and ``warnings`` if there is one.
-        solver: its name.
-        residual: relative.
-        causes: why it is large, if known.
-        remedies: in words.
+        report: report of the iteration; gets ``residual``, and ``warnings`` if there is one.
+        solver: name of the solver.
+        residual: relative residual.
+        causes: why it is large, if known, in words.
+        remedies: what to change, in words.
         far: whether the residual is too large.
     """
     report["residual"] = residual
@@ -76,15 +76,15 @@ def report_residual(
 def report_unlearned(
     problem: Problem, report: dict[str, Any], solver: str, weights: Array, passes: str, worse: bool
 ) -> None:
-    """Add what is left to learn to the report of a fit as ``residual``, with a warning if it is much.
+    """Measure what is left to learn, and add it to the report of a fit as ``residual``, with a warning if it is much.
 
     Args:
-        problem: as it was solved.
-        report: of the iteration; that of a method that measures itself is left as it is.
+        problem: the problem that was solved.
+        report: report of the iteration; unchanged if the method measures its residual itself.
         solver: name of the method.
         weights: the solution, shape (M, c).
         passes: the number of passes, in words.
-        worse: whether later passes were worse on validation rows: more are no remedy, and there is no warning.
+        worse: whether later passes were worse on validation rows: then more are no remedy, and nothing is warned.
     """
     if measured_by_itself(report):
         return
@@ -96,7 +96,7 @@ def report_unlearned(
 
 
 def measured_by_itself(report: dict[str, Any]) -> bool:
-    """Return True if a method's report says how far the fit is: a residual, or what the next pass may gain."""
+    """Return True if a method's report has its own measure of convergence: a residual, or the expected decrease."""
     return "residual" in report or "decrement" in report
 
 
@@ -106,12 +106,12 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     A plan runs this on shapes too, so that its memory is projected.
 
     Args:
-        problem: as it was solved.
+        problem: the problem that was solved.
         weights: the solution, shape (M, c).
 
     Returns:
-        The root of the squared error that a fit to the errors would take away, relative to that of predicting 0; 0
-        where this is within two standard errors of 0. None where the rows are too few, or centers stay in their files.
+        The root of the squared error that a fit to the errors would remove, relative to that of predicting 0; 0 if it
+        is within two standard errors of 0. None if the rows are too few, or the centers stay in their files.
     """
     basis = problem.predictor()
     if not basis.centers_in_memory:  # whose rows are too wide for memory

@@ -59,8 +59,8 @@ class Solved(NamedTuple):
 
     Attributes:
         weights: shape (M, c).
-        left_out: outputs on training rows that are left out one at a time, or None.
-        sums: the normal equations, where they are kept.
+        left_out: leave-one-out outputs on training rows, or None.
+        sums: the normal equations, if they are kept.
     """
 
     weights: Array
@@ -99,19 +99,18 @@ class Direct(ChoosesNothing):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters; without ``keep_sums`` where it is False, so that fingerprints stay the same."""
+        """Return name and parameters; without ``keep_sums`` if it is False, so that fingerprints stay the same."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
         """None: nothing precedes the sweep."""
 
     def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
-        """One sweep, and the solution."""
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)
 
 
 def check_ridge(ridge: float, solver: str) -> None:
-    """Refuse a ridge that is not a number >= 0.
+    """Check that a ridge is a finite number >= 0.
 
     Raises:
         UsageError: it is not.
@@ -149,13 +148,12 @@ class DirectIteration(WholePasses):
         self.report: dict[str, Any] = {"ridge": self.solver.ridge}
 
     def init(self) -> Solved:
-        """Weights 0."""
         return Solved(self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype))
 
     def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
-        """Sum the normal equations and solve them; where rounding spoils them, in a better basis.
+        """Sum the normal equations and solve them, in a better basis if rounding spoils them.
 
-        Where every row is a center, without them.
+        If every row is a center, factor the kernel matrix instead.
         """
         if self.problem.every_row and self.given is None and not self.solver.keep_sums:
             return self._of_every_row(sweep)
@@ -180,7 +178,6 @@ class DirectIteration(WholePasses):
         return self._orthonormalised(sums, scale, sweep)
 
     def _of_every_row(self, sweep: Sweep) -> Solved:
-        """The solution by a factor of the kernel matrix."""
         basis, problem = cast(Expansion, self.basis), self.problem  # features have no rows as centers
         sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
         wide, left_out, facts = solve_every_row(problem, basis, self.solver.ridge)
@@ -188,7 +185,6 @@ class DirectIteration(WholePasses):
         return Solved(wide.astype(basis.dtype), left_out)
 
     def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
-        """The sums of all training rows, of φ or of ψ = Vᵀ φ."""
         contribution = self.contribution
         if change is not None:
             contribution = normal_equations(self.basis, self.problem, change, self.solver.keep_sums)
@@ -199,7 +195,7 @@ class DirectIteration(WholePasses):
         return sums if self.solver.keep_sums else None
 
     def _equations(self, gram: Array, n: float) -> Array:
-        """ΦᵀΦ/n + λ R, on its diagonal and below."""
+        """Return ΦᵀΦ/n + λ R, on its diagonal and below."""
         A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
@@ -207,13 +203,12 @@ class DirectIteration(WholePasses):
         return A
 
     def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
-        """The solution w, in float64 ``wide``, and its outputs on rows that are left out."""
         if not self.problem.leave_out:
             return Solved(w, None, kept)
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
 
     def _with_jitter(self, sums: Sums, scale: float) -> tuple[Array, Array, Half]:
-        """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
+        """Solve with the least diagonal that makes a Cholesky factor exist; memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
             A = self._equations(sums.gram, sums.mass)
@@ -225,9 +220,9 @@ class DirectIteration(WholePasses):
         raise _unusable()
 
     def _factored(self, A: Array, b: Array, added: float = 0.0) -> tuple[Array, Array, Half] | None:
-        """Solve by a Cholesky factor, which overwrites A, in both dtypes; None if A is not positive definite.
+        """Solve by a Cholesky factor, which overwrites A, in both dtypes; return None if A is not positive definite.
 
-        ``added`` is the part of A's diagonal that stands for no ridge.
+        ``added`` is the jitter on A's diagonal, which stands for no ridge.
         """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
@@ -259,10 +254,10 @@ class DirectIteration(WholePasses):
         return w, wide, whitened
 
     def _orthonormalised(self, sums: Sums, scale: float, sweep: Sweep) -> Solved:
-        """The solution from a second sweep, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge.
+        """Sweep a second time, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge, and solve.
 
-        Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
-        orthonormal ones the equations have a condition of about 1/λ, and no jitter is needed.
+        Products of nearly dependent functions lose half of the functions' digits. In a basis of orthonormal ones the
+        equations have a condition of about 1/λ, and no jitter is needed.
         """
         R = self.basis.penalty_matrix()
         if R is None:
@@ -273,7 +268,7 @@ class DirectIteration(WholePasses):
         return self._in_better_basis(self._summed(sweep, change, scale))
 
     def _in_better_basis(self, sums: Sums) -> Solved:
-        """The solution for sums over functions ψ = Vᵀ φ."""
+        """Solve for sums over functions ψ = Vᵀ φ."""
         assert sums.change is not None
         engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
         eps = float(np.finfo(np.float64).eps)
@@ -315,14 +310,13 @@ class DirectIteration(WholePasses):
         return self._solved(w, wide, whitened, n, self._kept(sums))
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """Independent functions and the matrix that makes them orthonormal; see ``Engine.orthonormal``."""
         try:
             return self.problem.engine.orthonormal(A, floor)
         except NumericalError:
             raise _unusable() from None
 
     def _reached(self, residual: float, condition: float, jitter: float) -> None:
-        """Report the residual that was reached, and warn where it is too large. The jitter is in units of the ridge."""
+        """Report the residual, and warn if it is too large. The jitter is in units of the ridge."""
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
         narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
@@ -343,15 +337,12 @@ class DirectIteration(WholePasses):
         )
 
     def weights(self, state: Solved) -> Array:
-        """The solution."""
         return state.weights
 
     def left_out(self, state: Solved) -> LeftOut | None:
-        """Outputs on training rows, in closed form, where the problem needs them."""
         return state.left_out
 
     def sums(self, state: Solved) -> Sums | None:
-        """The normal equations of the solution, where the solver keeps them."""
         return state.sums
 
 
@@ -366,13 +357,13 @@ class Sums:
         ones: Σ w φ, shape (M, 1).
         targets: Σ w y, shape (c, 1).
         mass: Σ w.
-        rows: how many.
+        rows: number of rows.
         unit: divisor of the weights of rows.
         ridge: λ of the solution.
-        change: (rows, V) where the functions are ψ = Vᵀ φ[rows], or None.
-        scale: mean diagonal of Σ w φφᵀ / Σ w where they are.
-        bound: why no row can be taken away; empty where any can.
-        factors: multipliers of row weights by class, see ``ClassWeightedSource``; None where it is 1.
+        change: (rows, V) if the functions are ψ = Vᵀ φ[rows], or None.
+        scale: mean diagonal of the equations of φ, before the change.
+        bound: why no row can be subtracted; empty if any can.
+        factors: multipliers of row weights by class, see ``ClassWeightedSource``; None if all are 1.
     """
 
     gram: Array
@@ -390,7 +381,7 @@ class Sums:
 
     @classmethod
     def of(cls, parts: Parts, unit: float, ridge: float, change: Change | None, scale: float) -> Sums:
-        """Make sums from the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
+        """Return sums from the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
         gram, moment, *totals, _, n = parts
         ones, targets = totals[:2] if totals else (moment[:, :0], moment[:0])
         return cls(gram, moment, ones, targets, n, n, unit, ridge, change, scale)
@@ -422,11 +413,11 @@ class Sums:
         return sum(array.nbytes for array in arrays)
 
     def plus(self, parts: Parts, sign: int, unit: float = 1.0) -> Sums:
-        """The sums with those of other rows added, or for a sign of -1 subtracted; arrays of ``parts`` are overwritten.
+        """Return the sums with those of other rows added or subtracted; arrays of ``parts`` are overwritten.
 
         Args:
             parts: contributions of ``normal_equations``.
-            sign: 1 or -1.
+            sign: 1 to add, -1 to subtract.
             unit: divisor that their weights still need.
 
         Raises:
@@ -447,7 +438,7 @@ class Sums:
         return made
 
     def require_rows(self, forgotten: int) -> None:
-        """Refuse sums of which more was subtracted than had been added.
+        """Check that no more was subtracted than had been added.
 
         Raises:
             DataError: no row is left, or a sum of squares is negative.
@@ -471,12 +462,12 @@ class Sums:
 
     @property
     def sizes(self) -> Array:
-        """The largest sum of squares of a function, and of each output's products with the functions: (1 + c,)."""
+        """The largest sum of squares of a function, and the largest moment of each output: shape (1 + c,)."""
         diagonal = max(float(np.diagonal(panel).max()) for _, panel in packed_panels(self.gram, len(self.moment)))
         return np.concatenate([[diagonal], np.abs(self.moment).max(axis=0)])
 
     def centred(self, encoding: Encoding) -> tuple[Sums, Encoding]:
-        """The sums about the mean of the targets that these rows have, and the encoding that subtracts it."""
+        """Return the sums about the mean of these rows' targets, and the encoding that subtracts it."""
         if type(encoding) is not Continuous:  # nothing is subtracted from classes and labels
             return self, encoding
         away = self.targets / self.mass
@@ -484,7 +475,7 @@ class Sums:
         return replace(self, moment=self.moment - self.ones @ away.T, targets=self.targets * 0.0), moved
 
     def without(self, centers: IntArray, engine: Engine) -> Sums:
-        """The sums of a model without some of its centers."""
+        """Return the sums of a model without some of its centers."""
         assert self.change is None
         kept = np.setdiff1d(np.arange(len(self.moment)), centers)
         A = engine.mirror(unpacked(self.gram, len(self.moment), engine))[np.ix_(kept, kept)]
@@ -492,13 +483,13 @@ class Sums:
         return replace(self, gram=gram, moment=self.moment[kept], ones=self.ones[kept])
 
     def nearest(self, weights: Array, centers: IntArray, engine: Engine) -> Array:
-        """Weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
+        """Return weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
 
-        Least squares over the rows of the sums, with a ridge that rounding requires.
+        This is least squares over the rows of the sums, with a ridge that rounding requires.
 
         Args:
-            weights: of the first functions, shape (q, c).
-            centers: those that go, shape (k,).
+            weights: weights of the first functions, shape (q, c).
+            centers: the centers to remove, shape (k,).
             engine: where it is computed.
         """
         assert self.change is None
@@ -513,7 +504,7 @@ class Sums:
         return np.asarray((whole[kept] + engine.spd_solve(A, right)).astype(weights.dtype))
 
     def contents(self, weights_sha256: str) -> Contents:
-        """The saved contents of the sums of a model with such weights."""
+        """Return what is saved of the sums of a model with these weights."""
         tree, arrays = flatten(self)
         return KIND, arrays, {"format": FORMAT, "sums": tree, "weights": weights_sha256}
 
@@ -523,11 +514,11 @@ class StoredSums:
     """The sums of a saved model, read when rows are added or subtracted.
 
     Args:
-        path: of the model.
+        path: path of the model.
         weights: digest of the model's weights.
-        nbytes: their memory.
-        rows: how many rows they are of.
-        shape: of the model's weights.
+        nbytes: bytes of the sums in memory.
+        rows: number of rows in the sums.
+        shape: shape of the model's weights.
     """
 
     path: Path
@@ -537,10 +528,10 @@ class StoredSums:
     shape: tuple[int, ...]
 
     def load(self) -> Sums:
-        """Read and verify them.
+        """Read and verify the sums.
 
         Raises:
-            StorageError: they are not there.
+            StorageError: they are missing.
             ModelFormatError: they are damaged, of a newer format, or of another model.
         """
         arrays, about = load_artifact(self.path / MEMBER, KIND, links=False)
@@ -558,18 +549,18 @@ class StoredSums:
 
 
 def normal_equations(basis: Basis, problem: Problem, change: Change | None, totals: bool) -> NormalEquations:
-    """The contribution of rows to the sums; without ``totals`` to those alone that a solution takes."""
+    """Return the contribution of rows to the sums; without ``totals``, only to those that a solution needs."""
     right = None if change is None else (change[0], problem.engine.right_factor(change[1].T.copy()))
     return NormalEquations(basis, problem.encoding.outputs, right, totals)
 
 
 def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
-    """The sums of a fit on these rows, with the facts that an update needs of them."""
+    """Return the sums of a fit on these rows, with the facts about the rows that an update needs."""
     return None if sums is None else replace(sums, bound=bound_rows(train), factors=class_factors(train))
 
 
 def bound_rows(train: Dataset) -> str:
-    """Why rows of a fit cannot be subtracted: its features depended on more than the row; empty where any can."""
+    """Return why rows of a fit cannot be subtracted: its features depended on more than the row; empty if any can."""
     if train.augmentations or len(train) != train.base_rows:
         return "the rows were augmented, or repeated"
     if any(then is not now for then, now in zip(train.transforms, final(train.transforms), strict=True)):

@@ -133,13 +133,13 @@ class EigenPro(Parameters):
             )
 
     def sizes(self, p: int) -> tuple[int, int]:
-        """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
+        """Return (s, q) for p centers; q = 0 if there are too few for a preconditioner."""
         s = min(p, self.s or SUBSAMPLE)
         q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS if s == p else _EIGENPAIRS // 2)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
-        """The projection that ``auto`` chooses: the most exact one whose matrices fit."""
+        """Return the projection that ``auto`` chooses: the most exact one whose matrices fit."""
         if self.projection != "auto":
             return self.projection
         if memory is None or exact_bytes(p) <= memory or p < 4:
@@ -150,17 +150,17 @@ class EigenPro(Parameters):
         return "inexact" if self.momentum else "delayed"
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
+        """Return γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
 
         With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
-        centers need no momentum, and would swing with it.
+        centers need no momentum, and would oscillate with it.
         """
         if self.momentum is not None:
             return self.momentum
         return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
+        """Return the rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
 
         The larger a batch, the rarer the update on the host and the exchange with workers. Beyond p rows a batch gains
         no directions, only less noise.
@@ -171,13 +171,12 @@ class EigenPro(Parameters):
         return min(total / _STEPS_A_RUN, max(p, total / _STEPS_BEYOND_P))
 
     def products(self, kind: str) -> int:
-        """Products with K(Z, Z) in one projection of a kind."""
+        """Return the number of products with K(Z, Z) in one projection of a kind."""
         if self.projection_products is not None:
             return self.projection_products
         return _CLOSE_PRODUCTS if kind == "delayed" and self.projection == "auto" else _PRODUCTS[kind]
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Projection, preconditioner, and where the batch comes from."""
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)
         why, word = "as requested", kind
         if self.projection == "auto":
@@ -197,7 +196,6 @@ class EigenPro(Parameters):
         )  # fmt: skip
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[EigenPro, str]]:
-        """Projections that need fewer of the p² numbers, where the chosen one has them."""
         kind = self.chosen_projection(p, memory)
         if kind not in ("exact", "packed"):
             return []
@@ -205,7 +203,7 @@ class EigenPro(Parameters):
         return [(replace(self, projection=name), f'use projection="{name}"') for name in others]
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Eigensystem, projection, batch and step."""
+        """Compute eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError(
                 "EigenPro needs a kernel and centers, not features.",
@@ -280,7 +278,6 @@ class EigenPro(Parameters):
         return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
-        """The iteration on a prepared value."""
         prepared = prepared or self.prepare(problem)
         kind, nystrom, size = prepared.projection, prepared.nystrom, prepared.size
         expansion, engine = problem.expansion(), problem.engine
@@ -315,7 +312,7 @@ class EigenPro(Parameters):
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
-        """η for a batch of so many rows; picklable."""
+        """Return the function from the rows of a batch to η; picklable."""
         return size.step if self.step is None else partial(_given_step, self.step)
 
 
@@ -326,13 +323,13 @@ class Prepared:
 
     Attributes:
         projection: ``exact``, ``packed``, ``inexact`` or ``delayed``.
-        s: centers whose kernel matrix was decomposed.
+        s: number of centers whose kernel matrix was decomposed.
         nystrom: the preconditioner, or None.
-        size: β, λ and the largest diagonal value, as measured.
+        size: measured β, λ and the largest diagonal value.
         batch: rows of a step.
-        W: of the exact projection, shape (p, p), or packed; None for others.
-        bound: of the inexact projection.
-        jitter: of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 where there is no factor.
+        W: the inverse factor of the exact projection, shape (p, p), or packed; None for other projections.
+        bound: see ``InexactProjection``; 0 for other projections.
+        jitter: jitter of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 without a factor.
     """
 
     projection: str
@@ -350,12 +347,12 @@ def _given_step(step: float, rows: int) -> float:
 
 
 def _room_for_two(p: int, memory: int | None) -> bool:
-    """Return True if K(Z, Z) may be held while a copy is factored: in float32 they take a third of the memory."""
+    """Return True if K(Z, Z) may stay in memory while a copy is factored."""
     return memory is None or 3 * exact_bytes(p) <= memory
 
 
 def exact_bytes(p: int) -> int:
-    """Bytes of K(Z, Z) in float64, in whose place exact projection puts the inverse of its factor."""
+    """Return the bytes of K(Z, Z) in float64; exact projection overwrites it with the inverse of its factor."""
     return p * p * 8
 
 
@@ -389,19 +386,17 @@ class ProjectedIteration(OneByOne):
         return slower(self.prepared, self.solver.step)
 
     def init(self) -> ProjectedState:
-        """α = 0."""
         engine = self.expansion.engine
         zero = engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
         mean, zero = engine.resident(zero.astype(np.float64)), engine.resident(zero)
         return ProjectedState(zero, mean, 0, zero)
 
     def broadcast(self, state: ProjectedState) -> Array:
-        """The weights at which the gradient is taken: α, or u."""
+        """Return the weights at which the gradient is evaluated: α, or u."""
         ahead: Array = self.expansion.engine.resident(state.ahead)
         return ahead
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
-        """One step."""
         (g, _, rows), engine = parts, self.expansion.engine
         if not engine.keeps_state:
             move = np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g)
@@ -420,14 +415,13 @@ class ProjectedIteration(OneByOne):
         return replace(state, alpha=alpha, mean=mean, ahead=ahead)
 
     def weights(self, state: ProjectedState) -> Array:
-        """The average, or the last iterate."""
         found = state.mean if self.solver.average else state.alpha
         weights: Array = self.expansion.engine.on_host(found).astype(self.expansion.dtype)
         return weights
 
     @property
     def shared_work(self) -> SharedCenters | None:
-        """The same steps where each worker holds some tiles of centers, with packed projection."""
+        """The same steps with packed projection, if each worker holds some tiles of centers."""
         if not (isinstance(self.projection, PackedProjection) and isinstance(self.contribution, TiledGradient)):
             return None
         projection, gradient = self.projection, self.contribution
@@ -438,26 +432,22 @@ class ProjectedIteration(OneByOne):
         )  # fmt: skip
 
     def constants(self, leaf: int) -> CenterConstants:
-        """A tile's centers, and what belongs to them."""
         assert isinstance(self.projection, PackedProjection)
         return CenterConstants(self.expansion.Z[self.projection.rows[leaf]], self.projection.tiles[leaf])
 
     def tiles(self, state: ProjectedState) -> KeptShares:
-        """A state tile by tile."""
         assert isinstance(self.projection, PackedProjection)
         return KeptShares("", state.t, (), tuple(kept_state(state, rows) for rows in self.projection.rows))
 
     def joined(self, steps: int, tiles: Sequence[Tile]) -> ProjectedState:
-        """The state of all tiles."""
         return state_of({name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}, steps)
 
     def in_order(self, tiles: Sequence[Array]) -> Array:
-        """Weights in the order of the centers, which is that of the tiles."""
         return np.concatenate(tiles)
 
 
 def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
-    """Keys of the temporary centers of a broadcast state."""
+    """Return the keys of the temporary centers of a broadcast state."""
     return [key for key, _ in state[1]]
 
 
@@ -465,8 +455,7 @@ def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
 class DelayedGradient(Contribution):
     """Contributes (key, W r), φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α + K(X, temporary) b − y.
 
-    Args:
-        expansion: kernel and centers.
+    The companions are the blocks of the temporary centers.
     """
 
     expansion: Expansion
@@ -477,7 +466,6 @@ class DelayedGradient(Contribution):
     def __call__(
         self, block: Block, state: tuple[Array, Temporary], begun: Any = None, companions: Iterable[Block] = ()
     ) -> Parts:
-        """Sums over the block under (α, temporary centers), whose blocks are the companions."""
         alpha, temporary = state
         y, w, expansion, loss = block.y, block.w, self.expansion, 0.0
         assert y is not None
@@ -506,10 +494,10 @@ class DelayedState:
         alpha: shape (p, c), with the corrections of the preconditioner since the last projection.
         base: α as the last projection left it, shape (p, c).
         mean: average of the projected iterates, shape (p, c).
-        t: projections so far.
+        t: number of projections so far.
         temporary: (key, coefficients (b, c)) of the blocks since the last projection.
         pending: K(Z, temporary) times their coefficients, shape (p, c).
-        steps: steps since.
+        steps: number of steps since the last projection.
     """
 
     alpha: Array
@@ -523,19 +511,7 @@ class DelayedState:
 
 @dataclass(eq=False)
 class DelayedIteration(OneByOne):
-    """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected.
-
-    Args:
-        solver: its parameters: passes, step, and whether the weights are the average of the projected iterates.
-        stream: the order of the rows.
-        expansion: kernel and centers.
-        outputs: number c of outputs.
-        prepared: the solver's prepared value.
-        companions: the temporary centers of a broadcast state.
-        projection: of the pending sums.
-        cycle: steps from one projection to the next.
-        report: findings of the setup.
-    """
+    """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected."""
 
     solver: Any
     stream: Stream
@@ -557,16 +533,13 @@ class DelayedIteration(OneByOne):
         return slower(self.prepared, self.solver.step)
 
     def init(self) -> DelayedState:
-        """α = 0 and nothing pending."""
         zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
         return DelayedState(zero, zero, zero.astype(np.float64), 0, (), zero, 0)
 
     def broadcast(self, state: DelayedState) -> tuple[Array, Temporary]:
-        """α and the temporary centers."""
         return state.alpha, state.temporary
 
     def update(self, state: DelayedState, parts: Parts, position: Position) -> DelayedState:
-        """One step, and the projection if it is due."""
         pieces, g, _, rows = parts
         rate = np.asarray(self.rate(rows) / rows, dtype=g.dtype)
         system, engine = self.nystrom.eigensystem, self.projection.engine
@@ -590,5 +563,4 @@ class DelayedIteration(OneByOne):
         return DelayedState(alpha, alpha, mean, state.t + 1, (), np.zeros_like(alpha), 0)
 
     def weights(self, state: DelayedState) -> Array:
-        """The average of the projected iterates, or the last."""
         return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha

@@ -32,7 +32,7 @@ _GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
-    """The least number on the diagonal of K(Z, Z), of mean diagonal ``scale``, with which it has a Cholesky factor."""
+    """Return the least jitter on the diagonal of K(Z, Z), of mean ``scale``, that makes a Cholesky factor exist."""
     return expansion.p * scale * float(np.finfo(expansion.dtype).eps)
 
 
@@ -70,11 +70,6 @@ class Falkon(ChoosesNothing):
         return center_factors(problem, self.ridge, "Falkon")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
-        """The iteration on a prepared value.
-
-        Raises:
-            UsageError, NumericalError: see ``prepare``.
-        """
         prepared = prepared or self.prepare(problem)
         return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
@@ -85,9 +80,9 @@ class Factors:
     """The factors that the first pass needs: T and A, upper triangular, shape (p, p), float64.
 
     Attributes:
-        T: of K(Z, Z).
-        A: of T Tᵀ/p + λ I.
-        products: dtype of products with kernel values: float64 where float32 would lose the iteration's directions.
+        T: factor of K(Z, Z).
+        A: factor of T Tᵀ/p + λ I.
+        products: dtype of products with kernel values: float64 if float32 would lose the iteration's directions.
     """
 
     T: Array
@@ -97,11 +92,6 @@ class Factors:
 
 def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
-
-    Args:
-        problem: rows, kernel and centers.
-        ridge: λ > 0.
-        solver: name of the solver, for errors.
 
     Raises:
         UsageError: the problem has features other than kernel values at centers.
@@ -137,7 +127,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
 
 
 def _center_weights(problem: Problem) -> Array | None:
-    """Sample weights of the centers, shape (p,), where they are training rows that have some; else None."""
+    """Return sample weights of the centers, shape (p,); None if the centers are not training rows with weights."""
     if not problem.train.weighted or problem.centers.ids is None:
         return None
     return problem.rows(problem.centers.ids)[1]
@@ -166,15 +156,15 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
 @serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
-    """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
+    """Conjugate gradients on β; arrays of shape (p, c), float64; norms of columns, shape (c,).
 
     Attributes:
         beta: the iterate.
-        residual: rhs − W β.
+        residual: right-hand side − W β.
         direction: the search direction.
         norm: squared norms of the residual's columns.
-        first: those of the right-hand side.
-        iterations: taken so far; -1 before the right-hand side is known.
+        first: squared norms of the right-hand side's columns.
+        iterations: number of iterations; -1 before the right-hand side is known.
     """
 
     beta: Array
@@ -217,12 +207,11 @@ class FalkonIteration(FactoredIteration):
         self.contribution = Gradient(self.expansion)
 
     def init(self) -> FalkonState:
-        """β = 0."""
         zero = self.expansion.engine.zeros((self.expansion.p, self.problem.encoding.outputs))
         return FalkonState(zero, zero, zero, zero[0], zero[0], -1)
 
     def begin(self, state: FalkonState, pass_: int, sweep: Sweep) -> FalkonState:
-        """The right-hand side, or one iteration."""
+        """Compute the right-hand side in the first pass; run one iteration in each later pass."""
         dtype = self.dtype
         if state.iterations < 0:
             g, _, n = sweep(self.contribution, np.zeros_like(state.beta, dtype=dtype))
@@ -251,15 +240,14 @@ class FalkonIteration(FactoredIteration):
         return self.expansion.engine.decide(small, bound=False)
 
     def weights(self, state: FalkonState) -> Array:
-        """α = T⁻¹ A⁻¹ β."""
         return self._wide(state).astype(self.expansion.dtype)
 
     def _wide(self, state: FalkonState) -> Array:
-        """α in float64."""
+        """Return α = T⁻¹ A⁻¹ β in float64."""
         return self._solve(self.T, self._solve(self.A, state.beta))
 
     def _reached(self, state: FalkonState) -> None:
-        """Report the preconditioned system's residual after conjugate gradients, and warn where it is too large."""
+        """Report the preconditioned system's residual, and warn if it is too large."""
         engine, expansion = self.expansion.engine, self.expansion
         residual = float(np.sqrt(np.max(state.norm / np.where(state.first > 0, state.first, 1.0))))
         alpha, pivots = self._wide(state), np.diag(self.T)
@@ -286,5 +274,5 @@ class FalkonIteration(FactoredIteration):
         )
 
     def _adjoint(self, h: Array) -> Array:
-        """A⁻ᵀ T⁻ᵀ h."""
+        """Return A⁻ᵀ T⁻ᵀ h."""
         return self._solve_t(self.A, self._solve_t(self.T, h))

@@ -29,33 +29,33 @@ AVERAGING = 5.0
 
 
 def passes_of(rows: int, given: int | None = None) -> int:
-    """Passes over so many rows: those that are given, or enough to see ``PASSED_ROWS``, from 1 to ``MAX_EPOCHS``."""
+    """Return the number of passes: ``given``, or enough to see ``PASSED_ROWS``, from 1 to ``MAX_EPOCHS``."""
     return given or min(max(1, PASSED_ROWS // max(1, rows)), MAX_EPOCHS)
 
 
 def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
-    """Rows of a step: the critical batch, at least enough to keep every lane at its rate, at most ``largest_batch``."""
+    """Return the rows of a step: the critical batch, but enough to keep lanes busy, at most ``largest_batch``."""
     enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
     return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
 
 
 def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
-    """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
+    """Return the most rows of a step that is not set by hand: a share of a pass, and few enough for small blocks."""
     return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
-    """Rows to measure the kernel of an iteration on, and their weights.
+    """Return rows to measure the kernel of an iteration on, and their weights.
 
-    Where rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
-    matrix then stands for that of the weighted kernel, whatever way it is computed.
+    If rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
+    matrix then stands for that of the weighted kernel, however it is computed.
 
     Args:
-        problem: whose training rows are measured.
+        problem: the problem of the training rows.
         ids: row ids, shape (k,).
 
     Returns:
-        X of shape (k, d), as the basis wants them, and weights (k,) of mean 1 over the training rows, or None.
+        X of shape (k, d), as the basis takes them, and weights (k,) of mean 1 over the training rows, or None.
     """
     X, w = problem.rows(ids)
     if w is None:
@@ -69,15 +69,15 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
 
 
 def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize:
-    """The step on scaled residuals, from measurements on ``measured_rows``.
+    """Return the step for weighted residuals, from measurements on ``measured_rows``.
 
     The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
-    its value of the preconditioned diagonal are taken to be independent.
+    its value of the preconditioned diagonal are assumed to be independent.
 
     Args:
         size: β, λ and the largest diagonal value of rows drawn by weight.
-        w: their weights; None leaves the size as it is.
-        problem: which knows the largest weight.
+        w: weights of these rows; None returns ``size``.
+        problem: the problem, for its largest weight.
     """
     if w is None:
         return size
@@ -86,10 +86,10 @@ def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize
 
 
 def average(mean: Array, iterate: Array, t: int) -> Array:
-    """The polynomial-decay average after its t-th iterate."""
+    """Return the polynomial-decay average after its t-th iterate."""
     return mean + share_of(t) * (iterate - mean)
 
 
 def share_of(t: int) -> float:
-    """Weight of the t-th iterate in the average after it."""
+    """Return the weight of the t-th iterate in the average after it."""
     return (1 + AVERAGING) / (t + AVERAGING)

@@ -53,7 +53,7 @@ _SURE = 1e-6  # least 1 − h: below, rounding decides
 
 
 def takes_a_factor(kernel: Kernel | None) -> bool:
-    """Return True if rounding leaves the kernel's matrices a factor: Laplace, which a kernel left open will be.
+    """Return True if rounding leaves the kernel's matrices a Cholesky factor: Laplace, or a kernel to be chosen (None).
 
     Eigenvalues of smoother kernels fall below the resolution of a factor; their normal equations have a better basis.
     """
@@ -63,18 +63,12 @@ def takes_a_factor(kernel: Kernel | None) -> bool:
 
 
 class SquaredTargets(Contribution):
-    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it.
-
-    Args:
-        outputs: number c of outputs.
-        engine: of the problem.
-    """
+    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it."""
 
     def __init__(self, outputs: int, engine: Engine) -> None:
         self.outputs, self.engine = outputs, engine
 
     def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block."""
         assert block.y is not None
         n = len(block.X)
         y = self.engine.zeros((n, self.outputs))
@@ -86,13 +80,16 @@ class SquaredTargets(Contribution):
 def solve_every_row(
     problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
 ) -> tuple[Array, LeftOut | None, dict[str, Any]]:
-    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and fields of the report.
+    """Solve ridge regression with all training rows as centers.
 
     Args:
-        problem: whose centers are its training rows.
-        basis: the kernel at them.
+        problem: a problem whose centers are its training rows.
+        basis: the kernel at these centers.
         ridge: λ.
-        rows: as the problem reads the centers (``Problem.full_rows``), where they are at hand.
+        rows: the centers as ``Problem.full_rows`` reads them; None to read them.
+
+    Returns:
+        Weights in the order of the centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
 
     Raises:
         NumericalError: A is not finite.
@@ -132,9 +129,9 @@ def solve_every_row(
 def _factored(
     engine: Engine, basis: Expansion, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, Array, dict[str, Any]]:
-    """The factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 where that is too little.
+    """Return the factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 if that is not accurate enough.
 
-    Where A has no factor in float64 either, with the least diagonal that lets it have one.
+    If A has no factor in float64 either, add the least diagonal that gives it one.
     """
     wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
@@ -167,10 +164,10 @@ def _factored(
 def _factor(
     engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """The factor of S K S + shift I in ``dtype``, and K times weights with the values that predictions have.
+    """Return the factor of S K S + shift I in ``dtype``, and the product of K with weights, as predictions compute K.
 
-    In the arithmetic's float32 these values are the ones that are factored, and they are kept for the products. Of K in
-    float64 a few tiles are held, and products evaluate it anew.
+    In the arithmetic's float32 the factored values are kept for the products. In float64 only a few tiles of K are in
+    memory, and products evaluate it again.
     """
     n = basis.p
     A = engine.zeros((n, n), dtype)
@@ -213,14 +210,9 @@ def _solved(
 
 
 def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray) -> Array:
-    """vᵀA⁻¹v of the groups that rows are in, shape (m, 1).
+    """Return vᵀA⁻¹v of the groups of equal rows that the rows at ``at`` are in, shape (m, 1).
 
-    Args:
-        engine: solves.
-        L: the lower factor of A.
-        v: unit vectors of all groups, side by side: shape (n,).
-        codes: number of each row's group, shape (n,), as ``alike`` numbers them.
-        at: places of rows, shape (m,).
+    ``v`` has the unit vectors of all groups in one array of shape (n,), and ``codes`` the number of each row's group.
     """
     groups, place = np.unique(codes[at], return_inverse=True)
     found = engine.zeros((len(groups), 1))
@@ -236,18 +228,18 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
 
 
 def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
-    """Outputs of ridge regression on training rows, each as if it had been left out.
+    """Return outputs of ridge regression on training rows, each as if it had been left out.
 
-    Of rows of equal features one is left out, and the others stay: a row to come equals some as often. Few rows that
-    are copies are left out together (``equals_stay``). A row that is a center is left out as one too, unless an equal
-    one stays: a function that is largest at this very row no other row has.
+    Of rows of equal features one is left out, and the others stay, because a new row equals some just as often. Few
+    rows that are copies are left out together (``equals_stay``). A row that is a center is removed as a center too,
+    unless an equal row stays: otherwise the row's own kernel function would leak its target.
 
     Args:
-        problem: whose training rows are drawn from.
+        problem: the problem whose training rows are drawn.
         basis: the functions φ.
         weights: the solution in float64, shape (M, c).
         half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
-        n: rows that G is a mean over, or the weight of them all.
+        n: number of rows that G is a mean over, or their total weight.
     """
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
@@ -283,7 +275,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
 
 
 def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
-    """Places of the centers that the rows of each group are, but for the group -1."""
+    """Return the positions of the centers that are rows of each group, except for the group -1."""
     centers = problem.centers.ids
     found: dict[int, list[int]] = {}
     if centers is None or problem.features is not None or not len(centers):
