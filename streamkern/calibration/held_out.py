@@ -78,7 +78,7 @@ def equals_stay(codes: IntArray, values: Array) -> bool:
     return len(codes) >= FEW or len(first) == len(codes) or bool((values != values[first][codes]).any())
 
 
-def alike(X: Array) -> tuple[IntArray, IntArray]:
+def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_ALONG).uniform(0.5, 1.5, (X.shape[1],))

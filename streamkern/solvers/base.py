@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut, alike
+from streamkern.calibration.held_out import LeftOut, equal_rows
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.device import placed
@@ -254,7 +254,7 @@ class Problem:
         Returns:
             For each row the mean of its group's values, shape (n, c), the group's weight, shape (n,), and its number.
         """
-        codes, first = alike(X)
+        codes, first = equal_rows(X)
         weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         mass = np.bincount(codes, weights=weight)
         if len(first) == len(X):
@@ -427,7 +427,7 @@ class Iteration(Protocol):
     def weights(self, state: Any) -> Array:
         """Return the weights of a state, shape (p, c)."""
 
-    def slower(self) -> Any:
+    def with_halved_step(self) -> Any:
         """Return ``prepared`` with half the step, to restart after training diverged; None to give up."""
 
     def left_out(self, state: Any) -> LeftOut | None:
@@ -437,7 +437,7 @@ class Iteration(Protocol):
         """Return the sums over all rows that rows can be added to and subtracted from (``direct.Sums``), or None."""
 
 
-class OneByOne:
+class MinibatchIteration:
     """Defaults of an iteration in minibatches, which sweeps over no full pass."""
 
     minibatches = True
@@ -473,7 +473,7 @@ class OneByOne:
     def kept(self, state: Any) -> Any:
         return state
 
-    def slower(self) -> Any:
+    def with_halved_step(self) -> Any:
         return None
 
     def left_out(self, state: Any) -> LeftOut | None:
@@ -483,7 +483,7 @@ class OneByOne:
         return None
 
 
-class WholePasses(OneByOne):
+class FullPassIteration(MinibatchIteration):
     """Defaults of an iteration in full passes, which has no steps."""
 
     minibatches = False
@@ -496,7 +496,7 @@ class WholePasses(OneByOne):
         return state
 
 
-class ChoosesNothing(Parameters):
+class NoChoices(Parameters):
     """A solver that runs with the parameters it was given."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:

@@ -30,7 +30,7 @@ from streamkern.errors import DataError, ModelFormatError, NumericalError, Usage
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
+from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
@@ -69,7 +69,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Direct(ChoosesNothing):
+class Direct(NoChoices):
     """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
     If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
@@ -130,7 +130,7 @@ def _unusable() -> NumericalError:
 
 
 @dataclass(eq=False)
-class DirectIteration(WholePasses):
+class DirectIteration(FullPassIteration):
     """One pass, no steps; the state is the solution, shape (M, c)."""
 
     solver: Direct

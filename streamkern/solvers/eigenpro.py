@@ -29,7 +29,7 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.precondition.packed_projection import PackedKernel, PackedProjection, packed_lead, project_packed
 from streamkern.precondition.projection import (
     EIGEN_FLOOR,
@@ -44,7 +44,7 @@ from streamkern.precondition.projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.contributions import Gradient, TiledGradient
 from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.shared_centers import (
@@ -357,7 +357,7 @@ def exact_bytes(p: int) -> int:
 
 
 @dataclass(eq=False)
-class ProjectedIteration(OneByOne):
+class ProjectedIteration(MinibatchIteration):
     """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
 
     With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
@@ -382,8 +382,8 @@ class ProjectedIteration(OneByOne):
         gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
         self.momentum = Momentum(gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio)))
 
-    def slower(self) -> Prepared | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> Prepared | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> ProjectedState:
         engine = self.expansion.engine
@@ -510,7 +510,7 @@ class DelayedState:
 
 
 @dataclass(eq=False)
-class DelayedIteration(OneByOne):
+class DelayedIteration(MinibatchIteration):
     """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected."""
 
     solver: Any
@@ -529,8 +529,8 @@ class DelayedIteration(OneByOne):
         self.epochs = passes_of(self.stream.rows, self.solver.epochs)
         self.rate = self.solver.rate(self.prepared.size)
 
-    def slower(self) -> Any:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> Any:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> DelayedState:
         zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)

@@ -23,9 +23,9 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.precondition.nystrom import StepSize, measure, slower
+from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, weighted_size
@@ -36,7 +36,7 @@ _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with
 
 
 @dataclass(frozen=True)
-class EigenPro1(ChoosesNothing):
+class EigenPro1(NoChoices):
     """EigenPro on the features of the problem.
 
     Args:
@@ -151,7 +151,7 @@ class EigenPro1State:
 
 
 @dataclass(eq=False)
-class EigenPro1Iteration(OneByOne):
+class EigenPro1Iteration(MinibatchIteration):
     """Steps of preconditioned stochastic gradient descent."""
 
     solver: EigenPro1
@@ -177,8 +177,8 @@ class EigenPro1Iteration(OneByOne):
         """Return η for a batch of ``rows``; the ridge adds at most λ to the top of P (H + λ I)."""
         return self.solver.step or 1.0 / (1.0 / self.size.step(rows) + self.solver.ridge)
 
-    def slower(self) -> PreparedFeatures | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> PreparedFeatures | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro1State:
         zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)

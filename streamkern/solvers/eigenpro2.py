@@ -31,9 +31,9 @@ from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tr
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.precondition.projection import eigen_floor, measure_unprojected
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
 from streamkern.solvers.minibatches import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
@@ -41,7 +41,7 @@ from streamkern.types import Array, IntArray
 
 
 @dataclass(frozen=True)
-class EigenPro2(ChoosesNothing):
+class EigenPro2(NoChoices):
     """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
 
     Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
@@ -225,7 +225,7 @@ class EigenPro2State:
 
 
 @dataclass(eq=False)
-class EigenPro2Iteration(OneByOne):
+class EigenPro2Iteration(MinibatchIteration):
     """Steps of EigenPro 2; weights of a state are in ascending order of row ids."""
 
     solver: EigenPro2
@@ -252,8 +252,8 @@ class EigenPro2Iteration(OneByOne):
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
 
-    def slower(self) -> PreparedRows | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> PreparedRows | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro2State:
         zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)

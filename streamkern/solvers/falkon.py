@@ -17,7 +17,7 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, report_residual
 from streamkern.solvers.direct import check_ridge
@@ -37,7 +37,7 @@ def _jitter(scale: float, expansion: Expansion) -> float:
 
 
 @dataclass(frozen=True)
-class Falkon(ChoosesNothing):
+class Falkon(NoChoices):
     """Streamed preconditioned conjugate gradients on kernel values at centers.
 
     Args:
@@ -176,7 +176,7 @@ class FalkonState:
 
 
 @dataclass(eq=False)
-class FactoredIteration(WholePasses):
+class FactoredIteration(FullPassIteration):
     """Passes of a method that works on β, α = T⁻¹ A⁻¹ β."""
 
     solver: Any

@@ -21,7 +21,7 @@ from streamkern.data.targets import Classes, Encoding
 from streamkern.engine.squared import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
-from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
+from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
@@ -54,7 +54,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 
 @dataclass(frozen=True)
-class Logistic(ChoosesNothing):
+class Logistic(NoChoices):
     """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:

@@ -226,7 +226,7 @@ def train_stably(
             _report(problem, solver, iteration, outcome)
         if failure is None or failure.kind not in ("diverged", "non-finite"):
             return outcome, iteration
-        prepared = iteration.slower()
+        prepared = iteration.with_halved_step()
         if prepared is None:
             if "halvings" in iteration.report:
                 outcome.failure = replace(failure, remedy=_HALVED)
@@ -325,7 +325,7 @@ class _Loop:
         if now.begun or not now.position[0]:
             return False
         rising = _rising(now)
-        if rising and self.iteration.slower() is not None:
+        if rising and self.iteration.with_halved_step() is not None:
             return rising
         errors = [_error(each["validation"], self.problem.encoding) for each in now.history if "validation" in each]
         patience = self.patience is not None and stale(errors) >= self.patience

@@ -119,8 +119,8 @@ def solve_every_row(
         else:
             # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.
             values, own, shift = Y, np.square(v[at])[:, None], ridge * n + facts.get("jitter", 0.0)
-            apart = (Y - means)[at] * (1.0 if root is None else root[at])
-            missed = (shift * b[at] + apart) / (own * shift * inverses + (1.0 - own))
+            difference = (Y - means)[at] * (1.0 if root is None else root[at])
+            missed = (shift * b[at] + difference) / (own * shift * inverses + (1.0 - own))
         missed = missed if root is None else missed / root[at]
         left_out = LeftOut(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
     return b if root is None else b * root, left_out, facts

@@ -20,7 +20,7 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
+from streamkern.solvers.base import HELD_OUT, FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.minibatches import average, measured_rows, weighted_size
@@ -31,7 +31,7 @@ SCHEDULES = ("constant", "power", "pegasos")
 
 
 @dataclass(frozen=True)
-class SGD(ChoosesNothing):
+class SGD(NoChoices):
     """Minibatch stochastic gradient descent.
 
     Args:
@@ -151,7 +151,7 @@ class SGDState:
 
 
 @dataclass(eq=False)
-class SGDIteration(OneByOne):
+class SGDIteration(MinibatchIteration):
     """Steps of stochastic gradient descent."""
 
     solver: SGD
@@ -192,7 +192,7 @@ class SGDIteration(OneByOne):
 
 
 @dataclass(frozen=True)
-class GradientDescent(ChoosesNothing):
+class GradientDescent(NoChoices):
     """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
 
     Args:
@@ -225,7 +225,7 @@ class GradientDescent(ChoosesNothing):
 
 
 @dataclass(eq=False)
-class DescentIteration(WholePasses):
+class DescentIteration(FullPassIteration):
     """A pass is a step; the state is w, shape (M, c)."""
 
     solver: GradientDescent

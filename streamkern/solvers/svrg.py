@@ -36,7 +36,7 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.direct import check_ridge
@@ -126,7 +126,7 @@ def importance_weights(norms: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class SVRG(ChoosesNothing):
+class SVRG(NoChoices):
     """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
@@ -256,7 +256,7 @@ class SVRGState:
 
 
 @dataclass(eq=False)
-class SVRGIteration(OneByOne):
+class SVRGIteration(MinibatchIteration):
     """Outer loops of SVRG: the mean of the last half of a pass is the next snapshot."""
 
     solver: SVRG
