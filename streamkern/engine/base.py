@@ -84,7 +84,7 @@ class Evaluated(Protocol):
     def block(self, X: Array, out: Array | None = None) -> Array:
         """Return φ(X), shape (b, M)."""
 
-    def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield panels φ(X[rows])."""
 
 
@@ -205,8 +205,8 @@ class Engine(Protocol):
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
         """Return k(X, Z), shape (b, p), written to ``out`` if given."""
 
-    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Yield panels φ(X[rows]), each valid until the next; ``begun`` is the token of ``begin`` for X."""
+    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Yield panels φ(X[rows]), each valid until the next; ``prepared`` is the token of ``begin`` for X."""
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
         """Evaluate the first panel of X before the weights are known; return a token, or None if that saves nothing."""
@@ -214,7 +214,7 @@ class Engine(Protocol):
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         """Return φ(X) W, shape (b, c)."""
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs); φ(X) is evaluated once, by panels.
 
         If W is float64, products are computed in float64 for any dtype of the values.

@@ -384,14 +384,14 @@ class Basis(ABC):
         """Bytes of one thread during evaluation."""
         return self.row_tile * self.width * self.dtype.itemsize
 
-    def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield panels φ(X[rows]) as (rows, panel); each is valid until the next.
 
         Args:
             X: rows.
-            begun: the first panel, as ``begin`` returned it for X.
+            prepared: the first panel, as ``begin`` returned it for X.
         """
-        return self.engine.panels(self, X, begun)
+        return self.engine.panels(self, X, prepared)
 
     def begin(self, X: Array) -> Any:
         """Evaluate the first panel of X now; return a token to pass to ``panels`` or ``pull`` with the same X."""
@@ -401,7 +401,7 @@ class Basis(ABC):
         """f(X) = φ(X) W, shape (b, c)."""
         return self.engine.predict(self, X, W)
 
-    def pull(self, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
 
         Args:
@@ -409,9 +409,9 @@ class Basis(ABC):
             W: weights, shape (M, c).
             respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
             outputs: columns of r.
-            begun: the first panel, as ``begin`` returned it for X.
+            prepared: the first panel, as ``begin`` returned it for X.
         """
-        return self.engine.pull(self, X, W, respond, outputs, begun)
+        return self.engine.pull(self, X, W, respond, outputs, prepared)
 
     def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
         """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""

@@ -222,7 +222,7 @@ class GradientOuter(Contribution):
     full: bool
     seed: int
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         """Sums over the block under weights ``state``, shape (p, c)."""
         engine = self.expansion.engine
         g = engine.gradients(self.expansion, block.X, state, self._signs(block)).astype(np.float64)

@@ -23,7 +23,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
-from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
+from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
@@ -202,7 +202,7 @@ class Problem:
         """Return all training rows in tiles of ``rows``, read independently of the stream's rows."""
         return AllTiles(stream, rows)
 
-    def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> Companions:
+    def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> ExtraBlocks:
         """Return earlier blocks of a stream, by the keys that a state names."""
         return RecentBlocks(stream, keys)
 
@@ -360,7 +360,7 @@ class Iteration(Protocol):
         """The contribution of a block of a step."""
 
     @property
-    def companions(self) -> Companions | None:
+    def extra_blocks(self) -> ExtraBlocks | None:
         """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
 
     @property
@@ -443,7 +443,7 @@ class MinibatchIteration:
     minibatches = True
     sweeps = 0
     cycle = 1
-    companions: Companions | None = None
+    extra_blocks: ExtraBlocks | None = None
 
     @property
     def shared_work(self) -> SharedWork | None:

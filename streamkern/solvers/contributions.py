@@ -27,10 +27,10 @@ class Gradient(Contribution):
     def begin(self, block: Block) -> Any:
         return self.basis.begin(block.X)
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         assert block.y is not None
         respond = SquaredLoss(block.y, block.w)
-        g = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        g = self.basis.pull(block.X, state, respond, state.shape[1], prepared)
         return g, respond.loss, block.X.shape[0]
 
 
@@ -49,11 +49,11 @@ class TiledGradient(Gradient):
     panel: int
     tiles: list[slice]
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         engine, loss, c = self.basis.engine, 0.0, state.shape[1]
         tiles = self.tiles
         times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
-        for rows, K in self.basis.panels(block.X, begun):
+        for rows, K in self.basis.panels(block.X, prepared):
             tree = Tree(len(tiles))
             for leaf, tile in enumerate(tiles):
                 tree.put(0, leaf, (times[leaf](K[:, tile]),))
@@ -106,7 +106,7 @@ class NormalProduct(Contribution):
         return self.basis.begin(block.X)
 
     def __call__(
-        self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
+        self, block: Block, state: tuple[Array, Array], prepared: Any = None, extra_blocks: Iterable[Any] = ()
     ) -> Parts:
         v, alpha = state
         y, w, c, loss = block.y, block.w, v.shape[1], 0.0
@@ -122,7 +122,7 @@ class NormalProduct(Contribution):
             return product
 
         both = np.concatenate([v, alpha], axis=1)
-        return self.basis.pull(block.X, both, respond, c, begun), loss, block.X.shape[0]
+        return self.basis.pull(block.X, both, respond, c, prepared), loss, block.X.shape[0]
 
 
 @dataclass(eq=False)
@@ -144,7 +144,7 @@ class NormalEquations(Contribution):
     change: tuple[Array, Any] | None = None
     totals: bool = False
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         engine, M = self.basis.engine, self.basis.width if self.change is None else len(self.change[0])
         gram, moment = engine.zeros((packed_size(M),)), engine.zeros((M, self.outputs))
         totals = (engine.zeros((M, 1)), engine.zeros((self.outputs, 1))) if self.totals else None

@@ -56,7 +56,7 @@ from streamkern.solvers.shared_centers import (
     state_of,
 )
 from streamkern.storage.serialize import serializable
-from streamkern.sweep import Companions, Contribution
+from streamkern.sweep import Contribution, ExtraBlocks
 from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
@@ -455,7 +455,7 @@ def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
 class DelayedGradient(Contribution):
     """Contributes (key, W r), φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α + K(X, temporary) b − y.
 
-    The companions are the blocks of the temporary centers.
+    The extra blocks are those of the temporary centers.
     """
 
     expansion: Expansion
@@ -464,13 +464,13 @@ class DelayedGradient(Contribution):
         return self.expansion.begin(block.X)
 
     def __call__(
-        self, block: Block, state: tuple[Array, Temporary], begun: Any = None, companions: Iterable[Block] = ()
+        self, block: Block, state: tuple[Array, Temporary], prepared: Any = None, extra_blocks: Iterable[Block] = ()
     ) -> Parts:
         alpha, temporary = state
         y, w, expansion, loss = block.y, block.w, self.expansion, 0.0
         assert y is not None
         F = expansion.engine.zeros((block.X.shape[0], alpha.shape[1]), alpha.dtype)
-        for other, (_, b) in zip(companions, temporary, strict=True):
+        for other, (_, b) in zip(extra_blocks, temporary, strict=True):
             F += expansion.at(other.X).predict(block.X, b)
 
         def respond(f: Array, rows: slice) -> Array:
@@ -481,7 +481,7 @@ class DelayedGradient(Contribution):
             loss += weigh(r, None if w is None else w[rows])
             return r
 
-        g = expansion.pull(block.X, alpha, respond, alpha.shape[1], begun)
+        g = expansion.pull(block.X, alpha, respond, alpha.shape[1], prepared)
         return Stack(((block.key, F),)), g, loss, block.X.shape[0]
 
 
@@ -518,7 +518,7 @@ class DelayedIteration(MinibatchIteration):
     expansion: Expansion
     outputs: int
     prepared: Any
-    companions: Companions | None = field()  # a field without a default, where the base has one
+    extra_blocks: ExtraBlocks | None = field()  # a field without a default, where the base has one
     projection: InexactProjection
     cycle: int = field()
     report: dict[str, Any]

@@ -115,8 +115,8 @@ class EigenPro2(NoChoices):
         prepared = prepared or self.prepare(problem)
         rows, places = problem.all_rows()
         stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
-        companions, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
-        return EigenPro2Iteration(self, stream, companions, subsample, prepared, outputs, rows, places)
+        extra_blocks, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
+        return EigenPro2Iteration(self, stream, extra_blocks, subsample, prepared, outputs, rows, places)
 
 
 @serializable
@@ -143,7 +143,7 @@ class PreparedRows:
 class Residual(Contribution):
     """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
 
-    The state is α, shape (n, c), in ascending order of row ids; the companions are tiles of X. Both sums over X add
+    The state is α, shape (n, c), in ascending order of row ids; the extra blocks are tiles of X. Both sums over X add
     tiles in the order of a tree, so that bits do not depend on where a tile is.
 
     Args:
@@ -158,13 +158,13 @@ class Residual(Contribution):
     vectors: Array
     cuts: list[slice]
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Block] = ()) -> Parts:
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Block] = ()) -> Parts:
         F, G, values, first = Tree(len(self.cuts)), Tree(len(self.cuts)), list[Array](), 0
         if not len(block.X):  # a lane that has run out
             zeros = self.subsample.engine.zeros
             none = zeros((0, state.shape[1]), state.dtype), zeros((self.vectors.shape[1], state.shape[1]))
             return Stack(((block.ids, none[0]),)), none[1], 0.0, 0
-        for leaf, tile in enumerate(companions):
+        for leaf, tile in enumerate(extra_blocks):
             alpha = state[first : first + len(tile.X)]
             first += len(tile.X)
             sums, K = self.forward(leaf, tile.ids, self.subsample.at(tile.X), alpha, block)
@@ -230,7 +230,7 @@ class EigenPro2Iteration(MinibatchIteration):
 
     solver: EigenPro2
     stream: Stream
-    companions: AllTiles = field()  # a field without a default, where the base has one
+    extra_blocks: AllTiles = field()  # a field without a default, where the base has one
     subsample: Expansion
     prepared: PreparedRows
     outputs: int
@@ -242,7 +242,7 @@ class EigenPro2Iteration(MinibatchIteration):
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
         order = np.argsort(self.prepared.ids)
         ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
-        self.contribution = Residual(self.subsample, ids, vectors, self.companions.cuts(ids))
+        self.contribution = Residual(self.subsample, ids, vectors, self.extra_blocks.cuts(ids))
         self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
@@ -277,7 +277,7 @@ class EigenPro2Iteration(MinibatchIteration):
         """The same steps if each worker holds some tiles of X, with their weights and rows of E."""
         residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
         return SharedRows(
-            residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size,
+            residual, self.nystrom.damping, self.stream, self.extra_blocks, self.solver.step, self.size,
             self.outputs, self.solver.average,
         )  # fmt: skip
 
@@ -299,7 +299,7 @@ class EigenPro2Iteration(MinibatchIteration):
     @cached_property
     def owned(self) -> list[slice]:
         """Slices of the weights that belong to each tile of X."""
-        return self.companions.cuts(self.rows)
+        return self.extra_blocks.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha

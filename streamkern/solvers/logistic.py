@@ -101,7 +101,7 @@ class Logistic(NoChoices):
 class LogisticGradient(Gradient):
     """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, P = softmax(φ(X) α), Y one-hot codes."""
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         y, w, loss, squares = block.y, block.w, 0.0, 0.0
         assert y is not None
 
@@ -119,7 +119,7 @@ class LogisticGradient(Gradient):
             squares += weigh(F, weights)
             return F
 
-        pulled = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        pulled = self.basis.pull(block.X, state, respond, state.shape[1], prepared)
         return pulled, loss, squares, block.X.shape[0]
 
 

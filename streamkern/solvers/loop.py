@@ -269,7 +269,7 @@ class _Loop:
         self.shared = self._share() if self.steps else None
         self.lanes: Placement | None = None
         if self.steps and self.shared is None:
-            work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+            work = StepWork(iteration.stream, iteration.contribution, iteration.extra_blocks)
             self.lanes = problem.executor.place(work, iteration.stream.lanes)
         self.now = self._first(start)
         self.started = time.perf_counter() - self.now.seconds

@@ -68,7 +68,7 @@ class SquaredTargets(Contribution):
     def __init__(self, outputs: int, engine: Engine) -> None:
         self.outputs, self.engine = outputs, engine
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         assert block.y is not None
         n = len(block.X)
         y = self.engine.zeros((n, self.outputs))

@@ -64,7 +64,7 @@ class WeightedProduct(Contribution):
     weights: Array
 
     def __call__(
-        self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
+        self, block: Block, state: tuple[Array, Array], prepared: Any = None, extra_blocks: Iterable[Any] = ()
     ) -> Parts:
         v, w = state
         product, loss = np.zeros_like(v), 0.0
