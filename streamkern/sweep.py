@@ -25,7 +25,7 @@ from streamkern.types import Array, IntArray
 Contribute = Callable[[Any, Any], Parts]
 """The contribution of a block under a state: a picklable callable that returns a tuple of values that add."""
 
-Companions = Callable[[Any], Iterable[Any]]
+ExtraBlocks = Callable[[Any], Iterable[Any]]
 """state -> blocks that the contribution of a step needs in addition to its own; picklable."""
 
 
@@ -37,14 +37,14 @@ class Contribution(ABC):
         return None
 
     @abstractmethod
-    def __call__(self, block: Any, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Any, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         """Values that add.
 
         Args:
             block: rows.
             state: the broadcast one.
-            begun: the token of ``begin`` for this block, or None.
-            companions: blocks that the iteration's ``companions`` gave for the state.
+            prepared: the token of ``begin`` for this block, or None.
+            extra_blocks: blocks that the iteration's ``extra_blocks`` gave for the state.
         """
 
 
@@ -81,12 +81,12 @@ class StepWork:
     Args:
         blocks: where blocks come from.
         contribution: of each block.
-        companions: other blocks that it needs under a state; None for none.
+        extra_blocks: other blocks that it needs under a state; None for none.
     """
 
     blocks: Blocks
     contribution: Contribution
-    companions: Companions | None = None
+    extra_blocks: ExtraBlocks | None = None
 
     def build(self, *key: int) -> Any:
         return self.blocks.block(key)
@@ -94,9 +94,9 @@ class StepWork:
     def begin(self, block: Any) -> Any:
         return self.contribution.begin(block)
 
-    def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
-        companions = () if self.companions is None else self.companions(state)
-        return self.contribution(block, state, begun, companions)
+    def contribute(self, block: Any, state: Any, prepared: Any = None) -> Parts:
+        extra_blocks = () if self.extra_blocks is None else self.extra_blocks(state)
+        return self.contribution(block, state, prepared, extra_blocks)
 
 
 @serializable

@@ -67,9 +67,9 @@ class CountingEngine(HostEngine):
         self.counts.add("panel", 2.0 * len(X) * W.size)
         return super().predict(basis, X, W)
 
-    def pull(self, basis: Any, X: Array, W: Array, respond: Any, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Any, X: Array, W: Array, respond: Any, outputs: int, prepared: Any = None) -> Array:
         self.counts.add("panel", 2.0 * len(X) * (W.size + basis.width * outputs))
-        return super().pull(basis, X, W, respond, outputs, begun)
+        return super().pull(basis, X, W, respond, outputs, prepared)
 
     def panel_product(self, W: Array) -> Any:
         times = super().panel_product(W)

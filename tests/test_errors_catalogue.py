@@ -704,6 +704,10 @@ sklearn/updates.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
+solvers/direct.py: f'{forgotten:,} rows are to be forgotten of {seen:
+    solvers/test_sums.py::test_what_cannot_be_updated_says_why
+solvers/direct.py: The sums are not those of the model, or of a newer
+    solvers/test_sums.py::test_a_saved_model_has_its_sums_beside_it
 sklearn/estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
@@ -826,7 +830,7 @@ serving/predict_files.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 runs/run.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
-solvers/eigenpro.py: The classes are not those of the champion.
+registry/warm_start.py: The classes are not those of the champion.
     registry/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why
 precondition/lanczos.py: The covariance of the features is not finite, or 0
     precondition/test_lanczos.py::test_features_that_are_all_zero_are_refused
@@ -976,7 +980,6 @@ MODULES = {
     "models/tree.py": "partition/test_partition.py",
     "partition/warm_start.py": "registry/test_retrain.py",
     "models/calibrated.py": "test_intervals.py",
-    "solvers/normal_equations.py": "solvers/test_sums.py",
     "updates/rows.py": "solvers/test_sums.py",
     "calibration/intervals.py": "test_intervals.py",
     "calibration/held_out.py": "test_intervals.py",

@@ -77,7 +77,7 @@ def equals_stay(codes: IntArray, values: Array) -> bool:
     return len(codes) >= FEW or len(first) == len(codes) or bool((values != values[first][codes]).any())
 
 
-def alike(X: Array) -> tuple[IntArray, IntArray]:
+def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
     from streamkern.cpu.routes import project
 

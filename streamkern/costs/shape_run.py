@@ -352,16 +352,16 @@ class _Run:
         held, meter.parallel = meter.alive, True
         rows = iteration.stream.block_rows
         block = iteration.stream.block((0, 0, step))
-        companions = () if iteration.companions is None else iteration.companions(state)
-        begun, following = (iteration.contribution.begin(block) for _ in range(2))
-        parts = iteration.contribution(block, state, begun, companions)
+        extra_blocks = () if iteration.extra_blocks is None else iteration.extra_blocks(state)
+        prepared, following = (iteration.contribution.begin(block) for _ in range(2))
+        parts = iteration.contribution(block, state, prepared, extra_blocks)
         meter.count("rows", rows)
         meter.parallel = False
         self.sums = max(self.sums, bytes_of(parts))
         self.state = max(self.state, bytes_of(state))
         self.block = max(self.block, meter.peak - held)
         # The other threads hold as much, but for what a process keeps once.
-        kept = 0 if iteration.companions is None else getattr(iteration.companions, "kept_bytes", 0)
+        kept = 0 if iteration.extra_blocks is None else getattr(iteration.extra_blocks, "kept_bytes", 0)
         meter.peak = max(peak, meter.peak + (size.slots - 1) * max(0, self.block - kept))
         del following
         return parts

@@ -82,13 +82,13 @@ class HostEngine(NumpyEngine):
                 kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
-    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield panels in one reused buffer, because page faults would cost more than the elementwise pass."""
-        buffer = _buffer(basis) if begun is None else begun
+        buffer = _buffer(basis) if prepared is None else prepared
         try:
             for rows in cuts(len(X), basis.row_tile):
                 panel = buffer[: rows.stop - rows.start]
-                if rows.start or begun is None:
+                if rows.start or prepared is None:
                     panel = basis.block(X[rows], out=panel)
                 yield rows, panel
         finally:
@@ -118,11 +118,11 @@ class HostEngine(NumpyEngine):
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
         add_transposed(phi, r, sums)
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         if W.dtype != basis.dtype:
-            return super().pull(basis, X, W, respond, outputs, begun)
+            return super().pull(basis, X, W, respond, outputs, prepared)
         product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
-        for rows, phi in self.panels(basis, X, begun):
+        for rows, phi in self.panels(basis, X, prepared):
             add_transposed(phi, respond(product(phi), rows), g)
         return np.ascontiguousarray(g)
 

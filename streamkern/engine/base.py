@@ -204,8 +204,8 @@ class Engine(Protocol):
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
         """Return k(X, Z), shape (b, p), written to ``out`` if given."""
 
-    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Yield panels φ(X[rows]), each valid until the next; ``begun`` is the token of ``begin`` for X."""
+    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Yield panels φ(X[rows]), each valid until the next; ``prepared`` is the token of ``begin`` for X."""
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
         """Evaluate the first panel of X before the weights are known; return a token, or None if that saves nothing."""
@@ -213,7 +213,7 @@ class Engine(Protocol):
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         """Return φ(X) W, shape (b, c)."""
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
 
         If W is float64, products are computed in float64 for any dtype of the values.
@@ -224,7 +224,7 @@ class Engine(Protocol):
             W: weights, shape (M, c).
             respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
             outputs: columns of r.
-            begun: the first panel, as ``begin`` returned it for X.
+            prepared: the first panel, as ``begin`` returned it for X.
         """
 
     def panel_product(self, W: Array) -> Callable[[Array], Array]:

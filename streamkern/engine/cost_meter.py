@@ -146,9 +146,9 @@ class MeterEngine:
             return self.meter.array((n, M), dtype, "panel")
         return out._view(out.shape, "panel")
 
-    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield one panel that represents all."""
-        buffer = self._buffer(basis) if begun is None else begun
+        buffer = self._buffer(basis) if prepared is None else prepared
         try:
             n, tile = len(X), min(len(X), basis.row_tile)
             if n:
@@ -172,11 +172,11 @@ class MeterEngine:
                 phi @ W
         return out
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ respond(φ(X) W); also count the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
-            for rows, phi in self.panels(basis, X, begun):
+            for rows, phi in self.panels(basis, X, prepared):
                 phi.T @ respond(phi @ W, rows)
         return g
 

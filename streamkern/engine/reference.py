@@ -156,12 +156,12 @@ class NumpyEngine:
                 expansion.kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
-    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         for rows in cuts(len(X), basis.row_tile):
             yield rows, basis.block(X[rows])
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """None: no panel is begun."""
+        """None: no panel is prepared."""
         return None
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
@@ -184,9 +184,9 @@ class NumpyEngine:
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
         sums += phi.T @ r
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         g = np.zeros((basis.width, outputs), dtype=W.dtype)
-        for rows, phi in self.panels(basis, X, begun):
+        for rows, phi in self.panels(basis, X, prepared):
             g += phi.T @ respond(phi @ W, rows)
         return g
 

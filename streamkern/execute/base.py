@@ -53,8 +53,8 @@ class LaneWork(Protocol):
         It may be called by another thread than ``contribute``, or never.
         """
 
-    def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
-        """The block's contribution under ``state``; ``begun`` is the token of ``begin``, or None."""
+    def contribute(self, block: Any, state: Any, prepared: Any = None) -> Parts:
+        """The block's contribution under ``state``; ``prepared`` is the token of ``begin``, or None."""
 
 
 class SharedWork(Protocol):

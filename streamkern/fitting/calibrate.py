@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,17 @@ from streamkern.calibration.thresholds import cut_for
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Stack
+from streamkern.execute.threads import evaluator
+from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.leave_one_out import on_validation
 from streamkern.solvers.loop import Outcome
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array
 
 LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
@@ -117,6 +122,43 @@ def make_answers(
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
     return class_answers(left_out, problem, warn, threshold)
+
+
+@dataclass(eq=False)
+class _Outputs:
+    """Contributes outputs, targets and sample weights of rows.
+
+    Args:
+        basis: the functions the model is linear in.
+    """
+
+    basis: Basis
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """The sums of a block, under weights ``state``, shape (M, c)."""
+        if not len(block.ids):
+            return (Stack(),)
+        return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)
+
+
+def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> LeftOut:
+    """Outputs on a sample of the validation rows: one sweep.
+
+    Args:
+        problem: which has validation rows.
+        weights: shape (p, c).
+        basis: the functions of the model; by default those of the problem.
+    """
+    held: Dataset | None = problem.validation
+    assert held is not None
+    held = held.plain()
+    held = held.sample(rows_left_out(held.base_rows, problem.encoding.outputs))
+    work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
+    with evaluator(problem.executor, problem.evaluates_here) as executor:
+        (pieces,) = sweep(executor, work, weights)
+    F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
+    w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
+    return LeftOut(F, y, w, "validation", ids)
 
 
 def no_better(left_out: LeftOut, encoding: Encoding) -> str:

@@ -24,13 +24,15 @@ from streamkern.data.class_weights import (
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_checks import require_alike, require_scaled_alike
 from streamkern.data.statistics import (
+    Extremes,
     Moments,
+    RawScan,
     Statistics,
     TransformedScan,
     require_range,
     summarise,
 )
-from streamkern.data.stream import Assembly, Scan, scan_rows
+from streamkern.data.stream import Assembly, Raw, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine.device import Device
@@ -65,7 +67,6 @@ from streamkern.selection.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
-from streamkern.solvers.weighting import weight_totals
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -181,9 +182,22 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
 
     def totals(rows: Dataset) -> WeightTotals:
         key = lambda: (rows_key(rows),)  # noqa: E731
-        return stages.keep("label-weights", key, lambda: weight_totals(rows, executor))
+        return stages.keep("label-weights", key, lambda: _weight_totals(rows, executor))
 
     return weighted_by_class(data, facts, recipe.class_weight, totals)
+
+
+def _weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
+    """Sum and largest of the rows' weights: one sweep."""
+    work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset.widest))), _weights_of_rows)
+    mass, ends = sweep(executor, work)
+    return WeightTotals(float(mass), float(ends.high))
+
+
+def _weights_of_rows(block: tuple[Raw, str], state: Any) -> tuple[float, Extremes]:
+    w = block[0].w
+    assert w is not None
+    return float(w.sum()), Extremes(np.inf, float(w.max(initial=0.0)))
 
 
 def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:

@@ -2,7 +2,7 @@
 
 ``fitting.fit.fit`` reads rows from wherever they are, checks them, and chooses what is open. Here the rows are in
 memory and were checked with all others, so that what is left is the solve itself, which both share
-(``solvers.full_kernel``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
+(``solvers.ridge``), and its answers. Centers are the rows in their order, where ``fit`` draws them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from streamkern.fitting.precision import require_resolved, sizes
 from streamkern.kernels import Kernel
 from streamkern.memory import check
 from streamkern.solvers.base import Problem
-from streamkern.solvers.full_kernel import solve_every_row
 from streamkern.solvers.loop import Outcome
+from streamkern.solvers.ridge import solve_every_row
 from streamkern.types import Array
 
 _LOOKED = 100  # rows, about, whose distances are compared with their rounding errors: of many leaves

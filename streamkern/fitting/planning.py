@@ -21,7 +21,7 @@ from streamkern.preprocessing.steps import Standardise, Step, expected, learning
 from streamkern.selection import bandwidth
 from streamkern.selection.kernel_search import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.full_kernel import takes_a_factor
+from streamkern.solvers.ridge import takes_a_factor
 
 OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they take little memory compared with the centers."""

@@ -172,12 +172,12 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         with self.device.at_once():
             return super().predict(basis, X, W)
 
-    def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+    def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Count in the weights' precision and, if wider, in the values' precision, since the choice depends on data."""
         if W.dtype != basis.dtype:
             self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
         with self.device.at_once():
-            pulled: Array = super().pull(basis, X, W, respond, outputs, begun)
+            pulled: Array = super().pull(basis, X, W, respond, outputs, prepared)
             return pulled
 
     def values(self, basis: Any, X: Array, then: Any = None) -> Array:

@@ -82,7 +82,7 @@ class OnDevice:
                 K[part] = self.device.take(self._values(expansion, rows[part, :]))
         return K
 
-    def panels(self, basis: Evaluated, X: Any, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Evaluated, X: Any, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         for rows in cuts(X.shape[0], basis.row_tile):
             yield rows, basis.block(X[rows, :])
 
@@ -100,13 +100,13 @@ class OnDevice:
                 out[part] = self.device.take(F)
         return out
 
-    def pull(self, basis: Any, X: Any, W: Any, respond: Respond, outputs: int, begun: Any = None) -> Any:
+    def pull(self, basis: Any, X: Any, W: Any, respond: Respond, outputs: int, prepared: Any = None) -> Any:
         """Return φ(X)ᵀ respond(φ(X) W). The residual of the squared loss is taken on the device, others on the host.
 
         For weights on the device the result is on the device, and the loss a number that is still on its way.
         """
         if W.dtype != basis.dtype:
-            return NumpyEngine.pull(cast(Any, self), basis, X, W, respond, outputs, begun)
+            return NumpyEngine.pull(cast(Any, self), basis, X, W, respond, outputs, prepared)
         device, total, losses = self.device, None, list[Any]()
         here = self._is_here(W)
         with device.turn():

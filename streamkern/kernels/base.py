@@ -25,7 +25,7 @@ from streamkern.engine.elementwise import Loops
 from streamkern.engine.parallel import row_parts, run_parts
 from streamkern.errors import UsageError, quoted
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
-from streamkern.types import Array, Parameters
+from streamkern.types import Array, IntArray, Parameters
 
 STRIP = 32
 """Rows of a tile that a sum or product of kernels copies at once."""
@@ -348,8 +348,15 @@ class Scaled(Kernel):
 class Basis(ABC):
     """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
 
-    Both kernel values at centers (``Expansion``) and feature maps are such functions.
+    Both kernel values at centers (``Expansion``) and feature maps are such functions. A ridge λ stands for the penalty
+    λ tr Wᵀ R W of weights W: R is the identity for features, and K(Z, Z) for kernel values at centers.
     """
+
+    identity_penalty: ClassVar[bool] = True
+    """True if R is the identity."""
+
+    centers_in_memory: ClassVar[bool] = True
+    """False if centers are read from disk in each evaluation."""
 
     tile_bytes: int = TILE_BYTES
     engine: Engine
@@ -382,6 +389,27 @@ class Basis(ABC):
         """f(X) = φ(X) W, shape (b, c)."""
         return self.engine.predict(self, X, W)
 
+    def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
+        """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""
+        return engine.values(self, X, lambda tile: tile[:, functions].astype(np.float64))
+
+    def penalty_matrix(self) -> Array | None:
+        """Return R, shape (M, M), float64; None if it is the identity."""
+        return None
+
+    def add_penalty(self, A: Array, ridge: float) -> None:
+        """Add λ R to A on its diagonal and below.
+
+        Args:
+            A: shape (M, M), float64; elements above the diagonal's tiles stay.
+            ridge: λ.
+        """
+        A[np.diag_indices(len(A))] += ridge
+
+    def penalise(self, W: Array) -> Array:
+        """Return R W, shape (M, c), float64, for weights W in float64."""
+        return W
+
     @cached_property
     def buffers(self) -> list[Array]:
         """Reusable memory for panels."""
@@ -401,6 +429,8 @@ class Expansion(Basis):
         engine: engine that evaluates.
         tile_bytes: largest panel held by one thread, in bytes.
     """
+
+    identity_penalty = False
 
     kernel: Kernel
     Z: Array
@@ -436,6 +466,19 @@ class Expansion(Basis):
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         return self.engine.block(self, X, out)
+
+    def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
+        return engine.values(self.at(self.Z[functions], engine), X, lambda tile: tile.astype(np.float64))
+
+    def penalty_matrix(self) -> Array:
+        return self.engine.kernel_matrix(self, self.p)
+
+    def add_penalty(self, A: Array, ridge: float) -> None:
+        for rows, below in self.engine.kernel_rows(self, self.p):  # a few tiles of K(Z, Z) are in memory
+            A[rows, : rows.stop] += ridge * below
+
+    def penalise(self, W: Array) -> Array:
+        return self.engine.kernel_product(self, W)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "resident"}

@@ -72,6 +72,8 @@ class StreamedExpansion(Basis):
         engine: engine that evaluates.
     """
 
+    centers_in_memory = False
+
     kernel: Kernel
     Z: StoredCenters
     center: Array

@@ -44,7 +44,7 @@ from streamkern.kernels import (
     mean_row,
 )
 from streamkern.models.calibrated import ModelAnswers
-from streamkern.solvers.normal_equations import MEMBER, StoredSums, Sums, kept_of
+from streamkern.solvers.direct import MEMBER, StoredSums, Sums, kept_of
 from streamkern.sources.kinds import has_text, is_path, is_table
 from streamkern.sources.schema import Schema
 from streamkern.starting import paused_collector

@@ -19,11 +19,10 @@ from streamkern.calibration.intervals import FLOOR, Intervals, ranked, relative_
 from streamkern.calibration.saved import Answers
 from streamkern.costs.footprint import answers_bytes
 from streamkern.data.targets import Classes, Continuous, Indicators, as_values
-from streamkern.fitting.calibrate import class_answers
+from streamkern.fitting.calibrate import class_answers, on_validation
 from streamkern.kernels.base import Basis
 from streamkern.models.machine import KernelMachine
 from streamkern.solvers.base import Problem
-from streamkern.solvers.leave_one_out import on_validation
 from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
 

@@ -22,8 +22,8 @@ from streamkern.selection.bandwidth import needs_median
 from streamkern.selection.kernel_search import KernelChoice, with_ridge
 from streamkern.selection.metric import AGOP
 from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.full_kernel import takes_a_factor
 from streamkern.solvers.loop import Outcome
+from streamkern.solvers.ridge import takes_a_factor
 
 T = TypeVar("T")
 

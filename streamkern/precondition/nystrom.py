@@ -103,7 +103,7 @@ class StepSize:
         return found | {"halvings": self.halvings} if self.halvings else found
 
 
-def slower(prepared: S, step: float | None) -> S | None:
+def with_halved_step(prepared: S, step: float | None) -> S | None:
     """Return a solver's prepared value with half the step; None for a user's step, or after too many halvings.
 
     Args:

@@ -158,7 +158,7 @@ class KeptStages(Stages):
         if prepared is None:
             iteration = self.keep("eigensystem", None, lambda: solver.setup(problem))
             for _ in range(start.halvings if start else 0):  # the prepared value is lost, the checkpoint is not
-                iteration = solver.setup(problem, iteration.slower())
+                iteration = solver.setup(problem, iteration.with_halved_step())
         else:
             iteration = solver.setup(problem, prepared)
             self._ended("eigensystem", begun, cached=True)

@@ -41,7 +41,7 @@ from streamkern.rng import uniform_rows
 from streamkern.selection.bandwidth import median_distance
 from streamkern.selection.ridge_path import PathError, RidgePath, path_scores
 from streamkern.solvers.base import Problem
-from streamkern.solvers.full_kernel import solve_every_row
+from streamkern.solvers.ridge import solve_every_row
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array
@@ -222,7 +222,7 @@ class GradientOuter(Contribution):
     full: bool
     seed: int
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         """Sums over the block under weights ``state``, shape (p, c)."""
         engine = self.expansion.engine
         g = engine.gradients(self.expansion, block.X, state, self._signs(block)).astype(np.float64)

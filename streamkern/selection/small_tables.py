@@ -2,7 +2,7 @@
 
 A third of few rows held out says too little, and leaves too few to fit. With every row a center and A = S K S + λ n I,
 S² the rows' weights, the output of a row that is left out differs from its target by b_i / (s_i (A⁻¹)_ii),
-b = A⁻¹ S y (see ``solvers.full_kernel``). Rows that equal it stay: else a table of few distinct rows would be judged by
+b = A⁻¹ S y (see ``solvers.ridge``). Rows that equal it stay: else a table of few distinct rows would be judged by
 rows whose like was never seen (ADR 20). One eigen-decomposition of S K S gives that for every ridge.
 """
 

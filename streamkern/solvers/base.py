@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut, alike
+from streamkern.calibration.held_out import LeftOut, equal_rows
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
@@ -24,12 +24,14 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
-from streamkern.solvers.minibatches import LARGEST_BLOCK
-from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
+from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
 """Rows, at most, that the spectrum of an iteration is measured on."""
+
+LARGEST_BLOCK = 1024
+"""Rows beyond which a block gains no rate on a processor, and costs memory."""
 
 STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
 """Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
@@ -44,12 +46,15 @@ _DRAW = 0x776569  # name of the draw of rows by weight
 
 
 def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
-    """Bytes of a row as solvers see it: features, ``values`` of a target in float64, and id."""
+    """Return the bytes of a row as solvers see it: features, id, and ``values`` numbers of a target in float64."""
     return d * itemsize + 16 + 8 * values
 
 
 def steps_ahead(batch: int, width: int) -> int:
-    """Steps that are read ahead: where rows are narrow, one takes less time than the chunks that the next one begins.
+    """Return the number of steps whose blocks are read ahead.
+
+    Where rows are narrow, a step takes less time than decoding the chunks that the next step begins, so more steps are
+    read ahead.
 
     Args:
         batch: rows of a step.
@@ -59,13 +64,17 @@ def steps_ahead(batch: int, width: int) -> int:
 
 
 def ahead_bytes(step: int) -> int:
-    """Bytes of the blocks of the steps ahead, at most, and of the one being made, for ``step`` bytes of a step."""
+    """Return the bytes, at most, of the blocks read ahead and of the block that is being assembled.
+
+    Args:
+        step: bytes of the blocks of one step.
+    """
     return max(STEPS_AHEAD * step, BYTES_AHEAD) + step
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything a solver needs to know.
+    """The input of a solver: rows, kernel, centers, budgets, and where to compute.
 
     Attributes:
         train: rows to fit.
@@ -73,24 +82,24 @@ class Problem:
         kernel: the kernel.
         centers: Z.
         executor: where blocks run.
-        dtype: of the streaming arithmetic.
-        seed: of the order of rows.
+        dtype: dtype of the streaming arithmetic.
+        seed: seed of the order of rows.
         lanes: blocks of a step.
         memory: bytes the solver may use for its own matrices; None for no bound.
-        better_budget: budget in bytes from which a better solve is tried where rounding spoils the first, such as
-            Direct's second sweep; 0 where the budget is enough.
+        better_budget: budget in bytes from which a better solve is tried if rounding spoils the first, such as Direct's
+            second sweep; 0 if the budget is enough.
         cache_bytes: bytes of stored chunks that stay in memory.
-        validation: rows that choose the best pass, and to stop early on, or None.
+        validation: rows that choose the best pass, and stop training early; or None.
         features: the feature map; None for kernel values at centers.
-        mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
-        largest_weight: the largest of them, divided by it.
-        engine: where heavy arithmetic runs, bound to the executor; by default the one of the CPU.
-        leave_out: training rows, at most, whose outputs, each row left out, are wanted of solvers that have them in
+        mean_weight: mean of the training rows' sample weights; solvers see weights divided by it.
+        largest_weight: the largest sample weight, divided by ``mean_weight``.
+        engine: where heavy arithmetic runs, bound to the executor; by default the engine of the CPU.
+        leave_out: largest number of training rows whose leave-one-out outputs are requested from solvers that have a
             closed form; 0 for none.
-        share: whether the centers may be shared out over workers; the weights are the same.
-        evaluates_here: whether models are evaluated in this process, as no worker may hold all centers.
-        every_row: whether the centers are drawn, and all training rows, each once, as they are stored.
-        device_rest: bytes of a device that stored rows may take, to stay there.
+        share: whether the centers may be distributed over workers; the weights are the same.
+        evaluates_here: whether models are evaluated in this process, because no worker may hold all centers.
+        every_row: whether the centers are drawn, and are all training rows, each once, as they are stored.
+        device_rest: bytes of a device that stored rows may take and keep.
     """
 
     train: Dataset
@@ -120,12 +129,12 @@ class Problem:
 
     @property
     def largest_block(self) -> int:
-        """Most rows of a step's block, unless the batch is given."""
+        """The largest number of rows of a step's block, unless the batch is given."""
         return BLOCK_ROWS if self.engine.keeps_state else LARGEST_BLOCK
 
     @property
     def shares_out(self) -> bool:
-        """True if there are workers to share centers out over."""
+        """True if there are workers to distribute centers over."""
         return self.share and self.executor.processes > 0
 
     @property
@@ -137,11 +146,11 @@ class Problem:
         return np.asarray(mean_row(Z), dtype=self.dtype)
 
     def expansion(self) -> Expansion:
-        """The kernel against the centred centers."""
+        """Return the kernel at the centred centers."""
         return Expansion(self.kernel, self._held() - self.center, self.engine)
 
     def basis(self) -> Basis:
-        """The functions that the model is linear in: features, or kernel values at centers."""
+        """Return the functions that the model is linear in: features, or kernel values at centers."""
         if self.features is None:
             return self.expansion()
         Z = self._held()
@@ -150,18 +159,13 @@ class Problem:
         return basis
 
     def predictor(self) -> Basis:
-        """The basis to predict with, which may be wider than memory holds."""
+        """Return the basis to predict with; its centers may be read from disk."""
         Z = self.centers.Z
         if isinstance(Z, np.ndarray) or self.features is not None:
             return self.basis()
         return StreamedExpansion(self.kernel, Z, self.center)
 
     def _held(self) -> Array:
-        """The centers in memory.
-
-        Raises:
-            UsageError: they stay where they are stored.
-        """
         if not isinstance(self.centers.Z, np.ndarray):
             raise UsageError(
                 "The centers are all rows and stay in their files, which this solver does not support.",
@@ -172,16 +176,16 @@ class Problem:
         return np.asarray(self.centers.Z, dtype=self.dtype)
 
     def assembly(self, dataset: Dataset) -> Assembly:
-        """Rows of a dataset as the expansion wants them."""
+        """Return rows of a dataset as the basis takes them: centred, encoded, and in the problem's dtype."""
         return Assembly(dataset, self.encoding, self.center, self.dtype, mean_weight=self.mean_weight)
 
     def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Stream:
-        """The order of the training rows, in steps of ``batch`` rows.
+        """Return the order of the training rows, in steps of ``batch`` rows.
 
         Args:
             batch: rows of a step.
             replacement: whether rows are drawn with replacement.
-            chances: of the stored rows, where each is drawn with one of its own.
+            chances: relative chances of the stored rows to be drawn; None for equal ones.
         """
         stream = Stream(
             placed(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
@@ -196,19 +200,19 @@ class Problem:
         return stream if chances is None else Draws.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> AllTiles:
-        """All training rows in tiles, read independently of the stream's rows."""
+        """Return all training rows in tiles of ``rows``, read independently of the stream's rows."""
         return AllTiles(stream, rows)
 
-    def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> Companions:
-        """Earlier blocks of a stream, by the keys that a state names."""
+    def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> ExtraBlocks:
+        """Return earlier blocks of a stream, by the keys that a state names."""
         return RecentBlocks(stream, keys)
 
     def draw(self, count: int, *key: int) -> IntArray:
-        """Ids of that many training rows at most, drawn by hashes of the ids; of another draw for another key."""
+        """Return ids of at most ``count`` training rows, drawn by hashes of the ids; another key gives another draw."""
         return self.train.draw(min(count, self.train.base_rows), *key)
 
     def held_out(self) -> IntArray:
-        """Ids of rows to measure on: training rows that are not centers, or any where nearly all are."""
+        """Return ids of rows to measure on: training rows that are no centers, or any rows if nearly all are."""
         if self.centers.ids is None:
             return self.draw(HELD_OUT)
         drawn = self.draw(len(self.centers.Z) + HELD_OUT)
@@ -216,12 +220,12 @@ class Problem:
         return rest if len(rest) >= min(64, max(1, self.train.base_rows // 4)) else drawn[:HELD_OUT]
 
     def rows(self, ids: IntArray) -> tuple[Array, Array | None]:
-        """Training rows by id, as the basis wants them, shape (k, d), and their sample weights, if they have some."""
+        """Return training rows by id as the basis takes them, shape (k, d), and their sample weights or None."""
         X, _, w = gathered(self.executor, self.assembly(self.train), ids)
         return X, w
 
     def full_rows(self, ids: IntArray, data: Dataset | None = None) -> tuple[Array, Array, Array | None]:
-        """Rows by id of the training rows, or of ``data``: features, encoded targets, and sample weights."""
+        """Return features, encoded targets and sample weights of rows by id, of the training rows or of ``data``."""
         X, y, w = gathered(self.executor, self.assembly(data or self.train), ids)
         assert y is not None
         return X, y, w
@@ -241,8 +245,17 @@ class Problem:
         return ids, w
 
     def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
-        """Mean of values (n, c) and weight (n,) of the rows with each row's features; and numbers of those groups."""
-        codes, first = alike(X)
+        """Average values over rows of equal features.
+
+        Args:
+            X: rows, shape (n, d).
+            values: shape (n, c).
+            w: sample weights, shape (n,), or None.
+
+        Returns:
+            For each row the mean of its group's values, shape (n, c), the group's weight, shape (n,), and its number.
+        """
+        codes, first = equal_rows(X)
         weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         mass = np.bincount(codes, weights=weight)
         if len(first) == len(X):
@@ -252,7 +265,7 @@ class Problem:
         return (means / np.where(mass > 0, mass, 1.0)[:, None])[codes], mass[codes], codes
 
     def all_rows(self) -> tuple[IntArray, IntArray]:
-        """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.
+        """Return the ids of the training rows, ascending, shape (n,), and the position of each center's row among them.
 
         Raises:
             UsageError: rows are augmented or repeated, or the centers are not all of them.
@@ -281,9 +294,9 @@ class Problem:
 
     @property
     def mix_chunks(self) -> int:
-        """Number of chunks whose rows are shuffled among each other: all, while the budget keeps every chunk in memory.
+        """The number of chunks whose rows are shuffled together: all, if the budget keeps every chunk in memory.
 
-        Elsewhere a lane reads that many side by side, so their number is what ``MIX_BYTES`` holds for all lanes.
+        Otherwise a lane reads that many chunks in parallel, so their number is what ``MIX_BYTES`` allows for all lanes.
         """
         sizes = np.diff(self.train.source.bounds)
         row = self.train.source.n_features * self.train.source.dtype.itemsize
@@ -294,10 +307,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class _ByWeight:
-    """Contributes ids of the rows of a block that are drawn by weight, and the weights that they stand for.
+    """Contributes the ids of the rows of a block that are drawn by weight, and the weights that they stand for.
 
     Args:
-        share: of the rows, that is drawn of weights of 1.
+        share: part of the rows that is drawn if all weights are 1.
         centers: ids of the rows that are centers, or None.
     """
 
@@ -319,8 +332,8 @@ class Failure:
 
     Attributes:
         kind: ``diverged``, ``non-finite`` or ``stagnated``.
-        message: the finding.
-        remedy: the change to make.
+        message: what happened.
+        remedy: what to change.
     """
 
     kind: str
@@ -333,10 +346,10 @@ Sweep = Callable[[Contribute, Any], Parts]
 
 
 class Iteration(Protocol):
-    """A solver set up for a problem. States are frozen and serializable: a step makes a new one, of new arrays.
+    """A solver set up for a problem. States are frozen and serializable: a step makes a new state, of new arrays.
 
-    A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of whole
-    passes has no steps (``minibatches`` is False); one of minibatches alone leaves ``begin`` as it is.
+    A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of full
+    passes has no steps (``minibatches`` is False); a method of minibatches need not override ``begin``.
     """
 
     @property
@@ -348,36 +361,36 @@ class Iteration(Protocol):
         """The contribution of a block of a step."""
 
     @property
-    def companions(self) -> Companions | None:
+    def extra_blocks(self) -> ExtraBlocks | None:
         """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
 
     @property
     def shared_work(self) -> SharedWork | None:
-        """The work of a step where each worker holds a share of the centers; None where each holds all."""
+        """The work of a step if each worker holds a share of the centers; None if each holds all."""
 
     def constants(self, leaf: int) -> Any:
-        """Values besides the state that the worker needs that holds a tile of centers, such as its rows of a factor."""
+        """Return values besides the state that the worker of a tile of centers needs, such as its rows of a factor."""
 
     def tiles(self, state: Any) -> KeptShares:
-        """A state tile by tile."""
+        """Return a state split by tiles."""
 
     def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
-        """The state that ``tiles`` returned tile by tile, ``steps`` after the first one."""
+        """Return the state from its tiles, ``steps`` steps after the first state; the inverse of ``tiles``."""
 
     def in_order(self, tiles: Sequence[Array]) -> Array:
-        """The solution in the order of the centers, shape (p, c), from that of each tile."""
+        """Return the weights in the order of the centers, shape (p, c), from those of each tile."""
 
     @property
     def cycle(self) -> int:
-        """Steps after which a step's cost repeats itself: 1, except where a later step works on the sums of several."""
+        """The number of steps after which a step's cost repeats: 1, unless some steps work on the sums of several."""
 
     @property
     def epochs(self) -> int:
-        """Passes, at most."""
+        """The largest number of passes."""
 
     @property
     def report(self) -> dict[str, Any]:
-        """Findings of the setup, JSON-serialisable."""
+        """Measurements of the setup, JSON-serialisable."""
 
     @property
     def prepared(self) -> Any:
@@ -389,140 +402,126 @@ class Iteration(Protocol):
 
     @property
     def sweeps(self) -> int:
-        """Times that ``begin`` goes over all rows in a pass."""
+        """The number of times that ``begin`` goes over all rows in a pass."""
 
     def init(self) -> Any:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
-        """The state before the steps of a pass; the parts of its sweeps end with (Σ loss, rows)."""
+        """Return the state before the steps of a pass. The parts of its sweeps end with (Σ loss, rows)."""
 
     def finished(self, state: Any) -> Failure | bool:
-        """Return True if the solution is reached before all passes are done; or the reason why it never will be."""
+        """Return True if the solution is reached before all passes are done, or the reason why it never will be."""
 
     def broadcast(self, state: Any) -> Any:
-        """The part of a state that the lanes need."""
+        """Return the part of a state that the lanes need."""
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
-        """The state after a step whose lanes contributed ``parts``; parts end with (Σ loss, rows)."""
+        """Return the state after a step whose lanes contributed ``parts``, which end with (Σ loss, rows)."""
 
     def settle(self, state: Any) -> Any:
-        """The state with nothing pending, as at the end of training."""
+        """Return the state with nothing pending, as at the end of training."""
 
     def kept(self, state: Any) -> Any:
-        """Return a state as checkpoints keep it: with all arrays in the memory of the process."""
+        """Return the state that checkpoints save: all arrays are in the memory of the process."""
 
     def weights(self, state: Any) -> Array:
         """Return the weights of a state, shape (p, c)."""
 
-    def slower(self) -> Any:
-        """Return ``prepared`` with a smaller step, for a new start after training diverged; None to give up."""
+    def with_halved_step(self) -> Any:
+        """Return ``prepared`` with half the step, to restart after training diverged; None to give up."""
 
     def left_out(self, state: Any) -> LeftOut | None:
-        """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""
+        """Return outputs on training rows, each as if it had been left out; None if the method has no closed form."""
 
     def sums(self, state: Any) -> Any:
-        """Sums over all rows, which rows can be added to and taken from, see ``solvers.normal_equations``; or None."""
+        """Return the sums over all rows that rows can be added to and subtracted from (``direct.Sums``), or None."""
 
 
-class OneByOne:
-    """Defaults of an iteration in minibatches, which sweeps over no whole pass."""
+class MinibatchIteration:
+    """Defaults of an iteration in minibatches, which sweeps over no full pass."""
 
     minibatches = True
     sweeps = 0
     cycle = 1
-    companions: Companions | None = None
+    extra_blocks: ExtraBlocks | None = None
 
     @property
     def shared_work(self) -> SharedWork | None:
-        """No centers are shared out."""
         return None
 
     def constants(self, leaf: int) -> Any:
         """Never called: no centers are shared out."""
 
     def tiles(self, state: Any) -> KeptShares:
-        """Never called."""
         raise NotImplementedError
 
     def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
         """Never called."""
 
     def in_order(self, tiles: Sequence[Array]) -> Array:
-        """Never called."""
         raise NotImplementedError
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
-        """The state itself: nothing precedes the steps of a pass."""
         return state
 
     def finished(self, state: Any) -> Failure | bool:
-        """Runs all its passes."""
         return False
 
     def settle(self, state: Any) -> Any:
-        """The state itself: it has nothing pending."""
         return state
 
     def kept(self, state: Any) -> Any:
-        """The state itself: its arrays are on the host."""
         return state
 
-    def slower(self) -> Any:
-        """None: there is no other step."""
+    def with_halved_step(self) -> Any:
         return None
 
     def left_out(self, state: Any) -> LeftOut | None:
-        """None: outputs on rows that are left out are not known."""
         return None
 
     def sums(self, state: Any) -> Any:
-        """No sums are kept."""
         return None
 
 
-class WholePasses(OneByOne):
-    """Defaults of an iteration in whole passes, which has no steps."""
+class FullPassIteration(MinibatchIteration):
+    """Defaults of an iteration in full passes, which has no steps."""
 
     minibatches = False
     sweeps = 1
 
     def broadcast(self, state: Any) -> Any:
-        """Never called."""
         return state
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
-        """Never called."""
         return state
 
 
-class ChoosesNothing(Parameters):
-    """A method that runs with the parameters it was given."""
+class NoChoices(Parameters):
+    """A solver that runs with the parameters it was given."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Nothing."""
         return "", ()
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
-        """None."""
         return []
 
 
 class Solver(Protocol):
-    """Hyperparameters of a method; ``prepare`` does the work that precedes the first step."""
+    """Hyperparameters of a method; ``prepare`` does the work before the first step."""
 
     @property
     def patience(self) -> int | None:
         """Passes without improvement on validation rows before training stops; None runs all."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Return automatic choices of the method for p functions and a number of bytes: a word, and why in sentences.
+        """Return automatic choices for p functions and a memory budget in bytes: a word, and sentences that say why.
 
-        The word is part of a run's fingerprint; empty where nothing is chosen.
+        The word is part of a run's fingerprint; it is empty if nothing is chosen.
         """
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
-        """The same method with choices that need less memory, and the text to type for each."""
+        """Return the same method with choices that need less memory, and for each the text to type."""
 
     def prepare(self, problem: Problem) -> Any:
         """Prepare the first step; return a serializable value, a function of the problem alone.

@@ -20,23 +20,17 @@ from streamkern.types import Array
 
 @dataclass(eq=False)
 class Gradient(Contribution):
-    """Contributes φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α − y, with W the rows' sample weights, or 1.
-
-    Args:
-        basis: the functions φ.
-    """
+    """Contributes φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α − y, with W the rows' sample weights, or 1."""
 
     basis: Basis
 
     def begin(self, block: Block) -> Any:
-        """The first panel of φ(X) does not depend on the weights."""
         return self.basis.engine.begin(self.basis, block.X)
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block under weights ``state``, shape (M, c)."""
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         assert block.y is not None
         respond = SquaredLoss(block.y, block.w)
-        g = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], begun)
+        g = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], prepared)
         return g, respond.loss, block.X.shape[0]
 
 
@@ -44,23 +38,22 @@ class Gradient(Contribution):
 class TiledGradient(Gradient):
     """``Gradient`` of kernel values at centers, whose outputs are added tile by tile of centers, in a tree's order.
 
-    So bits are the same where each worker holds some of the tiles: ``outputs``, ``respond`` and ``pulled`` are theirs.
+    So bits are the same if each worker holds some of the tiles; workers call ``outputs``, ``respond`` and ``pulled``.
 
     Args:
-        basis: the kernel at the centers; a worker needs none of these.
-        panel: rows whose values are at hand at a time.
-        tiles: of the centers.
+        basis: the kernel at the centers; a worker needs none of them.
+        panel: rows whose kernel values are in memory at a time.
+        tiles: slices of the centers.
     """
 
     panel: int
     tiles: list[slice]
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block under weights ``state``, shape (p, c)."""
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         engine, loss, c = self.basis.engine, 0.0, state.shape[1]
         tiles = self.tiles
         times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
-        for rows, K in self.basis.engine.panels(self.basis, block.X, begun):
+        for rows, K in self.basis.engine.panels(self.basis, block.X, prepared):
             tree = Tree(len(tiles))
             for leaf, tile in enumerate(tiles):
                 tree.put(0, leaf, (times[leaf](K[:, tile]),))
@@ -71,14 +64,14 @@ class TiledGradient(Gradient):
         return g.copy(), loss, block.X.shape[0]
 
     def values(self, tile: Expansion, block: Block) -> Array:
-        """K(X_m, tile), shape (b, t), panel by panel."""
+        """Return K(X_m, tile), shape (b, t), panel by panel."""
         K = tile.engine.empty((len(block.X), tile.p), tile.dtype)
         for rows in cuts(len(block.X), self.panel):
             tile.block(block.X[rows], K[rows])
         return K
 
     def outputs(self, K: Array, weights: Array) -> Array:
-        """K(X_m, tile) α, shape (b, c)."""
+        """Return K(X_m, tile) α, shape (b, c)."""
         engine = self.basis.engine
         F, times = engine.empty((len(K), weights.shape[1]), weights.dtype), engine.panel_product(weights)
         for rows in cuts(len(K), self.panel):
@@ -86,11 +79,11 @@ class TiledGradient(Gradient):
         return F
 
     def respond(self, block: Block, F: Array) -> tuple[Array, float]:
-        """W r in place of F, the sum of all tiles', and the loss."""
+        """Overwrite F, the outputs summed over all tiles, with W r; return it and the loss."""
         return F, sum(self._respond(block, F[rows], rows) for rows in cuts(len(F), self.panel))
 
     def pulled(self, K: Array, r: Array) -> Array:
-        """K(tile, X_m) r, shape (t, c)."""
+        """Return K(tile, X_m) r, shape (t, c)."""
         engine = self.basis.engine
         g = engine.sums(K.shape[1], r.shape[1], r.dtype)
         for rows in cuts(len(K), self.panel):
@@ -105,11 +98,7 @@ class TiledGradient(Gradient):
 
 @dataclass(eq=False)
 class NormalProduct(Contribution):
-    """Contributes φ(X)ᵀ W φ(X) v, Σ w‖φ(X) α − y‖² and the rows, for a state (v, α) and sample weights W.
-
-    Args:
-        basis: the functions φ.
-    """
+    """Contributes φ(X)ᵀ W φ(X) v, Σ w‖φ(X) α − y‖² and the rows, for a state (v, α), both of shape (M, c)."""
 
     basis: Basis
 
@@ -117,9 +106,8 @@ class NormalProduct(Contribution):
         return self.basis.engine.begin(self.basis, block.X)
 
     def __call__(
-        self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
+        self, block: Block, state: tuple[Array, Array], prepared: Any = None, extra_blocks: Iterable[Any] = ()
     ) -> Parts:
-        """Sums over the block; v and α have shape (M, c)."""
         v, alpha = state
         y, w, c, loss = block.y, block.w, v.shape[1], 0.0
         assert y is not None
@@ -134,21 +122,21 @@ class NormalProduct(Contribution):
             return product
 
         both = np.concatenate([v, alpha], axis=1)
-        return self.basis.engine.pull(self.basis, block.X, both, respond, c, begun), loss, block.X.shape[0]
+        return self.basis.engine.pull(self.basis, block.X, both, respond, c, prepared), loss, block.X.shape[0]
 
 
 @dataclass(eq=False)
 class NormalEquations(Contribution):
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    Of the matrix, tiles on the diagonal and below it, packed: see ``engine.triangle``. float32 sums of it are not
+    The matrix is packed: tiles on the diagonal and below it, see ``engine.triangle``. In float32 the sums would not be
     positive definite at n = 60,000 and p = 5,000.
 
     Args:
         basis: the functions φ.
         outputs: number c of outputs.
         change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
-        totals: whether φ(X)ᵀ W 1, shape (M, 1), and yᵀ W 1, shape (c, 1), and Σ w follow the first two.
+        totals: whether φ(X)ᵀ W 1, shape (M, 1), yᵀ W 1, shape (c, 1), and Σ w follow the first two.
     """
 
     basis: Basis
@@ -156,8 +144,7 @@ class NormalEquations(Contribution):
     change: tuple[Array, Any] | None = None
     totals: bool = False
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block."""
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         engine, M = self.basis.engine, self.basis.width if self.change is None else len(self.change[0])
         gram, moment = engine.zeros((packed_size(M),)), engine.zeros((M, self.outputs))
         totals = (engine.zeros((M, 1)), engine.zeros((self.outputs, 1))) if self.totals else None

@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.base import Engine
 from streamkern.engine.squared_loss import residual
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
-from streamkern.kernels import Basis, Expansion
-from streamkern.kernels.streamed import StreamedExpansion
 from streamkern.solvers.base import HELD_OUT, Problem
-from streamkern.types import Array, IntArray
+from streamkern.types import Array
 
 FAR = 0.05
 """Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
@@ -57,11 +54,11 @@ def report_residual(
     """Add a residual to a report, and a warning if it is too large.
 
     Args:
-        report: of the iteration; gets ``residual``, and ``warnings`` if there is one.
-        solver: its name.
-        residual: relative.
-        causes: why it is large, if known.
-        remedies: in words.
+        report: report of the iteration; gets ``residual``, and ``warnings`` if there is one.
+        solver: name of the solver.
+        residual: relative residual.
+        causes: why it is large, if known, in words.
+        remedies: what to change, in words.
         far: whether the residual is too large.
     """
     report["residual"] = residual
@@ -79,15 +76,15 @@ def report_residual(
 def report_unlearned(
     problem: Problem, report: dict[str, Any], solver: str, weights: Array, passes: str, worse: bool
 ) -> None:
-    """Add what is left to learn to the report of a fit as ``residual``, with a warning if it is much.
+    """Measure what is left to learn, and add it to the report of a fit as ``residual``, with a warning if it is much.
 
     Args:
-        problem: as it was solved.
-        report: of the iteration; that of a method that measures itself is left as it is.
+        problem: the problem that was solved.
+        report: report of the iteration; unchanged if the method measures its residual itself.
         solver: name of the method.
         weights: the solution, shape (M, c).
         passes: the number of passes, in words.
-        worse: whether later passes were worse on validation rows: more are no remedy, and there is no warning.
+        worse: whether later passes were worse on validation rows: then more are no remedy, and nothing is warned.
     """
     if measured_by_itself(report):
         return
@@ -99,7 +96,7 @@ def report_unlearned(
 
 
 def measured_by_itself(report: dict[str, Any]) -> bool:
-    """Return True if a method's report says how far the fit is: a residual, or what the next pass may gain."""
+    """Return True if a method's report has its own measure of convergence: a residual, or the expected decrease."""
     return "residual" in report or "decrement" in report
 
 
@@ -109,15 +106,15 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     A plan runs this on shapes too, so that its memory is projected.
 
     Args:
-        problem: as it was solved.
+        problem: the problem that was solved.
         weights: the solution, shape (M, c).
 
     Returns:
-        The root of the squared error that a fit to the errors would take away, relative to that of predicting 0; 0
-        where this is within two standard errors of 0. None where the rows are too few, or centers stay in their files.
+        The root of the squared error that a fit to the errors would remove, relative to that of predicting 0; 0 if it
+        is within two standard errors of 0. None if the rows are too few, or the centers stay in their files.
     """
     basis = problem.predictor()
-    if isinstance(basis, StreamedExpansion):  # whose rows are too wide for memory
+    if not basis.centers_in_memory:  # whose rows are too wide for memory
         return None
     X, y, w = problem.full_rows(problem.draw(HELD_OUT, _DRAW))
     w = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
@@ -128,7 +125,8 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     zero = np.zeros_like(R)
     residual(R, y)
     residual(zero, y)
-    phi = _some_functions(basis, X, engine)
+    spaced = np.linspace(0, basis.width - 1, min(_FUNCTIONS, basis.width)).astype(np.int64)
+    phi = basis.values_of(spaced, X, engine)
     del basis, X
     A = phi[:n] * np.sqrt(w[:n, None])
     right = engine.product(A.T, R[:n] * np.sqrt(w[:n, None]))
@@ -156,20 +154,3 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     if not gain > _DOUBTS * before.doubt(after) or not whole.mean > 0:
         return 0.0
     return float(min(1.0, np.sqrt(gain / whole.mean)))
-
-
-def _some_functions(basis: Basis, X: Array, engine: Engine) -> Array:
-    """Return values of at most ``_FUNCTIONS`` functions of the basis at rows: shape (n, k), float64.
-
-    They are evenly spaced among its centers, or features.
-    """
-    if isinstance(basis, Expansion):
-        few = Expansion(basis.kernel, basis.Z[_spaced(len(basis.Z))], engine)
-        return engine.values(few, X, lambda tile: tile.astype(np.float64))
-    columns = _spaced(basis.width)
-    return engine.values(basis, X, lambda tile: tile[:, columns].astype(np.float64))
-
-
-def _spaced(count: int) -> IntArray:
-    """At most ``_FUNCTIONS`` evenly spaced numbers below ``count``."""
-    return np.linspace(0, count - 1, min(_FUNCTIONS, count)).astype(np.int64)

@@ -2,29 +2,52 @@
 
 minimise 1/n Σ ‖φ(x_i)ᵀ w − y_i‖² + λ tr wᵀ R w, with R = K(Z, Z) for kernel values at centers (the RKHS norm of f) and
 R = I for features:  (ΦᵀΦ/n + λ R) w = Φᵀ y/n.
+
+The sums may be kept: rows are then added, or taken away again, by a sweep over them alone. Of rows x_i with targets y_i
+and weights w_i they are, in float64: Σ w φφᵀ (on the diagonal and below, packed), Σ w φ yᵀ, Σ w φ, Σ w y and Σ w. A sum
+forgets a row when the row's contribution is subtracted, so that the solution is the one of never having seen it, to
+rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from streamkern.calibration.held_out import LeftOut
+from streamkern.data.class_weights import class_factors
+from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Stream
-from streamkern.engine.packed_triangle import cuts, unpacked
-from streamkern.errors import NumericalError, UsageError
+from streamkern.data.targets import Continuous, Encoding
+from streamkern.data.transforms import final
+from streamkern.engine import Engine
+from streamkern.engine.packed_triangle import cuts, packed_panels, packed_size, unpacked
+from streamkern.errors import DataError, ModelFormatError, NumericalError, UsageError
+from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
+from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
-from streamkern.solvers.full_kernel import SquaredTargets, solve_every_row
-from streamkern.solvers.leave_one_out import leave_one_out
-from streamkern.solvers.normal_equations import Change, Sums, normal_equations
-from streamkern.storage.serialize import serializable
-from streamkern.types import Array
+from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
+from streamkern.storage.artifact import Contents, load_artifact
+from streamkern.storage.serialize import flatten, serializable, sound_array, sound_number, unflatten
+from streamkern.types import Array, IntArray
+
+KIND, MEMBER = "Sums", "sums"
+"""Kind of the artifact, and its name inside a model's."""
+
+FORMAT = 1
+
+_NEAREST = 1e-8  # ridge, in mean diagonals
+_NEVER_SEEN = 1e-6  # a diagonal below minus this part of the largest shows that rows were never added
+
+Change = tuple[Array, Array]
+"""(rows, V): functions ψ = Vᵀ φ[rows] in place of φ."""
 
 Half = Callable[[Array], Array]
 """A linear map of rows φ, shape (t, M) to (t, r), whose products are those of G⁻¹, with G = ΦᵀΦ/n + λR."""
@@ -36,8 +59,8 @@ class Solved(NamedTuple):
 
     Attributes:
         weights: shape (M, c).
-        left_out: outputs on training rows that are left out one at a time, or None.
-        sums: the normal equations, where they are kept.
+        left_out: leave-one-out outputs on training rows, or None.
+        sums: the normal equations, if they are kept.
     """
 
     weights: Array
@@ -46,7 +69,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Direct(ChoosesNothing):
+class Direct(NoChoices):
     """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
     If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
@@ -76,19 +99,18 @@ class Direct(ChoosesNothing):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters; without ``keep_sums`` where it is False, so that fingerprints stay the same."""
+        """Return name and parameters; without ``keep_sums`` if it is False, so that fingerprints stay the same."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
         """None: nothing precedes the sweep."""
 
     def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
-        """One sweep, and the solution."""
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)
 
 
 def check_ridge(ridge: float, solver: str) -> None:
-    """Refuse a ridge that is not a number >= 0.
+    """Check that a ridge is a finite number >= 0.
 
     Raises:
         UsageError: it is not.
@@ -96,21 +118,6 @@ def check_ridge(ridge: float, solver: str) -> None:
     real = isinstance(ridge, int | float | np.integer | np.floating) and not isinstance(ridge, bool)
     if not (real and np.isfinite(ridge) and ridge >= 0):
         raise UsageError(f"The ridge is {ridge!r}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
-
-
-def add_ridge(A: Array, ridge: float, basis: Basis) -> None:
-    """Add λ R on A's diagonal and below it: R = K(Z, Z) for kernel values at centers, else the identity.
-
-    Args:
-        A: shape (M, M), float64; above the diagonal's tiles nothing is looked at.
-        ridge: λ.
-        basis: the functions.
-    """
-    if isinstance(basis, Expansion):
-        for rows, below in basis.engine.kernel_rows(basis, basis.p):  # of K(Z, Z) a few tiles are held
-            A[rows, : rows.stop] += ridge * below
-    else:
-        A[np.diag_indices(len(A))] += ridge
 
 
 def _unusable() -> NumericalError:
@@ -123,7 +130,7 @@ def _unusable() -> NumericalError:
 
 
 @dataclass(eq=False)
-class DirectIteration(WholePasses):
+class DirectIteration(FullPassIteration):
     """One pass, no steps; the state is the solution, shape (M, c)."""
 
     solver: Direct
@@ -141,13 +148,12 @@ class DirectIteration(WholePasses):
         self.report: dict[str, Any] = {"ridge": self.solver.ridge}
 
     def init(self) -> Solved:
-        """Weights 0."""
         return Solved(self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype))
 
     def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
-        """Sum the normal equations and solve them; where rounding spoils them, in a better basis.
+        """Sum the normal equations and solve them, in a better basis if rounding spoils them.
 
-        Where every row is a center, without them.
+        If every row is a center, factor the kernel matrix instead.
         """
         if self.problem.every_row and self.given is None and not self.solver.keep_sums:
             return self._of_every_row(sweep)
@@ -172,16 +178,13 @@ class DirectIteration(WholePasses):
         return self._orthonormalised(sums, scale, sweep)
 
     def _of_every_row(self, sweep: Sweep) -> Solved:
-        """The solution by a factor of the kernel matrix."""
-        basis, problem = self.basis, self.problem
-        assert isinstance(basis, Expansion)
+        basis, problem = cast(Expansion, self.basis), self.problem  # features have no rows as centers
         sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
         wide, left_out, facts = solve_every_row(problem, basis, self.solver.ridge)
         self.report |= facts
         return Solved(wide.astype(basis.dtype), left_out)
 
     def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
-        """The sums of all training rows, of φ or of ψ = Vᵀ φ."""
         contribution = self.contribution
         if change is not None:
             contribution = normal_equations(self.basis, self.problem, change, self.solver.keep_sums)
@@ -192,21 +195,20 @@ class DirectIteration(WholePasses):
         return sums if self.solver.keep_sums else None
 
     def _equations(self, gram: Array, n: float) -> Array:
-        """ΦᵀΦ/n + λ R, on its diagonal and below."""
+        """Return ΦᵀΦ/n + λ R, on its diagonal and below."""
         A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
-        add_ridge(A, self.solver.ridge, self.basis)
+        self.basis.add_penalty(A, self.solver.ridge)
         return A
 
     def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
-        """The solution w, in float64 ``wide``, and its outputs on rows that are left out."""
         if not self.problem.leave_out:
             return Solved(w, None, kept)
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
 
     def _with_jitter(self, sums: Sums, scale: float) -> tuple[Array, Array, Half]:
-        """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
+        """Solve with the least diagonal that makes a Cholesky factor exist; memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
             A = self._equations(sums.gram, sums.mass)
@@ -218,9 +220,9 @@ class DirectIteration(WholePasses):
         raise _unusable()
 
     def _factored(self, A: Array, b: Array, added: float = 0.0) -> tuple[Array, Array, Half] | None:
-        """Solve by a Cholesky factor, which overwrites A, in both dtypes; None if A is not positive definite.
+        """Solve by a Cholesky factor, which overwrites A, in both dtypes; return None if A is not positive definite.
 
-        ``added`` is the part of A's diagonal that stands for no ridge.
+        ``added`` is the jitter on A's diagonal, which stands for no ridge.
         """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
@@ -242,9 +244,8 @@ class DirectIteration(WholePasses):
         self.report["rounding"] = float(rounding)
         jitter = 0.0
         if added and self.solver.ridge:
-            basis = self.basis
-            penalties = wide * engine.kernel_product(basis, wide) if isinstance(basis, Expansion) else np.square(wide)
-            jitter = added * float(np.sum(np.square(wide)) / np.sum(penalties)) / self.solver.ridge
+            penalty = np.sum(wide * self.basis.penalise(wide))
+            jitter = added * float(np.sum(np.square(wide)) / penalty) / self.solver.ridge
         self._reached(relative_residual(residual, half), condition, jitter)
 
         def whitened(phi: Array) -> Array:
@@ -253,40 +254,36 @@ class DirectIteration(WholePasses):
         return w, wide, whitened
 
     def _orthonormalised(self, sums: Sums, scale: float, sweep: Sweep) -> Solved:
-        """The solution from a second sweep, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge.
+        """Sweep a second time, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge, and solve.
 
-        Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
-        orthonormal ones the equations have a condition of about 1/λ, and no jitter is needed.
+        Products of nearly dependent functions lose half of the functions' digits. In a basis of orthonormal ones the
+        equations have a condition of about 1/λ, and no jitter is needed.
         """
-        engine, basis = self.problem.engine, self.basis
-        if isinstance(basis, Expansion):
-            R = engine.kernel_matrix(basis, basis.p)
-        else:
-            R = engine.mirror(self._equations(sums.gram, sums.mass))
+        R = self.basis.penalty_matrix()
+        if R is None:
+            R = self.problem.engine.mirror(self._equations(sums.gram, sums.mass))
         eps = float(np.finfo(np.float64).eps)
         change = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
         del R
         return self._in_better_basis(self._summed(sweep, change, scale))
 
     def _in_better_basis(self, sums: Sums) -> Solved:
-        """The solution for sums over functions ψ = Vᵀ φ."""
+        """Solve for sums over functions ψ = Vᵀ φ."""
         assert sums.change is not None
         engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
-        kernel, eps = isinstance(basis, Expansion), float(np.finfo(np.float64).eps)
+        eps = float(np.finfo(np.float64).eps)
         (rows, V), n, scale = sums.change, sums.mass, sums.scale
         G = engine.mirror(unpacked(sums.gram, len(rows), engine) / n)
         b = sums.moment / n
         # Weights and values in the model's dtype are uncertain by ε, which acts on predictions as this ridge on w does.
         noise = scale * float(np.finfo(dtype).eps) ** 2
-        solved = G.copy()
-        if kernel:
-            G[np.diag_indices(len(G))] += ridge
-            solved[np.diag_indices(len(G))] += ridge
-            solved += noise * engine.product_t(V, V)
-        else:
+        if basis.identity_penalty:
             VV = engine.product_t(V, V)
+            solved = G + (ridge + noise) * VV
             G += ridge * VV
-            solved += (ridge + noise) * VV
+        else:  # in which ψ are orthonormal
+            G[np.diag_indices(len(G))] += ridge
+            solved = G + noise * engine.product_t(V, V)
         norm = float(np.max(np.sum(np.abs(G), axis=0)))
         kept, U = self._independent(solved, eps * len(G) * float(np.max(np.diag(solved))))
         del solved
@@ -299,7 +296,7 @@ class DirectIteration(WholePasses):
         reached = engine.triangular_solve(V, w[rows].astype(np.float64), lower=False)
         residual = engine.product(U.T, (b - engine.product(G, reached))[kept])
         size = float(np.sum(np.square(w.astype(np.float64))))
-        penalty = ridge * (float(np.sum(np.square(inner))) if kernel else size)
+        penalty = ridge * (size if basis.identity_penalty else float(np.sum(np.square(inner))))
         jitter = noise * size / penalty if penalty > 0 else 0.0  # without a ridge it has no unit
         self.report["sweeps"] = 2
         condition = norm * float(np.max(np.sum(np.square(U), axis=0)))
@@ -313,14 +310,13 @@ class DirectIteration(WholePasses):
         return self._solved(w, wide, whitened, n, self._kept(sums))
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """Independent functions and the matrix that makes them orthonormal; see ``Engine.orthonormal``."""
         try:
             return self.problem.engine.orthonormal(A, floor)
         except NumericalError:
             raise _unusable() from None
 
     def _reached(self, residual: float, condition: float, jitter: float) -> None:
-        """Report the residual that was reached, and warn where it is too large. The jitter is in units of the ridge."""
+        """Report the residual, and warn if it is too large. The jitter is in units of the ridge."""
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
         narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
@@ -341,13 +337,232 @@ class DirectIteration(WholePasses):
         )
 
     def weights(self, state: Solved) -> Array:
-        """The solution."""
         return state.weights
 
     def left_out(self, state: Solved) -> LeftOut | None:
-        """Outputs on training rows, in closed form, where the problem needs them."""
         return state.left_out
 
     def sums(self, state: Solved) -> Sums | None:
-        """The normal equations of the solution, where the solver keeps them."""
         return state.sums
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over rows, in a basis of M functions.
+
+    Attributes:
+        gram: Σ w φφᵀ, packed: see ``engine.triangle``; float64.
+        moment: Σ w φ yᵀ, shape (M, c), with targets y as the model's encoding makes them.
+        ones: Σ w φ, shape (M, 1).
+        targets: Σ w y, shape (c, 1).
+        mass: Σ w.
+        rows: number of rows.
+        unit: divisor of the weights of rows.
+        ridge: λ of the solution.
+        change: (rows, V) if the functions are ψ = Vᵀ φ[rows], or None.
+        scale: mean diagonal of the equations of φ, before the change.
+        bound: why no row can be subtracted; empty if any can.
+        factors: multipliers of row weights by class, see ``ClassWeightedSource``; None if all are 1.
+    """
+
+    gram: Array
+    moment: Array
+    ones: Array
+    targets: Array
+    mass: float
+    rows: int
+    unit: float
+    ridge: float
+    change: Change | None = None
+    scale: float = 0.0
+    bound: str = ""
+    factors: Array | None = None
+
+    @classmethod
+    def of(cls, parts: Parts, unit: float, ridge: float, change: Change | None, scale: float) -> Sums:
+        """Return sums from the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
+        gram, moment, *totals, _, n = parts
+        ones, targets = totals[:2] if totals else (moment[:, :0], moment[:0])
+        return cls(gram, moment, ones, targets, n, n, unit, ridge, change, scale)
+
+    @property
+    def sound(self) -> bool:
+        """True if shapes and dtypes fit one another."""
+        if not isinstance(self.moment, np.ndarray) or self.moment.ndim != 2:
+            return False
+        M, c = self.moment.shape
+        shapes = {"gram": (packed_size(M),), "moment": (M, c), "ones": (M, 1), "targets": (c, 1)}
+        arrays = {name: getattr(self, name) for name in shapes}
+        right = all(
+            sound_array(arrays[name], shape) and arrays[name].dtype == np.float64 for name, shape in shapes.items()
+        )
+        right = right and (self.factors is None or sound_array(self.factors, (c,)) or sound_array(self.factors, (c, 2)))
+        if self.change is not None:
+            rows, V = self.change if isinstance(self.change, tuple) and len(self.change) == 2 else (None, None)
+            right = right and sound_array(V, (M, M)) and sound_array(rows, (M,), "iu")
+            right = right and bool(np.all((rows >= 0) & (rows < M)))
+        numbers = (self.mass, self.rows, self.unit, self.ridge, self.scale)
+        right = right and all(map(sound_number, numbers)) and isinstance(self.bound, str)
+        return right and self.rows > 0 and self.mass > 0 and self.unit > 0 and self.ridge >= 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.gram, self.moment, self.ones, self.targets, *(self.change or ()))
+        return sum(array.nbytes for array in arrays)
+
+    def plus(self, parts: Parts, sign: int, unit: float = 1.0) -> Sums:
+        """Return the sums with those of other rows added or subtracted; arrays of ``parts`` are overwritten.
+
+        Args:
+            parts: contributions of ``normal_equations``.
+            sign: 1 to add, -1 to subtract.
+            unit: divisor that their weights still need.
+
+        Raises:
+            DataError: more is subtracted than there is.
+        """
+        *arrays, mass, _, n = parts
+        factor = sign / unit
+        arrays = [x if x.flags.writeable else x.copy() for x in arrays]  # workers' replies may be read-only
+        for own, other in zip((self.gram, self.moment, self.ones, self.targets), arrays, strict=True):
+            if factor != 1.0:
+                other *= factor
+            other += own
+        made = replace(
+            self, gram=arrays[0], moment=arrays[1], ones=arrays[2], targets=arrays[3],
+            mass=self.mass + factor * mass, rows=self.rows + sign * n,
+        )  # fmt: skip
+        made.require_rows(n)
+        return made
+
+    def require_rows(self, forgotten: int) -> None:
+        """Check that no more was subtracted than had been added.
+
+        Raises:
+            DataError: no row is left, or a sum of squares is negative.
+        """
+        p = len(self.moment)
+        diagonal = np.concatenate([np.diagonal(panel) for _, panel in packed_panels(self.gram, p)])
+        never = bool(diagonal.min() < -_NEVER_SEEN * np.abs(diagonal).max())
+        if self.rows < 1 or self.mass <= 0 or never:
+            seen = self.rows + forgotten
+            raise DataError(
+                f"{forgotten:,} rows are to be forgotten of {seen:,}"
+                + (
+                    ": some were never added, since a sum of squares is negative."
+                    if never
+                    else ", and none would stay."
+                ),
+                where="forget",
+                expected="rows of the fit, each once, with the weights that they had; at least one row stays",
+                remedy="give the rows as they were given to fit or partial_fit; to forget all rows, delete the model",
+            )
+
+    @property
+    def sizes(self) -> Array:
+        """The largest sum of squares of a function, and the largest moment of each output: shape (1 + c,)."""
+        diagonal = max(float(np.diagonal(panel).max()) for _, panel in packed_panels(self.gram, len(self.moment)))
+        return np.concatenate([[diagonal], np.abs(self.moment).max(axis=0)])
+
+    def centred(self, encoding: Encoding) -> tuple[Sums, Encoding]:
+        """Return the sums about the mean of these rows' targets, and the encoding that subtracts it."""
+        if type(encoding) is not Continuous:  # nothing is subtracted from classes and labels
+            return self, encoding
+        away = self.targets / self.mass
+        moved = replace(encoding, mean=encoding.mean + away[:, 0] * encoding.unit)
+        return replace(self, moment=self.moment - self.ones @ away.T, targets=self.targets * 0.0), moved
+
+    def without(self, centers: IntArray, engine: Engine) -> Sums:
+        """Return the sums of a model without some of its centers."""
+        assert self.change is None
+        kept = np.setdiff1d(np.arange(len(self.moment)), centers)
+        A = engine.mirror(unpacked(self.gram, len(self.moment), engine))[np.ix_(kept, kept)]
+        gram = np.concatenate([A[cols.start :, cols].reshape(-1) for cols in cuts(len(kept))])
+        return replace(self, gram=gram, moment=self.moment[kept], ones=self.ones[kept])
+
+    def nearest(self, weights: Array, centers: IntArray, engine: Engine) -> Array:
+        """Return weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
+
+        This is least squares over the rows of the sums, with a ridge that rounding requires.
+
+        Args:
+            weights: weights of the first functions, shape (q, c).
+            centers: the centers to remove, shape (k,).
+            engine: where it is computed.
+        """
+        assert self.change is None
+        M = len(self.moment)
+        whole = np.zeros((M, weights.shape[1]))
+        whole[: len(weights)] = weights
+        kept = np.setdiff1d(np.arange(M), centers)
+        G = engine.mirror(unpacked(self.gram, M, engine))
+        right = G[np.ix_(kept, centers)] @ whole[centers]
+        A = G[np.ix_(kept, kept)]
+        A[np.diag_indices(len(A))] += _NEAREST * float(np.trace(A)) / len(A)
+        return np.asarray((whole[kept] + engine.spd_solve(A, right)).astype(weights.dtype))
+
+    def contents(self, weights_sha256: str) -> Contents:
+        """Return what is saved of the sums of a model with these weights."""
+        tree, arrays = flatten(self)
+        return KIND, arrays, {"format": FORMAT, "sums": tree, "weights": weights_sha256}
+
+
+@dataclass(frozen=True)
+class StoredSums:
+    """The sums of a saved model, read when rows are added or subtracted.
+
+    Args:
+        path: path of the model.
+        weights: digest of the model's weights.
+        nbytes: bytes of the sums in memory.
+        rows: number of rows in the sums.
+        shape: shape of the model's weights.
+    """
+
+    path: Path
+    weights: str
+    nbytes: int
+    rows: int
+    shape: tuple[int, ...]
+
+    def load(self) -> Sums:
+        """Read and verify the sums.
+
+        Raises:
+            StorageError: they are missing.
+            ModelFormatError: they are damaged, of a newer format, or of another model.
+        """
+        arrays, about = load_artifact(self.path / MEMBER, KIND, links=False)
+        sums = None
+        if about.get("format") == FORMAT and about.get("weights") == self.weights:
+            sums = unflatten(about.get("sums"), arrays)
+        if not isinstance(sums, Sums) or not sums.sound or sums.moment.shape != self.shape:
+            raise ModelFormatError(
+                "The sums are not those of the model, or of a newer format.",
+                where=str(self.path / MEMBER),
+                expected=f"sums of format {FORMAT}, saved with the model",
+                remedy="restore the model from a copy; or delete this folder: the model predicts without",
+            )
+        return sums
+
+
+def normal_equations(basis: Basis, problem: Problem, change: Change | None, totals: bool) -> NormalEquations:
+    """Return the contribution of rows to the sums; without ``totals``, only to those that a solution needs."""
+    right = None if change is None else (change[0], problem.engine.right_factor(change[1].T.copy()))
+    return NormalEquations(basis, problem.encoding.outputs, right, totals)
+
+
+def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
+    """Return the sums of a fit on these rows, with the facts about the rows that an update needs."""
+    return None if sums is None else replace(sums, bound=bound_rows(train), factors=class_factors(train))
+
+
+def bound_rows(train: Dataset) -> str:
+    """Return why rows of a fit cannot be subtracted: its features depended on more than the row; empty if any can."""
+    if train.augmentations or len(train) != train.base_rows:
+        return "the rows were augmented, or repeated"
+    if any(then is not now for then, now in zip(train.transforms, final(train.transforms), strict=True)):
+        return "categories were encoded by the targets of other rows"
+    return ""

@@ -15,21 +15,21 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Stream
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.stream import Block, Key, Stream
 from streamkern.engine.packed_factor import PackedFactor, factor_bytes
-from streamkern.errors import UnlikeChampionError, UsageError, require_counts, require_step
-from streamkern.execute.base import KeptShares, Parts, Position, Tile
+from streamkern.engine.squared_loss import residual, weigh
+from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.precondition.packed_projection import PackedKernel, PackedProjection, packed_lead, project_packed
 from streamkern.precondition.projection import (
     EIGEN_FLOOR,
@@ -44,10 +44,9 @@ from streamkern.precondition.projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.solvers.base import Iteration, OneByOne, Problem
+from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.contributions import Gradient, TiledGradient
-from streamkern.solvers.delayed import DelayedIteration, temporary_keys
-from streamkern.solvers.minibatches import default_batch, passes_of, share_of
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.shared_centers import (
     CenterConstants,
     Momentum,
@@ -56,9 +55,8 @@ from streamkern.solvers.shared_centers import (
     kept_state,
     state_of,
 )
-from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.artifact import sha256
 from streamkern.storage.serialize import serializable
+from streamkern.sweep import Contribution, ExtraBlocks
 from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
@@ -70,6 +68,10 @@ _LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a
 _MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which the step saturates and momentum helps
 _SETTLED = 10.0  # the preconditioned directions shrink to exp(-this) by the end of a run
 _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
+
+
+Temporary = tuple[tuple[Key, Array], ...]
+"""(key, coefficients (b, c)) of the blocks since the last projection, which are centers until the next."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,13 @@ class EigenPro(Parameters):
             )
 
     def sizes(self, p: int) -> tuple[int, int]:
-        """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
+        """Return (s, q) for p centers; q = 0 if there are too few for a preconditioner."""
         s = min(p, self.s or SUBSAMPLE)
         q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS if s == p else _EIGENPAIRS // 2)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
-        """The projection that ``auto`` chooses: the most exact one whose matrices fit."""
+        """Return the projection that ``auto`` chooses: the most exact one whose matrices fit."""
         if self.projection != "auto":
             return self.projection
         if memory is None or exact_bytes(p) <= memory or p < 4:
@@ -148,17 +150,17 @@ class EigenPro(Parameters):
         return "inexact" if self.momentum else "delayed"
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
+        """Return γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
 
         With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
-        centers need no momentum, and would swing with it.
+        centers need no momentum, and would oscillate with it.
         """
         if self.momentum is not None:
             return self.momentum
         return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
+        """Return the rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
 
         The larger a batch, the rarer the update on the host and the exchange with workers. Beyond p rows a batch gains
         no directions, only less noise.
@@ -169,13 +171,12 @@ class EigenPro(Parameters):
         return min(total / _STEPS_A_RUN, max(p, total / _STEPS_BEYOND_P))
 
     def products(self, kind: str) -> int:
-        """Products with K(Z, Z) in one projection of a kind."""
+        """Return the number of products with K(Z, Z) in one projection of a kind."""
         if self.projection_products is not None:
             return self.projection_products
         return _CLOSE_PRODUCTS if kind == "delayed" and self.projection == "auto" else _PRODUCTS[kind]
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Projection, preconditioner, and where the batch comes from."""
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)
         why, word = "as requested", kind
         if self.projection == "auto":
@@ -195,7 +196,6 @@ class EigenPro(Parameters):
         )  # fmt: skip
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[EigenPro, str]]:
-        """Projections that need fewer of the p² numbers, where the chosen one has them."""
         kind = self.chosen_projection(p, memory)
         if kind not in ("exact", "packed"):
             return []
@@ -203,7 +203,7 @@ class EigenPro(Parameters):
         return [(replace(self, projection=name), f'use projection="{name}"') for name in others]
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Eigensystem, projection, batch and step."""
+        """Compute eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError(
                 "EigenPro needs a kernel and centers, not features.",
@@ -278,7 +278,6 @@ class EigenPro(Parameters):
         return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
-        """The iteration on a prepared value."""
         prepared = prepared or self.prepare(problem)
         kind, nystrom, size = prepared.projection, prepared.nystrom, prepared.size
         expansion, engine = problem.expansion(), problem.engine
@@ -313,7 +312,7 @@ class EigenPro(Parameters):
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
-        """η for a batch of so many rows; picklable."""
+        """Return the function from the rows of a batch to η; picklable."""
         return size.step if self.step is None else partial(_given_step, self.step)
 
 
@@ -324,13 +323,13 @@ class Prepared:
 
     Attributes:
         projection: ``exact``, ``packed``, ``inexact`` or ``delayed``.
-        s: centers whose kernel matrix was decomposed.
+        s: number of centers whose kernel matrix was decomposed.
         nystrom: the preconditioner, or None.
-        size: β, λ and the largest diagonal value, as measured.
+        size: measured β, λ and the largest diagonal value.
         batch: rows of a step.
-        W: of the exact projection, shape (p, p), or packed; None for others.
-        bound: of the inexact projection.
-        jitter: of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 where there is no factor.
+        W: the inverse factor of the exact projection, shape (p, p), or packed; None for other projections.
+        bound: see ``InexactProjection``; 0 for other projections.
+        jitter: jitter of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 without a factor.
     """
 
     projection: str
@@ -348,17 +347,17 @@ def _given_step(step: float, rows: int) -> float:
 
 
 def _room_for_two(p: int, memory: int | None) -> bool:
-    """Return True if K(Z, Z) may be held while a copy is factored: in float32 they take a third of the memory."""
+    """Return True if K(Z, Z) may stay in memory while a copy is factored."""
     return memory is None or 3 * exact_bytes(p) <= memory
 
 
 def exact_bytes(p: int) -> int:
-    """Bytes of K(Z, Z) in float64, in whose place exact projection puts the inverse of its factor."""
+    """Return the bytes of K(Z, Z) in float64; exact projection overwrites it with the inverse of its factor."""
     return p * p * 8
 
 
 @dataclass(eq=False)
-class ProjectedIteration(OneByOne):
+class ProjectedIteration(MinibatchIteration):
     """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
 
     With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
@@ -383,23 +382,21 @@ class ProjectedIteration(OneByOne):
         gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
         self.momentum = Momentum(gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio)))
 
-    def slower(self) -> Prepared | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> Prepared | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> ProjectedState:
-        """α = 0."""
         engine = self.expansion.engine
         zero = engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
         mean, zero = engine.resident(zero.astype(np.float64)), engine.resident(zero)
         return ProjectedState(zero, mean, 0, zero)
 
     def broadcast(self, state: ProjectedState) -> Array:
-        """The weights at which the gradient is taken: α, or u."""
+        """Return the weights at which the gradient is evaluated: α, or u."""
         ahead: Array = self.expansion.engine.resident(state.ahead)
         return ahead
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
-        """One step."""
         (g, _, rows), engine = parts, self.expansion.engine
         if not engine.keeps_state:
             move = np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g)
@@ -418,14 +415,13 @@ class ProjectedIteration(OneByOne):
         return replace(state, alpha=alpha, mean=mean, ahead=ahead)
 
     def weights(self, state: ProjectedState) -> Array:
-        """The average, or the last iterate."""
         found = state.mean if self.solver.average else state.alpha
         weights: Array = self.expansion.engine.on_host(found).astype(self.expansion.dtype)
         return weights
 
     @property
     def shared_work(self) -> SharedCenters | None:
-        """The same steps where each worker holds some tiles of centers, with packed projection."""
+        """The same steps with packed projection, if each worker holds some tiles of centers."""
         if not (isinstance(self.projection, PackedProjection) and isinstance(self.contribution, TiledGradient)):
             return None
         projection, gradient = self.projection, self.contribution
@@ -436,84 +432,135 @@ class ProjectedIteration(OneByOne):
         )  # fmt: skip
 
     def constants(self, leaf: int) -> CenterConstants:
-        """A tile's centers, and what belongs to them."""
         assert isinstance(self.projection, PackedProjection)
         return CenterConstants(self.expansion.Z[self.projection.rows[leaf]], self.projection.tiles[leaf])
 
     def tiles(self, state: ProjectedState) -> KeptShares:
-        """A state tile by tile."""
         assert isinstance(self.projection, PackedProjection)
         return KeptShares("", state.t, (), tuple(kept_state(state, rows) for rows in self.projection.rows))
 
     def joined(self, steps: int, tiles: Sequence[Tile]) -> ProjectedState:
-        """The state of all tiles."""
         return state_of({name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}, steps)
 
     def in_order(self, tiles: Sequence[Array]) -> Array:
-        """Weights in the order of the centers, which is that of the tiles."""
         return np.concatenate(tiles)
 
 
-SHARE = 3
-"""A warm start takes this part of the cold one's rows."""
+def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
+    """Return the keys of the temporary centers of a broadcast state."""
+    return [key for key, _ in state[1]]
 
 
-@dataclass(frozen=True, eq=False)
-class WarmEigenPro(EigenPro):
-    """EigenPro that projects every step, from given weights instead of 0.
+@dataclass(eq=False)
+class DelayedGradient(Contribution):
+    """Contributes (key, W r), φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α + K(X, temporary) b − y.
 
-    Args:
-        start: weights, shape (p, c).
-        encoding: of the targets that they were fitted to.
+    The extra blocks are those of the temporary centers.
     """
 
-    start: Array | None = None
-    encoding: Encoding | None = None
+    expansion: Expansion
 
-    def to_json(self) -> dict[str, Any]:
-        given = {name: value for name, value in asdict(self).items() if name not in ("start", "encoding")}
-        return {"name": "EigenPro", **given, "start": sha256(np.asarray(self.start))}
+    def begin(self, block: Block) -> Any:
+        return self.expansion.engine.begin(self.expansion, block.X)
 
-    def setup(self, problem: Problem, prepared: Any = None) -> Any:
-        """As ``EigenPro``; the first state holds the given weights.
+    def __call__(
+        self, block: Block, state: tuple[Array, Temporary], prepared: Any = None, extra_blocks: Iterable[Block] = ()
+    ) -> Parts:
+        alpha, temporary = state
+        y, w, expansion, loss = block.y, block.w, self.expansion, 0.0
+        assert y is not None
+        F = expansion.engine.zeros((block.X.shape[0], alpha.shape[1]), alpha.dtype)
+        for other, (_, b) in zip(extra_blocks, temporary, strict=True):
+            F += expansion.at(other.X).predict(block.X, b)
 
-        Raises:
-            UnlikeChampionError: the classes, or the number of outputs, are not those of the weights.
-        """
-        assert self.start is not None
-        if problem.engine.decide(False, bound=True):  # a plan: weights of any value cost the same as zeros
-            return super().setup(problem, prepared)
-        given = problem.encoding
-        if isinstance(given, Classes) and isinstance(self.encoding, Classes):
-            fits = np.array_equal(given.values, self.encoding.values)
-        else:
-            fits = given.outputs == self.start.shape[1]
-        if not fits:
-            raise UnlikeChampionError(
-                "The classes are not those of the champion.",
-                where="the target",
-                expected="the champion's classes",
-                remedy="train from the start: --cold",
-            )
-        start = self.start
-        if isinstance(given, Continuous) and isinstance(self.encoding, Continuous):
-            start = start * (self.encoding.unit / np.asarray(given.unit))  # powers of two: exact
-        return _Warm(cast(Iteration, super().setup(problem, prepared)), start)
+        def respond(f: Array, rows: slice) -> Array:
+            nonlocal loss
+            r = F[rows]
+            r += f
+            residual(r, y[rows])
+            loss += weigh(r, None if w is None else w[rows])
+            return r
+
+        g = expansion.engine.pull(expansion, block.X, alpha, respond, alpha.shape[1], prepared)
+        return Stack(((block.key, F),)), g, loss, block.X.shape[0]
 
 
-class _Warm:
-    """An iteration with another first state."""
+@serializable
+@dataclass(frozen=True, eq=False)
+class DelayedState:
+    """α over the centers, and the sums that wait for the next projection.
 
-    def __init__(self, iteration: Iteration, start: Array) -> None:
-        self._iteration, self._start = iteration, start
+    Attributes:
+        alpha: shape (p, c), with the corrections of the preconditioner since the last projection.
+        base: α as the last projection left it, shape (p, c).
+        mean: average of the projected iterates, shape (p, c).
+        t: number of projections so far.
+        temporary: (key, coefficients (b, c)) of the blocks since the last projection.
+        pending: K(Z, temporary) times their coefficients, shape (p, c).
+        steps: number of steps since the last projection.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iteration, name)
+    alpha: Array
+    base: Array
+    mean: Array
+    t: int
+    temporary: Temporary
+    pending: Array
+    steps: int
 
-    def init(self) -> ProjectedState:
-        """The given weights."""
-        zero = self._iteration.init()
-        alpha = self._start.astype(zero.alpha.dtype)
-        # As after a training of SHARE times the length: the average continues instead of starting again.
-        taken = SHARE * self._iteration.epochs * self._iteration.stream.steps
-        return ProjectedState(alpha, alpha.astype(np.float64), taken, alpha)
+
+@dataclass(eq=False)
+class DelayedIteration(MinibatchIteration):
+    """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected."""
+
+    solver: Any
+    stream: Stream
+    expansion: Expansion
+    outputs: int
+    prepared: Any
+    extra_blocks: ExtraBlocks | None = field()  # a field without a default, where the base has one
+    projection: InexactProjection
+    cycle: int = field()
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.contribution = DelayedGradient(self.expansion)
+        self.nystrom = self.projection.nystrom
+        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
+        self.rate = self.solver.rate(self.prepared.size)
+
+    def with_halved_step(self) -> Any:
+        return with_halved_step(self.prepared, self.solver.step)
+
+    def init(self) -> DelayedState:
+        zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)
+        return DelayedState(zero, zero, zero.astype(np.float64), 0, (), zero, 0)
+
+    def broadcast(self, state: DelayedState) -> tuple[Array, Temporary]:
+        return state.alpha, state.temporary
+
+    def update(self, state: DelayedState, parts: Parts, position: Position) -> DelayedState:
+        pieces, g, _, rows = parts
+        rate = np.asarray(self.rate(rows) / rows, dtype=g.dtype)
+        system, engine = self.nystrom.eigensystem, self.projection.engine
+        inside = engine.product_t(system.vectors, g.astype(np.float64))
+        correction = engine.product(system.vectors, rate * self.nystrom.damping[:, None] * inside)
+        state = replace(
+            state,
+            alpha=state.alpha + correction.astype(g.dtype),
+            temporary=state.temporary + tuple((key, -rate * r) for key, r in pieces),
+            pending=state.pending - rate * g,
+            steps=state.steps + 1,
+        )
+        return self.settle(state) if state.steps >= self.cycle else state
+
+    def settle(self, state: DelayedState) -> DelayedState:
+        if not state.steps:
+            return state
+        # The projection includes K⁻¹ and the preconditioner: the corrections in alpha are part of it.
+        alpha = state.base + self.projection.apply(state.pending)
+        mean = average(state.mean, alpha, state.t + 1)
+        return DelayedState(alpha, alpha, mean, state.t + 1, (), np.zeros_like(alpha), 0)
+
+    def weights(self, state: DelayedState) -> Array:
+        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha

@@ -23,13 +23,12 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.precondition.nystrom import StepSize, measure, slower
+from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average, default_batch, passes_of
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -37,7 +36,7 @@ _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with
 
 
 @dataclass(frozen=True)
-class EigenPro1(ChoosesNothing):
+class EigenPro1(NoChoices):
     """EigenPro on the features of the problem.
 
     Args:
@@ -77,7 +76,7 @@ class EigenPro1(ChoosesNothing):
             raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
 
     def prepare(self, problem: Problem) -> PreparedFeatures:
-        """Randomised SVD, batch and step.
+        """Compute the randomised SVD, batch and step.
 
         Raises:
             UsageError: there is one feature only, which leaves nothing to precondition.
@@ -105,7 +104,6 @@ class EigenPro1(ChoosesNothing):
         return PreparedFeatures(preconditioner, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedFeatures | None = None) -> EigenPro1Iteration:
-        """The iteration on a prepared value."""
         prepared = prepared or self.prepare(problem)
         stream = problem.stream(prepared.batch)
         return EigenPro1Iteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
@@ -118,7 +116,7 @@ class PreparedFeatures:
 
     Attributes:
         preconditioner: P.
-        size: β, λ and the largest diagonal value of the preconditioned features, as measured.
+        size: measured β, λ and the largest diagonal value of the preconditioned features.
         batch: rows of a step.
     """
 
@@ -128,14 +126,7 @@ class PreparedFeatures:
 
 
 def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engine: Engine) -> StepSize:
-    """β and λ of k_P(x, x') = φ(x)ᵀ P φ(x') over rows.
-
-    Args:
-        basis: the functions φ.
-        preconditioner: P.
-        X: held-out rows, as the basis wants them, shape (n, d).
-        engine: evaluates, and takes products.
-    """
+    """Measure β and λ of k_P(x, x') = φ(x)ᵀ P φ(x') on held-out rows X, shape (n, d)."""
     damping = preconditioner.damping
     phi = engine.values(basis, X)
     top = engine.product(phi, preconditioner.eigensystem.vectors)
@@ -152,7 +143,7 @@ def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engi
 @serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro1State:
-    """w, its average, and the number of steps taken; arrays of shape (M, c)."""
+    """w, its average, and the number of steps; arrays of shape (M, c)."""
 
     w: Array
     mean: Array
@@ -160,7 +151,7 @@ class EigenPro1State:
 
 
 @dataclass(eq=False)
-class EigenPro1Iteration(OneByOne):
+class EigenPro1Iteration(MinibatchIteration):
     """Steps of preconditioned stochastic gradient descent."""
 
     solver: EigenPro1
@@ -183,23 +174,20 @@ class EigenPro1Iteration(OneByOne):
         }
 
     def rate(self, rows: int) -> float:
-        """η for a batch of ``rows``; the ridge adds λ to the top of P (H + λ I) at most."""
+        """Return η for a batch of ``rows``; the ridge adds at most λ to the top of P (H + λ I)."""
         return self.solver.step or 1.0 / (1.0 / self.size.step(rows) + self.solver.ridge)
 
-    def slower(self) -> PreparedFeatures | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> PreparedFeatures | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro1State:
-        """Weights 0."""
         zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
         return EigenPro1State(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: EigenPro1State) -> Array:
-        """The weights."""
         return state.w
 
     def update(self, state: EigenPro1State, parts: Parts, position: Position) -> EigenPro1State:
-        """One step."""
         g, _, rows = parts
         g = g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, dtype=g.dtype) * state.w
         w = state.w - np.asarray(self.rate(rows), dtype=g.dtype) * self.preconditioner.apply(g)
@@ -207,5 +195,4 @@ class EigenPro1Iteration(OneByOne):
         return EigenPro1State(w, mean, state.t + 1)
 
     def weights(self, state: EigenPro1State) -> Array:
-        """The average of the iterates, or the last."""
         return state.mean.astype(state.w.dtype) if self.solver.average else state.w

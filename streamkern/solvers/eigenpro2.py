@@ -31,18 +31,17 @@ from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tr
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.precondition.projection import eigen_floor, measure_unprojected
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
-from streamkern.solvers.minibatches import average, default_batch
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.minibatches import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
 
 @dataclass(frozen=True)
-class EigenPro2(ChoosesNothing):
+class EigenPro2(NoChoices):
     """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
 
     Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
@@ -76,12 +75,12 @@ class EigenPro2(ChoosesNothing):
             raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
 
     def sizes(self, n: int) -> tuple[int, int]:
-        """(s, q) for n rows."""
+        """Return (s, q) for n rows."""
         s = 1 if self.q == 0 else min(n, self.s or SUBSAMPLE)
         return s, min(s - 1, max(1, s // 10) if self.q is None else self.q)
 
     def prepare(self, problem: Problem) -> PreparedRows:
-        """Eigensystem, batch and step.
+        """Compute eigensystem, batch and step.
 
         Raises:
             UsageError: the problem has features other than kernel values at centers, rows are augmented or repeated,
@@ -113,16 +112,11 @@ class EigenPro2(ChoosesNothing):
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedRows | None = None) -> EigenPro2Iteration:
-        """The iteration on a prepared value.
-
-        Raises:
-            UsageError, NumericalError: see ``prepare``.
-        """
         prepared = prepared or self.prepare(problem)
         rows, places = problem.all_rows()
         stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
-        companions, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
-        return EigenPro2Iteration(self, stream, companions, subsample, prepared, outputs, rows, places)
+        extra_blocks, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
+        return EigenPro2Iteration(self, stream, extra_blocks, subsample, prepared, outputs, rows, places)
 
 
 @serializable
@@ -132,9 +126,9 @@ class PreparedRows:
 
     Attributes:
         X: rows of the subsample X_s, centred, shape (s, d).
-        ids: their ids.
+        ids: ids of these rows.
         nystrom: the preconditioner on them.
-        size: β, λ and the largest diagonal value, as measured.
+        size: measured β, λ and the largest diagonal value.
         batch: rows of a step.
     """
 
@@ -149,13 +143,14 @@ class PreparedRows:
 class Residual(Contribution):
     """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
 
-    Both sums over X are taken over its tiles in the order of a tree, so that they are the same wherever a tile is.
+    The state is α, shape (n, c), in ascending order of row ids; the extra blocks are tiles of X. Both sums over X add
+    tiles in the order of a tree, so that bits do not depend on where a tile is.
 
     Args:
         subsample: kernel and X_s.
         ids: row ids of X_s, ascending.
-        vectors: E, the eigenvectors, whose rows are in the order of the ids.
-        cuts: which of the ids are in each tile of X.
+        vectors: E, the eigenvectors, with rows in the order of the ids.
+        cuts: slices of the ids that are in each tile of X.
     """
 
     subsample: Expansion
@@ -163,14 +158,13 @@ class Residual(Contribution):
     vectors: Array
     cuts: list[slice]
 
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Block] = ()) -> Parts:
-        """Sums over the block under α, shape (n, c), in ascending order of row ids; companions are tiles of X."""
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Block] = ()) -> Parts:
         F, G, values, first = Tree(len(self.cuts)), Tree(len(self.cuts)), list[Array](), 0
         if not len(block.X):  # a lane that has run out
             zeros = self.subsample.engine.zeros
             none = zeros((0, state.shape[1]), state.dtype), zeros((self.vectors.shape[1], state.shape[1]))
             return Stack(((block.ids, none[0]),)), none[1], 0.0, 0
-        for leaf, tile in enumerate(companions):
+        for leaf, tile in enumerate(extra_blocks):
             alpha = state[first : first + len(tile.X)]
             first += len(tile.X)
             sums, K = self.forward(leaf, tile.ids, self.subsample.at(tile.X), alpha, block)
@@ -182,13 +176,13 @@ class Residual(Contribution):
         return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
 
     def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
-        """K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
+        """Return K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
 
         Args:
             leaf: number of the tile.
-            ids: of its rows.
-            tile: its rows.
-            alpha: their weights.
+            ids: row ids of the tile.
+            tile: kernel and rows of the tile.
+            alpha: weights of the tile's rows.
             block: X_m.
         """
         X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
@@ -207,13 +201,13 @@ class Residual(Contribution):
         return (F,), K_s
 
     def respond(self, block: Block, F: Array) -> tuple[Array, float]:
-        """W r in place of F, the sum of all tiles', and the loss."""
+        """Overwrite F, the outputs summed over all tiles, with W r; return it and the loss."""
         assert block.y is not None
         residual(F, block.y)
         return F, weigh(F, block.w)
 
     def backward(self, vectors: Array, K_s: Array, r: Array) -> Parts:
-        """Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
+        """Return Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
         g = self.subsample.engine.zeros((len(K_s), r.shape[1]), r.dtype)
         for rows in tiles(len(r), ROW_TILE):
             g += K_s[:, rows] @ r[rows]
@@ -223,7 +217,7 @@ class Residual(Contribution):
 @serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro2State:
-    """α, its average, and the number of steps taken; arrays of shape (n, c), or of a tile's rows."""
+    """α, its average, and the number of steps; arrays of shape (n, c), or of a tile's rows."""
 
     alpha: Array
     mean: Array
@@ -231,12 +225,12 @@ class EigenPro2State:
 
 
 @dataclass(eq=False)
-class EigenPro2Iteration(OneByOne):
-    """Steps of EigenPro 2; weights of a state stand in ascending order of row ids."""
+class EigenPro2Iteration(MinibatchIteration):
+    """Steps of EigenPro 2; weights of a state are in ascending order of row ids."""
 
     solver: EigenPro2
     stream: Stream
-    companions: AllTiles = field()  # a field without a default, where the base has one
+    extra_blocks: AllTiles = field()  # a field without a default, where the base has one
     subsample: Expansion
     prepared: PreparedRows
     outputs: int
@@ -248,7 +242,7 @@ class EigenPro2Iteration(OneByOne):
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
         order = np.argsort(self.prepared.ids)
         ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
-        self.contribution = Residual(self.subsample, ids, vectors, self.companions.cuts(ids))
+        self.contribution = Residual(self.subsample, ids, vectors, self.extra_blocks.cuts(ids))
         self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
@@ -258,20 +252,17 @@ class EigenPro2Iteration(OneByOne):
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
 
-    def slower(self) -> PreparedRows | None:
-        return slower(self.prepared, self.solver.step)
+    def with_halved_step(self) -> PreparedRows | None:
+        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro2State:
-        """Weights 0."""
         zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)
         return EigenPro2State(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: EigenPro2State) -> Array:
-        """All weights."""
         return state.alpha
 
     def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
-        """One step."""
         pieces, g, _, rows = parts
         rate, alpha, E = step_rate(self.solver.step, self.size, rows), state.alpha.copy(), self.contribution.vectors
         for ids, r in pieces:
@@ -283,63 +274,58 @@ class EigenPro2Iteration(OneByOne):
 
     @property
     def shared_work(self) -> SharedRows:
-        """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
+        """The same steps if each worker holds some tiles of X, with their weights and rows of E."""
         residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
         return SharedRows(
-            residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size,
+            residual, self.nystrom.damping, self.stream, self.extra_blocks, self.solver.step, self.size,
             self.outputs, self.solver.average,
         )  # fmt: skip
 
     def constants(self, leaf: int) -> TileConstants:
-        """Positions in a tile of X of its rows that are in X_s, and their rows of E."""
         own, cut = self.owned[leaf], self.contribution.cuts[leaf]
         return TileConstants(self.chosen[cut] - own.start, self.contribution.vectors[cut])
 
     def tiles(self, state: EigenPro2State) -> KeptShares:
-        """A state tile by tile."""
         kept = tuple({"alpha": state.alpha[own], "mean": state.mean[own]} for own in self.owned)
         return KeptShares("", state.t, (), kept)
 
     def joined(self, steps: int, tiles: Sequence[Tile]) -> EigenPro2State:
-        """The state of all tiles."""
         alpha, mean = (np.concatenate([tile[name] for tile in tiles]) for name in ("alpha", "mean"))
         return EigenPro2State(alpha, mean, steps)
 
     def in_order(self, tiles: Sequence[Array]) -> Array:
-        """Weights in the order of the centers."""
         return np.concatenate(tiles)[self.places]
 
     @cached_property
     def owned(self) -> list[slice]:
-        """The weights that belong to each tile of X."""
-        return self.companions.cuts(self.rows)
+        """Slices of the weights that belong to each tile of X."""
+        return self.extra_blocks.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
-        """The average of the iterates, or the last, in the order of the centers."""
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
         return final[self.places]
 
 
 def step_rate(step: float | None, size: StepSize, rows: int) -> float:
-    """η/m for a batch of so many rows: of a given η, or of the measured one."""
+    """Return η/m for a batch of so many rows, with the given η or the measured one."""
     return (step or size.step(rows)) / rows
 
 
 def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
-    """η/m of the rows of Q_s K(X_s, X_m) r that belong to rows of E, for g = Eᵀ K(X_s, X_m) r: shape (s', c)."""
+    """Return η/m times rows of Q_s K(X_s, X_m) r, shape (s', c), for the same rows of E and g = Eᵀ K(X_s, X_m) r."""
     found: Array = rate * (E @ (damping[:, None] * g))
     return found
 
 
 class TileConstants(NamedTuple):
-    """What belongs to a tile of X besides its weights: positions of its rows that are in X_s, and their rows of E."""
+    """Values of a tile of X besides its weights: positions of its rows that are in X_s, and their rows of E."""
 
     chosen: IntArray
     vectors: Array
 
 
 class HeldRows(NamedTuple):
-    """A tile of X, and what belongs to it."""
+    """A tile of X on its worker."""
 
     block: Block
     constants: TileConstants
@@ -347,16 +333,16 @@ class HeldRows(NamedTuple):
 
 @dataclass(eq=False)
 class SharedRows:
-    """EigenPro 2 where each worker holds some tiles of X: see ``SharedWork``.
+    """EigenPro 2 with tiles of X distributed over workers: see ``SharedWork``.
 
     Args:
-        residual: the contribution of a block, without X_s, of which only the ids are needed, and without E.
+        residual: the contribution of a block, with the ids of X_s but without its rows and without E.
         damping: the diagonal of Q_s in the eigenbasis.
         stream: the rows of a step.
         tiles: X.
         step: η, or None for the one that ``size`` allows.
         size: measured steps.
-        outputs: c.
+        outputs: number c of outputs.
         average: whether the average of the iterates is kept.
     """
 

@@ -17,27 +17,27 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, report_residual
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.weighting import center_weights, unequal
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 _LOST = 0.03  # share of a direction's outputs that may be rounding
 _PROBES = 8
+_ROUNDING = 1e-6  # beyond the rounding of a mean in float64 of as many rows as there are, and nothing to a step
 _TIMES = 4  # rows for each function, whose products are then within (1 ± 1/2)² of the mean (Marchenko-Pastur)
 _GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
-    """The least number on the diagonal of K(Z, Z), of mean diagonal ``scale``, with which it has a Cholesky factor."""
+    """Return the least jitter on the diagonal of K(Z, Z), of mean ``scale``, that makes a Cholesky factor exist."""
     return expansion.p * scale * float(np.finfo(expansion.dtype).eps)
 
 
 @dataclass(frozen=True)
-class Falkon(ChoosesNothing):
+class Falkon(NoChoices):
     """Streamed preconditioned conjugate gradients on kernel values at centers.
 
     Args:
@@ -70,11 +70,6 @@ class Falkon(ChoosesNothing):
         return center_factors(problem, self.ridge, "Falkon")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
-        """The iteration on a prepared value.
-
-        Raises:
-            UsageError, NumericalError: see ``prepare``.
-        """
         prepared = prepared or self.prepare(problem)
         return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
@@ -85,9 +80,9 @@ class Factors:
     """The factors that the first pass needs: T and A, upper triangular, shape (p, p), float64.
 
     Attributes:
-        T: of K(Z, Z).
-        A: of T Tᵀ/p + λ I.
-        products: dtype of products with kernel values: float64 where float32 would lose the iteration's directions.
+        T: factor of K(Z, Z).
+        A: factor of T Tᵀ/p + λ I.
+        products: dtype of products with kernel values: float64 if float32 would lose the iteration's directions.
     """
 
     T: Array
@@ -97,11 +92,6 @@ class Factors:
 
 def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
-
-    Args:
-        problem: rows, kernel and centers.
-        ridge: λ > 0.
-        solver: name of the solver, for errors.
 
     Raises:
         UsageError: the problem has features other than kernel values at centers.
@@ -120,10 +110,10 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    if unequal(problem) and not problem.every_row:
+    if _unequal(problem) and not problem.every_row:
         A = _weighted_gram(problem, expansion, T)
     else:
-        weights = center_weights(problem)
+        weights = _center_weights(problem)
         A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
     A[np.diag_indices(p)] += ridge
@@ -134,6 +124,18 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
     wide = engine.decide(lost, bound=True, likely=False)
     return Factors(T, R, "float64" if wide else str(expansion.dtype))
+
+
+def _center_weights(problem: Problem) -> Array | None:
+    """Return sample weights of the centers, shape (p,); None if the centers are not training rows with weights."""
+    if not problem.train.weighted or problem.centers.ids is None:
+        return None
+    return problem.rows(problem.centers.ids)[1]
+
+
+def _unequal(problem: Problem) -> bool:
+    """Return True if the training rows' sample weights, of mean 1, differ by more than rounding."""
+    return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
 
 
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
@@ -154,15 +156,15 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
 @serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
-    """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
+    """Conjugate gradients on β; arrays of shape (p, c), float64; norms of columns, shape (c,).
 
     Attributes:
         beta: the iterate.
-        residual: rhs − W β.
+        residual: right-hand side − W β.
         direction: the search direction.
         norm: squared norms of the residual's columns.
-        first: those of the right-hand side.
-        iterations: taken so far; -1 before the right-hand side is known.
+        first: squared norms of the right-hand side's columns.
+        iterations: number of iterations; -1 before the right-hand side is known.
     """
 
     beta: Array
@@ -174,7 +176,7 @@ class FalkonState:
 
 
 @dataclass(eq=False)
-class FactoredIteration(WholePasses):
+class FactoredIteration(FullPassIteration):
     """Passes of a method that works on β, α = T⁻¹ A⁻¹ β."""
 
     solver: Any
@@ -205,12 +207,11 @@ class FalkonIteration(FactoredIteration):
         self.contribution = Gradient(self.expansion)
 
     def init(self) -> FalkonState:
-        """β = 0."""
         zero = self.expansion.engine.zeros((self.expansion.p, self.problem.encoding.outputs))
         return FalkonState(zero, zero, zero, zero[0], zero[0], -1)
 
     def begin(self, state: FalkonState, pass_: int, sweep: Sweep) -> FalkonState:
-        """The right-hand side, or one iteration."""
+        """Compute the right-hand side in the first pass; run one iteration in each later pass."""
         dtype = self.dtype
         if state.iterations < 0:
             g, _, n = sweep(self.contribution, np.zeros_like(state.beta, dtype=dtype))
@@ -239,15 +240,14 @@ class FalkonIteration(FactoredIteration):
         return self.expansion.engine.decide(small, bound=False)
 
     def weights(self, state: FalkonState) -> Array:
-        """α = T⁻¹ A⁻¹ β."""
         return self._wide(state).astype(self.expansion.dtype)
 
     def _wide(self, state: FalkonState) -> Array:
-        """α in float64."""
+        """Return α = T⁻¹ A⁻¹ β in float64."""
         return self._solve(self.T, self._solve(self.A, state.beta))
 
     def _reached(self, state: FalkonState) -> None:
-        """Report the preconditioned system's residual after conjugate gradients, and warn where it is too large."""
+        """Report the preconditioned system's residual, and warn if it is too large."""
         engine, expansion = self.expansion.engine, self.expansion
         residual = float(np.sqrt(np.max(state.norm / np.where(state.first > 0, state.first, 1.0))))
         alpha, pivots = self._wide(state), np.diag(self.T)
@@ -274,5 +274,5 @@ class FalkonIteration(FactoredIteration):
         )
 
     def _adjoint(self, h: Array) -> Array:
-        """A⁻ᵀ T⁻ᵀ h."""
+        """Return A⁻ᵀ T⁻ᵀ h."""
         return self._solve_t(self.A, self._solve_t(self.T, h))

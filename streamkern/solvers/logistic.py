@@ -21,7 +21,7 @@ from streamkern.data.targets import Classes, Encoding
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
-from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
+from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
@@ -36,7 +36,7 @@ _FAR = 0.01  # decrease, as a share of the loss, that the next pass might have: 
 
 
 def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
-    """The encoding of targets, which knows whether outputs are logits.
+    """Return the encoding of targets, with outputs as logits for ``Logistic``.
 
     Raises:
         UsageError: the solver is ``Logistic``, and the targets are not classes.
@@ -54,7 +54,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 
 @dataclass(frozen=True)
-class Logistic(ChoosesNothing):
+class Logistic(NoChoices):
     """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
@@ -93,25 +93,15 @@ class Logistic(ChoosesNothing):
         return center_factors(problem, self.ridge / _BOUND, "Logistic")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
-        """The iteration on a prepared value.
-
-        Raises:
-            UsageError, NumericalError: see ``prepare``.
-        """
         prepared = prepared or self.prepare(problem)
         return LogisticIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
 @dataclass(eq=False)
 class LogisticGradient(Gradient):
-    """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, with P = softmax(φ(X) α), Y one-hot codes.
+    """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, P = softmax(φ(X) α), Y one-hot codes."""
 
-    Args:
-        basis: the functions φ.
-    """
-
-    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block under weights ``state``, shape (M, K)."""
+    def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         y, w, loss, squares = block.y, block.w, 0.0, 0.0
         assert y is not None
 
@@ -129,7 +119,7 @@ class LogisticGradient(Gradient):
             squares += weigh(F, weights)
             return F
 
-        pulled = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], begun)
+        pulled = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], prepared)
         return pulled, loss, squares, block.X.shape[0]
 
 
@@ -140,15 +130,15 @@ class LogisticState:
 
     Attributes:
         beta: the best iterate.
-        value: the objective there.
-        gradient: its gradient there.
-        direction: where to go from there.
-        step: share of the direction at which the next pass looks.
-        steps: differences of iterates, the latest last, shape (10, p, K); 0 where there were fewer.
+        value: the objective at ``beta``.
+        gradient: its gradient at ``beta``.
+        direction: the search direction from ``beta``.
+        step: share of the direction at which the next pass evaluates the objective.
+        steps: differences of iterates, the latest last, shape (10, p, K); 0 if there were fewer.
         turns: differences of their gradients.
-        pairs: how many of them there are.
+        pairs: number of these differences.
         iterations: passes so far; 0 before the first.
-        decrease: that the next pass is expected to bring.
+        decrease: expected decrease of the objective in the next pass.
     """
 
     beta: Array
@@ -172,13 +162,12 @@ class LogisticIteration(FactoredIteration):
         self.contribution = LogisticGradient(self.expansion)
 
     def init(self) -> LogisticState:
-        """β = 0: every class is as likely as every other."""
         shape = self.expansion.p, self.problem.encoding.outputs
         zero, none = self.expansion.engine.zeros(shape), self.expansion.engine.zeros((_MEMORY, *shape))
         return LogisticState(zero, 0.0, zero, zero, 0.0, none, none, 0, 0, 0.0)
 
     def begin(self, state: LogisticState, pass_: int, sweep: Sweep) -> LogisticState:
-        """One look: a step that lowers the objective is taken, a step that does not is made shorter."""
+        """Evaluate the objective once: take a step that lowers it, or shorten a step that does not."""
         engine, trial = self.expansion.engine, state.beta + state.step * state.direction
         v = self._solve(self.A, trial)
         g, loss, _, n = sweep(self.contribution, self._solve(self.T, v).astype(self.dtype))
@@ -209,7 +198,7 @@ class LogisticIteration(FactoredIteration):
         return found
 
     def _turned(self, state: LogisticState) -> LogisticState:
-        """The state with a new direction, −H g, by the two loops of L-BFGS."""
+        """Return the state with a new direction, −H g, by the two loops of L-BFGS."""
         q = state.gradient
         pairs = [(state.steps[i], state.turns[i]) for i in range(_MEMORY - state.pairs, _MEMORY)]
         shares = []
@@ -232,7 +221,6 @@ class LogisticIteration(FactoredIteration):
         return self.expansion.engine.decide(small, bound=False)
 
     def weights(self, state: LogisticState) -> Array:
-        """α = T⁻¹ A⁻¹ β."""
         return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
 
     def _reached(self, state: LogisticState) -> None:

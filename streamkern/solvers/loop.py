@@ -21,7 +21,7 @@ from streamkern.execute.threads import evaluator
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.convergence import report_unlearned
-from streamkern.solvers.normal_equations import Sums
+from streamkern.solvers.direct import Sums
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
@@ -47,10 +47,10 @@ class Progress:
         total_rows: rows of all passes.
         loss: mean over rows of the mean squared residual over outputs, as ``mse`` is, smoothed; in the targets'
             encoded units.
-        seconds: since training began.
+        seconds: seconds since training began.
         wait: share of the slots' time spent waiting for rows.
-        timeline: where the time of this step went, as in ``StepResult.timeline``, and seconds of the update on the
-            host; empty after a whole-data sweep.
+        timeline: seconds of each part of this step, as in ``StepResult.timeline``, and of the update on the host; empty
+            after a sweep over all rows.
     """
 
     pass_: int
@@ -77,8 +77,8 @@ class Outcome:
         wait: share of the slots' time spent waiting for rows.
         history: one entry a pass: loss and, with a validation set, its metrics.
         failure: None, or why the weights are not a solution.
-        left_out: outputs on training rows that were left out one at a time, where the method has them.
-        sums: of all rows, where the solver keeps them.
+        left_out: leave-one-out outputs on training rows, if the method has them.
+        sums: sums over all rows, if the solver keeps them.
     """
 
     weights: Array
@@ -95,26 +95,26 @@ class Outcome:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state of training between two steps, with all that continuing it takes.
+    """The state of training between two steps: everything that resuming it needs.
 
     Attributes:
-        state: the iteration's.
+        state: the iteration's state.
         position: the (pass, step) that comes next.
         begun: whether ``begin`` of the pass is done.
-        swept: where its sweeps over all rows stand, one after another, while it is not.
+        swept: the progress of its sweeps over all rows, in their order, until it is done.
         rows: rows seen.
         loss: as in ``Progress``.
-        scale: loss of the first step; where it had few rows, the largest of the first steps; and that of predicting
-            zero on the rows of a later step, where their targets are far larger.
+        scale: loss of the first step; if it had few rows, the largest of the first steps; and that of predicting zero
+            on the rows of a later step, if their targets are far larger.
         pass_loss: sum over the rows of this pass of their loss.
         pass_rows: rows of this pass.
         history: one entry a completed pass.
         best: weights and error of the best pass on the validation rows, or None.
         seconds: time in the loop.
-        scoring: of which on validation rows.
-        waited: time that the slots waited for rows.
-        computed: time that they computed.
-        halvings: times that the step was halved before this training began, see ``train_stably``.
+        scoring: the part of it that was spent on validation rows.
+        waited: seconds that the slots waited for rows.
+        computed: seconds that the slots computed.
+        halvings: number of times that the step was halved before this training began, see ``train_stably``.
     """
 
     state: Any
@@ -146,23 +146,23 @@ class Checkpoint:
 
 
 class Keeper(Protocol):
-    """Keeps checkpoints."""
+    """Saves checkpoints."""
 
     @property
     def shares(self) -> ShareDirectory | None:
-        """Where workers that share the centers out keep their shares of a state; None for nowhere."""
+        """The directory where workers that share the centers save their shares of a state; None for no directory."""
 
     def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
-        """Keep a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
+        """Save a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
 
         Args:
-            checkpoint: where training stands.
-            wait: return when it is kept: sums of a sweep may be large, and are held once.
-            kept: makes the state that is kept of the checkpoint's; called if one is due.
+            checkpoint: the state of training.
+            wait: whether to return only when it is saved: sums of a sweep may be large, and should be in memory once.
+            kept: returns the state to save for the checkpoint's state; called if one is due.
         """
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
-        """Keep the checkpoint of a training that ends early, before returning."""
+        """Save the checkpoint of a training that ends early, before returning."""
 
 
 def train(
@@ -182,8 +182,8 @@ def train(
         patience: stop after this many passes in which the error on the validation set did not fall by ``GAIN`` of
             itself; None to run all passes.
         on_step: called after every step.
-        start: where to go on; from the beginning by default. The steps are those that would have followed there.
-        keeper: keeps checkpoints.
+        start: the checkpoint to resume from, with the same steps as without the interruption; None for a new training.
+        keeper: saves checkpoints.
     """
     release()
     loop = _Loop(problem, iteration, patience, on_step, start, keeper)
@@ -207,13 +207,13 @@ def train(
 def train_stably(
     problem: Problem, solver: Solver, iteration: Iteration, anew: Callable[[Iteration, str], None], **how: Any
 ) -> tuple[Outcome, Iteration]:
-    """Train; if that diverges with a step that the solver chose, train again from the start with half of the step.
+    """Train; if that diverges with a step that the solver chose, restart with half of the step.
 
     Args:
         problem: the problem.
-        solver: of the iteration.
+        solver: the solver that the iteration belongs to.
         iteration: the result of ``Solver.setup``.
-        anew: called with the next iteration, and why, before it begins.
+        anew: called with the next iteration, and the reason, before it starts.
         how: further arguments of ``train``.
 
     Returns:
@@ -226,7 +226,7 @@ def train_stably(
             _report(problem, solver, iteration, outcome)
         if failure is None or failure.kind not in ("diverged", "non-finite"):
             return outcome, iteration
-        prepared = iteration.slower()
+        prepared = iteration.with_halved_step()
         if prepared is None:
             if "halvings" in iteration.report:
                 outcome.failure = replace(failure, remedy=_HALVED)
@@ -246,7 +246,7 @@ def _report(problem: Problem, solver: Solver, iteration: Iteration, outcome: Out
 
 
 class _Loop:
-    """The loop over passes and steps; training can resume from ``now`` at any moment, since it is replaced whole."""
+    """The loop over passes and steps; training can resume from ``now`` at any moment, because it is replaced whole."""
 
     def __init__(
         self,
@@ -269,20 +269,19 @@ class _Loop:
         self.shared = self._share() if self.steps else None
         self.lanes: Placement | None = None
         if self.steps and self.shared is None:
-            work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+            work = StepWork(iteration.stream, iteration.contribution, iteration.extra_blocks)
             self.lanes = problem.executor.place(work, iteration.stream.lanes)
         self.now = self._first(start)
         self.started = time.perf_counter() - self.now.seconds
 
     def _share(self) -> SharedPlacement | None:
-        """The placement of steps where the centers are shared out; None where they are not."""
         problem, iteration = self.problem, self.iteration
         work = iteration.shared_work if problem.shares_out else None
         keep = None if self.keeper is None else self.keeper.shares
         return None if work is None else problem.executor.share(work, iteration.constants, keep)
 
     def _first(self, start: Checkpoint | None) -> Checkpoint:
-        """Where training begins: its state as it is held here, whole or shared out, whatever it was before."""
+        """Return the first checkpoint, with the state whole or in shares as this run needs it, however it was saved."""
         iteration = self.iteration
         if start is None:
             state = iteration.init() if self.shared is None else SharedState()
@@ -295,7 +294,7 @@ class _Loop:
         return start
 
     def weights(self) -> Array:
-        """The solution: that of the last state, or of the best pass on the validation rows."""
+        """Return the weights of the best pass on the validation rows, or of the last state."""
         now = self.now
         return now.best[0] if now.best is not None else self._weights(now.state)
 
@@ -306,11 +305,11 @@ class _Loop:
 
     @property
     def seconds(self) -> float:
-        """Time in the loop, here and before."""
+        """Seconds in the loop, including those before training was resumed."""
         return time.perf_counter() - self.started
 
     def run(self) -> Failure | None:
-        """To the end, or to a failure."""
+        """Train to the end, or to a failure."""
         while not (over := self.over()):
             failure = None if self.now.begun else self.begin()
             while not failure and self.now.position[1] < self.steps:
@@ -321,12 +320,12 @@ class _Loop:
         return over if isinstance(over, Failure) else None
 
     def over(self) -> Failure | bool:
-        """Return True if no pass is to follow; or the reason why the solution will never be reached."""
+        """Return True if training is complete, or the reason why the solution will never be reached."""
         now = self.now
         if now.begun or not now.position[0]:
             return False
         rising = _rising(now)
-        if rising and self.iteration.slower() is not None:
+        if rising and self.iteration.with_halved_step() is not None:
             return rising
         errors = [_error(each["validation"], self.problem.encoding) for each in now.history if "validation" in each]
         patience = self.patience is not None and stale(errors) >= self.patience
@@ -371,7 +370,7 @@ class _Loop:
         return _failed(mean, seen, scale, position)
 
     def step(self) -> Failure | None:
-        """One minibatch."""
+        """Take one minibatch step."""
         now, iteration, shared = self.now, self.iteration, self.shared
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
@@ -414,14 +413,14 @@ class _Loop:
         return None
 
     def zero_loss(self, position: Position) -> float:
-        """Mean loss on a step's rows of predicting zero."""
+        """Return the mean loss of predicting zero on a step's rows."""
         stream = self.iteration.stream
         keys = [(position[0], lane, position[1]) for lane in range(stream.lanes)]
         found = list(self.problem.executor.imap(_zero_loss, keys, (stream, self.outputs)))
         return sum(loss for loss, _ in found) / (self.outputs * max(1, sum(rows for _, rows in found)))
 
     def end(self) -> None:
-        """The end of a pass."""
+        """Close a pass: evaluate it, and add it to the history."""
         now, problem, iteration = self.now, self.problem, self.iteration
         pass_ = now.position[0] + 1
         state, best, scoring = now.state, now.best, now.scoring
@@ -457,7 +456,6 @@ class _Loop:
             self.keeper.offer(now, bool(now.swept), self._kept)
 
     def _kept(self, state: Any) -> Any:
-        """A state with its arrays on the host."""
         return state if self.shared is not None else self.iteration.kept(state)
 
     def close(self) -> None:
@@ -468,7 +466,7 @@ class _Loop:
 
 
 def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None) -> Any:
-    """The state of a training whose centers were shared out, as a process holds it that has them all."""
+    """Return the whole state of a training whose centers were distributed, for a process that holds all of them."""
     base, work, tiles = state.base, iteration.shared_work, list[Tile]()
     assert work is not None
     folder = Path() if keep is None else keep.folder
@@ -483,7 +481,7 @@ def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None
 
 
 def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple[float, int]:
-    """Σ w‖y‖² of a block, and its rows."""
+    """Return Σ w‖y‖² of a block, and its rows."""
     block = stream.block(key)
     F = np.zeros((len(block.X), outputs))
     assert block.y is not None
@@ -492,7 +490,7 @@ def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple
 
 
 def stale(errors: Sequence[float]) -> int:
-    """Passes at the end of training since the error on the validation rows last fell by a ``GAIN`` of itself."""
+    """Return the number of last passes in which the validation error did not fall by a ``GAIN`` of itself."""
     reference, passes = np.inf, 0
     for error in errors:
         reference, passes = (error, 0) if error < (1 - GAIN) * reference else (reference, passes + 1)
@@ -500,7 +498,7 @@ def stale(errors: Sequence[float]) -> int:
 
 
 def _error(metrics: dict[str, Any], encoding: Encoding) -> float:
-    """The error that judges a pass: the mean squared one; of outputs in unlike units, in units of each one's."""
+    """Return the error that judges a pass: the mean squared error, with outputs of unlike units each in its own."""
     unlike = isinstance(encoding, Continuous) and encoding.scale is not None
     return 1.0 - metrics["r2"] if unlike else float(metrics["mse"])
 
@@ -512,7 +510,7 @@ def _ahead(position: Position, count: int, steps: int, epochs: int) -> list[Posi
 
 
 def _rising(now: Checkpoint) -> Failure | None:
-    """A few rows far from all others may overshoot for many passes before the mean loss says so."""
+    """Return a failure if a pass's loss rose: outliers can diverge for many passes before the mean loss shows it."""
     last = now.history[-1]["loss"]
     least = min((entry["loss"] for entry in now.history[:-1]), default=last)
     if last <= max(_RISE * least, _NOTICED * now.scale):

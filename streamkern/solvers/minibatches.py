@@ -1,11 +1,20 @@
-"""Rows of a step, passes where none are given, and averages of iterates.
+"""Rows of a step, passes where none are given, the step under sample weights, and averages of iterates.
 
 A step has as many rows as the measured spectrum allows, and at least so many as keep the processor busy.
+
+Sample weights of mean 1 scale the residuals: minimise 1/n Σ w_i ‖f(x_i) − y_i‖². A row of weight w is k(·, x) scaled by
+√w: all that is said of the kernel of an iteration is then to be said of diag(w)^½ K diag(w)^½. In mean square a step on
+a batch of m rows is bound by E[w² k(x, x) k_x ⊗ k_x]/m besides the squared mean E[w k_x ⊗ k_x], so that in place of the
+mean diagonal β stands its mean over rows drawn by weight.
 """
 
 from __future__ import annotations
 
-from streamkern.types import Array
+import numpy as np
+
+from streamkern.precondition.nystrom import StepSize
+from streamkern.solvers.base import LARGEST_BLOCK, Problem
+from streamkern.types import Array, IntArray
 
 MAX_EPOCHS = 20
 PASSED_ROWS = 500_000
@@ -13,37 +22,74 @@ PASSED_ROWS = 500_000
 
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _STEP_ROWS = 1024  # rows of a step below which few lanes spend more on steps than on their rows
-LARGEST_BLOCK = 1024
-"""Rows beyond which a block gains no rate on a processor, and costs memory."""
-
 _STEPS_A_PASS = 16  # at least, where the data are few
-
-
-def passes_of(rows: int, given: int | None = None) -> int:
-    """Passes over so many rows: those that are given, or enough to see ``PASSED_ROWS``, from 1 to ``MAX_EPOCHS``."""
-    return given or min(max(1, PASSED_ROWS // max(1, rows)), MAX_EPOCHS)
-
-
-def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
-    """Rows of a step: the critical batch, at least enough to keep every lane at its rate, at most ``largest_batch``."""
-    enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
-    return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
-
-
-def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
-    """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
-    return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))
-
 
 AVERAGING = 5.0
 """η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
 
 
+def passes_of(rows: int, given: int | None = None) -> int:
+    """Return the number of passes: ``given``, or enough to see ``PASSED_ROWS``, from 1 to ``MAX_EPOCHS``."""
+    return given or min(max(1, PASSED_ROWS // max(1, rows)), MAX_EPOCHS)
+
+
+def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
+    """Return the rows of a step: the critical batch, but enough to keep lanes busy, at most ``largest_batch``."""
+    enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
+    return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
+
+
+def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
+    """Return the most rows of a step that is not set by hand: a share of a pass, and few enough for small blocks."""
+    return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))
+
+
+def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
+    """Return rows to measure the kernel of an iteration on, and their weights.
+
+    If rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
+    matrix then stands for that of the weighted kernel, however it is computed.
+
+    Args:
+        problem: the problem of the training rows.
+        ids: row ids, shape (k,).
+
+    Returns:
+        X of shape (k, d), as the basis takes them, and weights (k,) of mean 1 over the training rows, or None.
+    """
+    X, w = problem.rows(ids)
+    if w is None:
+        return X, None
+    if not w.any():
+        return X, np.ones(len(w))
+    places = np.cumsum(w) * (len(w) / w.sum())
+    copies = np.diff(np.floor(places + 0.5).astype(np.int64), prepend=0)
+    index = np.repeat(np.arange(len(w)), copies)
+    return X[index], w[index]
+
+
+def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize:
+    """Return the step for weighted residuals, from measurements on ``measured_rows``.
+
+    The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
+    its value of the preconditioned diagonal are assumed to be independent.
+
+    Args:
+        size: β, λ and the largest diagonal value of rows drawn by weight.
+        w: weights of these rows; None returns ``size``.
+        problem: the problem, for its largest weight.
+    """
+    if w is None:
+        return size
+    largest = max(problem.largest_weight, float(w.max()))
+    return StepSize(size.beta * float(w.mean()), size.top, size.peak * largest)
+
+
 def average(mean: Array, iterate: Array, t: int) -> Array:
-    """The polynomial-decay average after its t-th iterate."""
+    """Return the polynomial-decay average after its t-th iterate."""
     return mean + share_of(t) * (iterate - mean)
 
 
 def share_of(t: int) -> float:
-    """Weight of the t-th iterate in the average after it."""
+    """Return the weight of the t-th iterate in the average after it."""
     return (1 + AVERAGING) / (t + AVERAGING)

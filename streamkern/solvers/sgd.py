@@ -20,11 +20,10 @@ from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
+from streamkern.solvers.base import HELD_OUT, FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import average, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -32,7 +31,7 @@ SCHEDULES = ("constant", "power", "pegasos")
 
 
 @dataclass(frozen=True)
-class SGD(ChoosesNothing):
+class SGD(NoChoices):
     """Minibatch stochastic gradient descent.
 
     Args:
@@ -84,11 +83,9 @@ class SGD(ChoosesNothing):
             raise UsageError("Both stages and a step or schedule are given.", where="SGD", expected="one of them")
 
     def prepare(self, problem: Problem) -> StepSize:
-        """Measure the step that the basis allows."""
         return measure_basis(problem)
 
     def setup(self, problem: Problem, prepared: StepSize | None = None) -> SGDIteration:
-        """The iteration with the step that was measured."""
         rows = len(problem.train)
         batch = self.batch or max(problem.lanes, round(float(np.sqrt(rows))))
         stream = problem.stream(batch, self.replacement)
@@ -96,7 +93,7 @@ class SGD(ChoosesNothing):
         return SGDIteration(self, stream, problem.basis(), problem.encoding.outputs, size)
 
     def rate(self, size: StepSize, rows: int, t: int, pass_: int) -> float:
-        """γ_t of step t = 1, 2, ... in a pass, for a batch of ``rows``."""
+        """Return γ_t of step t = 1, 2, ... in a pass, for a batch of ``rows``."""
         if self.schedule == "pegasos":
             return min(1.0 / (self.ridge * t), size.step(rows))
         for passes, step in self.stages:
@@ -136,7 +133,7 @@ def default_features(n: int) -> int:
 
 
 def measure_basis(problem: Problem) -> StepSize:
-    """β and λ of φ(x)ᵀ φ(x') over rows drawn from the training data."""
+    """Measure β and λ of φ(x)ᵀ φ(x') on rows drawn from the training data."""
     basis, engine = problem.basis(), problem.engine
     held, w = measured_rows(problem, problem.draw(HELD_OUT))
     phi = engine.values(basis, held).astype(np.float64)
@@ -146,7 +143,7 @@ def measure_basis(problem: Problem) -> StepSize:
 @serializable
 @dataclass(frozen=True, eq=False)
 class SGDState:
-    """w, its average, and the number of steps taken; arrays of shape (M, c)."""
+    """w, its average, and the number of steps; arrays of shape (M, c)."""
 
     w: Array
     mean: Array
@@ -154,7 +151,7 @@ class SGDState:
 
 
 @dataclass(eq=False)
-class SGDIteration(OneByOne):
+class SGDIteration(MinibatchIteration):
     """Steps of stochastic gradient descent."""
 
     solver: SGD
@@ -177,16 +174,13 @@ class SGDIteration(OneByOne):
         }
 
     def init(self) -> SGDState:
-        """W = 0."""
         zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
         return SGDState(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: SGDState) -> Array:
-        """W."""
         return state.w
 
     def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
-        """One step."""
         g, _, rows = parts
         rate = np.asarray(self.solver.rate(self.size, rows, state.t + 1, position[0]), dtype=g.dtype)
         w = state.w - rate * (g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, g.dtype) * state.w)
@@ -194,12 +188,11 @@ class SGDIteration(OneByOne):
         return SGDState(w, mean, state.t + 1)
 
     def weights(self, state: SGDState) -> Array:
-        """The average, or the last iterate."""
         return state.mean.astype(state.w.dtype) if self.solver.average else state.w
 
 
 @dataclass(frozen=True)
-class GradientDescent(ChoosesNothing):
+class GradientDescent(NoChoices):
     """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
 
     Args:
@@ -224,17 +217,15 @@ class GradientDescent(ChoosesNothing):
         require_step(self)
 
     def prepare(self, problem: Problem) -> float:
-        """Measure the step that the basis allows."""
         return self.step or 1.0 / (measure_basis(problem).top + self.ridge)
 
     def setup(self, problem: Problem, prepared: float | None = None) -> DescentIteration:
-        """The iteration with the step that was measured."""
         step = prepared or self.prepare(problem)
         return DescentIteration(self, problem.stream(problem.lanes), problem.basis(), problem.encoding.outputs, step)
 
 
 @dataclass(eq=False)
-class DescentIteration(WholePasses):
+class DescentIteration(FullPassIteration):
     """A pass is a step; the state is w, shape (M, c)."""
 
     solver: GradientDescent
@@ -250,7 +241,6 @@ class DescentIteration(WholePasses):
         self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
 
     def init(self) -> Array:
-        """W = 0."""
         return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
@@ -260,5 +250,4 @@ class DescentIteration(WholePasses):
         return weights
 
     def weights(self, state: Array) -> Array:
-        """The iterate."""
         return state

@@ -31,8 +31,8 @@ class ProjectedState:
     Attributes:
         alpha: α, shape (p, c).
         mean: the average of the iterates, shape (p, c), float64.
-        t: steps taken.
-        ahead: weights at which the next gradient is taken, shape (p, c): with momentum, beyond α.
+        t: number of steps.
+        ahead: weights at which the next gradient is evaluated, shape (p, c): with momentum, beyond α.
     """
 
     alpha: Array
@@ -48,7 +48,7 @@ class Momentum(NamedTuple):
     second: float
 
     def moved(self, state: ProjectedState, move: Array) -> ProjectedState:
-        """The state after a step by η times the preconditioned gradient at ``state.ahead``."""
+        """Return the state after a step by η times the preconditioned gradient at ``state.ahead``."""
         alpha = ahead = state.ahead - move
         if self.gamma:
             turn, second = (np.asarray(number, dtype=move.dtype) for number in self)
@@ -84,16 +84,16 @@ class HeldCenters(NamedTuple):
 
 @dataclass(eq=False)
 class SharedCenters:
-    """Steps where each worker holds some tiles of the centers: see ``SharedWork``.
+    """Steps with the centers distributed over workers in tiles: see ``SharedWork``.
 
     Args:
         gradient: the contribution of a block, without centers.
         projection: M by tiles.
         stream: the rows of a step.
-        leaves: tiles.
-        rate: rows of a step -> η.
-        momentum: of the update.
-        outputs: c.
+        leaves: number of tiles.
+        rate: function from the rows of a step to η.
+        momentum: momentum of the update.
+        outputs: number c of outputs.
         average: whether the weights are the average of the iterates.
     """
 

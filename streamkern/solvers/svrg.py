@@ -36,11 +36,11 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.weighting import measured_rows, weighted_size
+from streamkern.solvers.minibatches import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array
@@ -53,20 +53,19 @@ _LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 @dataclass(eq=False)
 class WeightedProduct(Contribution):
-    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w); a_i times sample weights.
+    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w), both of shape (M, c).
 
     Args:
         basis: the functions φ.
-        weights: a_i of the stored rows, shape (source rows,).
+        weights: a_i of the stored rows, shape (source rows,); sample weights multiply them.
     """
 
     basis: Basis
     weights: Array
 
     def __call__(
-        self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
+        self, block: Block, state: tuple[Array, Array], prepared: Any = None, extra_blocks: Iterable[Any] = ()
     ) -> Parts:
-        """Sums over the block; v and w have shape (M, c)."""
         v, w = state
         product, loss = np.zeros_like(v), 0.0
         weights = self.weights[block.ids, None].astype(v.dtype)
@@ -83,18 +82,12 @@ class WeightedProduct(Contribution):
 
 @dataclass(eq=False)
 class RowNorms:
-    """Contributes ids and w_i ‖P^{−1/2} φ_i‖² of rows, one behind another, with sample weights w_i.
-
-    Args:
-        basis: the functions φ.
-        P: the preconditioner.
-    """
+    """Contributes ids and w_i ‖P^{−1/2} φ_i‖² of rows, concatenated, with sample weights w_i."""
 
     basis: Basis
     P: LowRank
 
     def __call__(self, block: Block, state: None) -> Parts:
-        """The norms of a block."""
         norms = [self.P.norms(phi) for _, phi in self.basis.engine.panels(self.basis, block.X)]
         if not norms:
             return (Stack(),)
@@ -103,7 +96,7 @@ class RowNorms:
 
 
 def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
-    """‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), in one sweep; 0 for a row that takes no part.
+    """Return ‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), by one sweep; 0 for a row that takes no part.
 
     Raises:
         UsageError: some rows have more copies than others.
@@ -125,7 +118,7 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
 
 
 def importance_weights(norms: Array) -> Array:
-    """Weights that turn the mean over draws into that over rows: mean/norm, and 0 for a row that is never drawn."""
+    """Return weights that turn the mean over draws into that over rows: mean/norm, and 0 for a row never drawn."""
     drawn = norms > 0
     mean = norms[drawn].sum() / max(1, np.count_nonzero(drawn))
     inverse: Array = np.divide(mean, norms, out=np.zeros_like(norms), where=drawn)
@@ -133,7 +126,7 @@ def importance_weights(norms: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class SVRG(ChoosesNothing):
+class SVRG(NoChoices):
     """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
@@ -197,11 +190,6 @@ class SVRG(ChoosesNothing):
         return PreparedSketch(P, _measure(problem, basis, P, self.ridge, self.sampling), norms, report)
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
-        """The iteration on a prepared value.
-
-        Raises:
-            NumericalError: see ``prepare``.
-        """
         prepared = prepared or self.prepare(problem)
         most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
         batch = self.batch or int(np.clip(round(prepared.size.critical_batch), problem.lanes, most))
@@ -216,9 +204,9 @@ class PreparedSketch:
 
     Attributes:
         P: the preconditioner.
-        size: β, λ_1 and the largest β_i of the preconditioned rows, as measured.
-        norms: β_i of the stored rows, shape (source rows,), where they are sampled by importance.
-        report: how the sketch was made.
+        size: measured β, λ_1 and the largest β_i of the preconditioned rows.
+        norms: β_i of the stored rows, shape (source rows,), if they are sampled by importance.
+        report: facts about the sketch.
     """
 
     P: LowRank
@@ -228,7 +216,7 @@ class PreparedSketch:
 
 
 def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling: str) -> StepSize:
-    """β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} over rows drawn from the training data."""
+    """Measure β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} on rows drawn from the training data."""
     engine = problem.engine
     held, w = measured_rows(problem, problem.draw(HELD_OUT))
     phi = engine.values(basis, held, lambda values: P.inverse_root(values.astype(np.float64)))
@@ -252,9 +240,9 @@ class SVRGState:
         first: P^{−1/2} ∇L(0).
         residual: largest norm of a column of P^{−1/2} ∇L(w̃), relative to that of ``first``.
         w: the iterate.
-        mean: of the iterates of the last half of the pass.
-        slope: of the gradients at these iterates: ∇L is linear, so that it estimates ∇L(mean) without another sweep.
-        averaged: how many they are.
+        mean: average of the iterates of the last half of the pass.
+        slope: average of the gradients at these iterates: ∇L is linear, so this is ∇L(mean) without another sweep.
+        averaged: number of these iterates.
     """
 
     snapshot: Array
@@ -268,7 +256,7 @@ class SVRGState:
 
 
 @dataclass(eq=False)
-class SVRGIteration(OneByOne):
+class SVRGIteration(MinibatchIteration):
     """Outer loops of SVRG: the mean of the last half of a pass is the next snapshot."""
 
     solver: SVRG
@@ -301,11 +289,10 @@ class SVRGIteration(OneByOne):
         }
 
     def rate(self, rows: int) -> float:
-        """η for a batch."""
+        """Return η for a batch of ``rows``."""
         return self.solver.step or self.noise.step(rows)
 
     def init(self) -> SVRGState:
-        """W = 0."""
         zero = self.basis.engine.zeros((self.basis.width, self.outputs))
         return SVRGState(zero, zero, zero, 1.0, zero, zero, zero, 0)
 
@@ -321,7 +308,7 @@ class SVRGIteration(OneByOne):
         return SVRGState(snapshot, gradient, first, residual, snapshot, zero, zero, 0)
 
     def settle(self, state: SVRGState) -> SVRGState:
-        """Report the residual that was reached, and warn where it is too large."""
+        """Report the residual, and warn if it is too large."""
         residual = state.residual
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)
@@ -330,12 +317,11 @@ class SVRGIteration(OneByOne):
         return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:
-        """W less the snapshot, and W."""
+        """Return w minus the snapshot, and w."""
         dtype = self.basis.dtype
         return (state.w - state.snapshot).astype(dtype), state.w.astype(dtype)
 
     def update(self, state: SVRGState, parts: Parts, position: Position) -> SVRGState:
-        """One variance-reduced step."""
         product, _, rows = parts
         g = product.astype(np.float64) / rows + self.solver.ridge * (state.w - state.snapshot) + state.gradient
         w = state.w - self.rate(rows) * self.P.inverse(g)
@@ -346,5 +332,5 @@ class SVRGIteration(OneByOne):
         return replace(state, w=w, mean=mean, slope=slope, averaged=averaged)
 
     def weights(self, state: SVRGState) -> Array:
-        """The mean of the last half of a pass, or the iterate before there is one."""
+        """Return the mean of the last half of a pass, or the iterate before there is one."""
         return (state.mean if state.averaged else state.w).astype(self.basis.dtype)

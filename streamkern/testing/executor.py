@@ -41,7 +41,7 @@ class OrderSensitive:
     def begin(self, block: Array) -> None:
         """Nothing comes before the state."""
 
-    def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
+    def contribute(self, block: Array, state: Any, prepared: Any = None) -> Parts:
         return block * np.float32(state), Stack((os.getpid(),)), 1
 
 
@@ -57,7 +57,7 @@ class Dawdling(OrderSensitive):
     seconds: float = 0.0
     once: str | None = None
 
-    def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
+    def contribute(self, block: Array, state: Any, prepared: Any = None) -> Parts:
         if self.seconds < 0:
             os._exit(1)
         try:
@@ -192,7 +192,7 @@ class Failing:
     def begin(self, block: int) -> None:
         """Nothing comes before the state."""
 
-    def contribute(self, block: int, state: Any, begun: Any = None) -> Parts:
+    def contribute(self, block: int, state: Any, prepared: Any = None) -> Parts:
         if self.when == "contribute" and block == self.lane:
             raise DataError("A bad row.", where=f"lane {block}")
         return (block,)

@@ -1,6 +1,6 @@
 """Add rows to a model, or remove them, by reading these rows alone.
 
-The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.normal_equations``).
+The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.direct``).
 Preprocessing, kernel, centers, metric, classes and ridge of the fit do not change; the weights and the mean of the
 targets become those of a fit on the present rows.
 """
@@ -33,9 +33,8 @@ from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
 from streamkern.solvers.base import Problem
-from streamkern.solvers.direct import Direct, DirectIteration, Solved
+from streamkern.solvers.direct import Direct, DirectIteration, Solved, StoredSums, Sums, normal_equations
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.normal_equations import StoredSums, Sums, normal_equations
 from streamkern.sources.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray

@@ -36,7 +36,6 @@ from streamkern.kernels import RADIAL
 from streamkern.selection.ridge_path import path_scores
 from streamkern.solvers import Problem
 from streamkern.solvers.contributions import NormalEquations
-from streamkern.solvers.direct import add_ridge
 from streamkern.sweep import ScanWork, sweep
 
 ROOT = Path(__file__).parent.parent.parent
@@ -96,7 +95,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
         gram, found = unpacked(packed, basis.width, problem.engine), []
         for ridge in RIDGES:
             A = gram / n
-            add_ridge(A, ridge, basis)
+            basis.add_penalty(A, ridge)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(problem.engine.spd_solve(A, moment / n))
         test = pipeline.test.prepared_like(scaled)

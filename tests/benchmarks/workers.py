@@ -169,7 +169,9 @@ def training(centers: int, steps: int, rounds: int) -> None:
         sides = {}
         for name in names:
             executor = stack.enter_context(open_executor(*SIDES[name]))
-            placement = executor.place(StepWork(iteration.stream, iteration.contribution, iteration.companions), LANES)
+            placement = executor.place(
+                StepWork(iteration.stream, iteration.contribution, iteration.extra_blocks), LANES
+            )
             stack.callback(placement.close)
             projection = replace(iteration.projection, engine=default_engine().bound(executor))
             sides[name] = [replace(iteration, projection=projection), placement, iteration.init(), 0]

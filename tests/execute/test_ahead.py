@@ -34,8 +34,8 @@ class Counting(OrderSensitive):
     def begin(self, block):
         self.begun.add(block.tobytes())
 
-    def contribute(self, block, state, begun=None):
-        return (*super().contribute(block, state, begun), Stack((block.tobytes() in self.begun,)))
+    def contribute(self, block, state, prepared=None):
+        return (*super().contribute(block, state, prepared), Stack((block.tobytes() in self.begun,)))
 
 
 @dataclass
@@ -146,11 +146,11 @@ def test_threads_with_no_lane_left_begin_the_next_step():
             super().begin(block)
             others.release()
 
-        def contribute(self, block, state, begun=None):
+        def contribute(self, block, state, prepared=None):
             if block[-1] == 0:
                 assert gate.wait(200)
             wait(list(pool.prefetch._ready.values()))
-            return super().contribute(block, state, begun)
+            return super().contribute(block, state, prepared)
 
     with ThreadPoolExecutor(2) as threads, ThreadPoolExecutor(1) as driver:
         pool = LanePool(Slow(), range(4), 4, threads, begin=3)
@@ -177,12 +177,12 @@ def test_a_block_that_a_thread_is_beginning_comes_last():
             assert gate.wait(30)
             super().begin(block)
 
-        def contribute(self, block, state, begun=None):
+        def contribute(self, block, state, prepared=None):
             order.append(int(block[-1]))
             if len(order) == 7:
                 gate.set()
             wait(list(pool.prefetch._ready.values()))
-            return super().contribute(block, state, begun)
+            return super().contribute(block, state, prepared)
 
     with ThreadPoolExecutor(2) as threads:
         pool = LanePool(Gated(), range(4), 4, threads, begin=1)

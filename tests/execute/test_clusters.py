@@ -108,7 +108,7 @@ class Greedy(OrderSensitive):
         super().__init__()
         self.once, self.bytes_ = once, bytes_
 
-    def contribute(self, block, state, begun=None):
+    def contribute(self, block, state, prepared=None):
         try:
             self.once.touch(exist_ok=False)
             held = np.ones(self.bytes_, dtype=np.uint8)
@@ -135,7 +135,7 @@ def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
 class Endless(OrderSensitive):
     """Asks for more memory than any machine has."""
 
-    def contribute(self, block, state, begun=None):
+    def contribute(self, block, state, prepared=None):
         return (np.ones(1 << 46), Stack())
 
 
@@ -151,7 +151,7 @@ def test_a_worker_without_memory_is_a_clear_error(cluster):
 class Growing(OrderSensitive):
     """Keeps more than a worker may hold."""
 
-    def contribute(self, block, state, begun=None):
+    def contribute(self, block, state, prepared=None):
         self.kept = np.ones(32 << 20)
         return (1.0, Stack())
 

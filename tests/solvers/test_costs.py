@@ -127,7 +127,7 @@ def test_training_takes_what_the_meter_says(name: str, shape: tuple[int, ...]):
     near = {"rel": 0.15} if "delayed" in name else {}
     assert found["values"] == pytest.approx(said.training.values, **near)
     assert found["values64"] == said.training.values64
-    # Short blocks at the ends of lanes read as many companions as others.
+    # Short blocks at the ends of lanes read as many extra blocks as others.
     assert found["rows"] == pytest.approx(said.rows, rel=0.2 if "delayed" in name or name == "EigenPro2" else 0.01)
     if name in RAW:
         assert found["panel"] <= 1.001 * said.training.panel

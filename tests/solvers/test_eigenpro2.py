@@ -170,9 +170,9 @@ def test_tiles_of_any_size_give_the_same_sums(executor: ThreadsExecutor) -> None
     alpha = generator("alpha").standard_normal((N, C))
 
     def sums(rows: int) -> Any:
-        companions = AllTiles(iteration.stream, rows)
-        contribution = replace(iteration.contribution, cuts=companions.cuts(iteration.contribution.ids))
-        return contribution(block, alpha, None, companions(alpha))
+        extra_blocks = AllTiles(iteration.stream, rows)
+        contribution = replace(iteration.contribution, cuts=extra_blocks.cuts(iteration.contribution.ids))
+        return contribution(block, alpha, None, extra_blocks(alpha))
 
     whole, tiled = sums(N), sums(7)
     np.testing.assert_allclose(tiled[1], whole[1], atol=1e-9)
@@ -186,7 +186,7 @@ def test_a_row_meets_itself_at_distance_zero(executor: ThreadsExecutor, dtype: s
     iteration = EigenPro2(batch=40, step=1.0).setup(given)
     block = iteration.stream.block((0, 1, 0))
     alpha = np.ones((N, C), dtype=dtype)
-    (pieces, *_) = iteration.contribution(block, alpha, None, iteration.companions(alpha))
+    (pieces, *_) = iteration.contribution(block, alpha, None, iteration.extra_blocks(alpha))
     np.testing.assert_allclose(pieces[0][1] + block.y, 1.0, atol=1e-6)
 
 
@@ -201,9 +201,9 @@ def test_threads_decide_no_bit() -> None:
 def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
     iteration = EigenPro2(batch=40).setup(problem(executor))
     block, alpha = iteration.stream.block((0, 0, 0)), iteration.broadcast(iteration.init()) + 1
-    here = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+    here = StepWork(iteration.stream, iteration.contribution, iteration.extra_blocks)
     there = pickle.loads(pickle.dumps(here))
-    assert there.companions.scan.reader is there.companions.stream.reader  # a process keeps stored rows once
+    assert there.extra_blocks.scan.reader is there.extra_blocks.stream.reader  # a process keeps stored rows once
     assert np.array_equal(there.contribute(block, alpha)[1], here.contribute(block, alpha)[1])
 
 

@@ -12,8 +12,7 @@ from streamkern.centers import Uniform
 from streamkern.costs.shape_run import Bill, Size
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers import Problem, train
-from streamkern.solvers import full_kernel as every_row
+from streamkern.solvers import Problem, ridge, train
 from tests.problems import drawn
 
 N = 70
@@ -65,7 +64,7 @@ def test_the_weights_are_those_of_ridge_regression(task, weighted):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_rows_are_left_out_as_rows_and_as_centers_and_their_equals_stay(task, weighted, repeated, monkeypatch):
-    monkeypatch.setattr(every_row, "_COLUMNS", 16)  # several blocks, which begin at rows of their own
+    monkeypatch.setattr(ridge, "_COLUMNS", 16)  # several blocks, which begin at rows of their own
     with ThreadsExecutor() as executor:
         problem = _problem(executor, task, weighted, repeated=repeated)
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
@@ -146,7 +145,7 @@ def test_rows_that_are_near_are_not_told_apart_by_rounding():
                 data, Continuous(np.zeros(1), flat=False), sk.Laplace(10.75), centers, executor, np.dtype(dtype),
                 leave_out=ROWS, mean_weight=float(w.mean()), every_row=True,
             )  # fmt: skip
-            found.append(every_row.solve_every_row(problem, problem.expansion(), 1e-9))
+            found.append(ridge.solve_every_row(problem, problem.expansion(), 1e-9))
     (weights, left_out, facts), (exact, exactly_left_out, _) = found
     assert facts["factor"] == "float64"
     assert np.abs(weights).max() < 2 * np.abs(exact).max()
@@ -165,13 +164,13 @@ def test_what_has_no_factor_in_float32_has_one_in_float64():
 def test_a_matrix_far_from_positive_is_factored_few_times(monkeypatch: pytest.MonkeyPatch, bandwidth: float):
     """The residual tells how much is missing on the diagonal: not each power of ten up to there is tried."""
     factors: list[float] = []
-    factor = every_row._factor
+    factor = ridge._factor
 
     def counted(engine, basis, shift, root, dtype):
         factors.append(shift)
         return factor(engine, basis, shift, root, dtype)
 
-    monkeypatch.setattr(every_row, "_factor", counted)
+    monkeypatch.setattr(ridge, "_factor", counted)
     with ThreadsExecutor() as executor:
         problem = _problem(executor, dtype=np.float32, n=400, kernel=sk.Gaussian(bandwidth))
         iteration = sk.Direct(ridge=1e-12).setup(problem)

@@ -10,8 +10,9 @@ from streamkern.calibration.held_out import ROWS, rows_left_out
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.fitting.calibrate import on_validation
 from streamkern.solvers import Problem, train
-from streamkern.solvers.leave_one_out import leave_one_out, on_validation
+from streamkern.solvers.ridge import leave_one_out
 from tests.problems import drawn
 
 

@@ -22,7 +22,7 @@ from streamkern.errors import (
     UnlikeChampionError,
     UsageError,
 )
-from streamkern.solvers.normal_equations import StoredSums, Sums
+from streamkern.solvers.direct import StoredSums, Sums
 from streamkern.storage.artifact import load_artifact
 
 RIDGE = 1e-4

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkern.calibration.held_out import alike
+from streamkern.calibration.held_out import equal_rows
 
 
 def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @settings(max_examples=60, deadline=None)
 def test_groups_are_those_of_the_bytes_numbered_by_their_first_rows(n: int, d: int, values: int, dtype: str, seed: int):
     X = np.random.default_rng(seed).integers(0, values, (n, d)).astype(dtype)
-    codes, first = alike(X)
+    codes, first = equal_rows(X)
     expected, firsts = by_bytes(X)
     np.testing.assert_array_equal(codes, expected)
     np.testing.assert_array_equal(first, firsts)
@@ -43,4 +43,4 @@ def test_groups_are_those_of_the_bytes_numbered_by_their_first_rows(n: int, d: i
 )
 def test_rows_whose_sums_are_equal_and_that_differ_are_told_apart(rows: list[list[float]]):
     X = np.array(rows)
-    np.testing.assert_array_equal(alike(X)[0], by_bytes(X)[0])
+    np.testing.assert_array_equal(equal_rows(X)[0], by_bytes(X)[0])

@@ -1,4 +1,6 @@
-"""Ridge regression where every training row is a center: one factor of K(X, X), and no sums of normal equations.
+"""Ridge regression in closed form: with every training row as a center, and on rows left out one at a time.
+
+Where every training row is a center, one factor of K(X, X) takes the place of the sums of normal equations.
 
 With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/n + λ K) w = K W y/n are those of
 (S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
@@ -7,6 +9,9 @@ products of kernel values lose. So the factor may be in the arithmetic's float32
 Rows of equal features get the mean of their targets: that is the same function, and of the remaining rows no
 coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
 f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
+
+Where fewer rows are centers, with G = ΦᵀWΦ/n + λR, rows are left out without a second fit, too:
+f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n (Allen 1974; Golub, Heath and Wahba 1979).
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from streamkern.engine.reference import not_positive
 from streamkern.engine.squared_loss import residual
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
-from streamkern.kernels import Expansion, Kernel, Laplace, Sum
+from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.solvers.base import Problem
 from streamkern.solvers.convergence import FAR, relative_residual
 from streamkern.sweep import Contribution
@@ -43,10 +48,12 @@ outputs of rows left out amplify, and which no residual tells."""
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
 _COLUMNS = 512  # of the inverse that are in memory at a time
+_TILE = 512  # rows whose functions are in memory at a time
+_SURE = 1e-6  # least 1 − h: below, rounding decides
 
 
 def takes_a_factor(kernel: Kernel | None) -> bool:
-    """Return True if rounding leaves the kernel's matrices a factor: Laplace, which a kernel left open will be.
+    """Return True if rounding leaves the kernel's matrices a Cholesky factor: Laplace, or a kernel to be chosen (None).
 
     Eigenvalues of smoother kernels fall below the resolution of a factor; their normal equations have a better basis.
     """
@@ -56,18 +63,12 @@ def takes_a_factor(kernel: Kernel | None) -> bool:
 
 
 class SquaredTargets(Contribution):
-    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it.
-
-    Args:
-        outputs: number c of outputs.
-        engine: of the problem.
-    """
+    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it."""
 
     def __init__(self, outputs: int, engine: Engine) -> None:
         self.outputs, self.engine = outputs, engine
 
-    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
-        """Sums over the block."""
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         assert block.y is not None
         n = len(block.X)
         y = self.engine.zeros((n, self.outputs))
@@ -79,13 +80,16 @@ class SquaredTargets(Contribution):
 def solve_every_row(
     problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
 ) -> tuple[Array, LeftOut | None, dict[str, Any]]:
-    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and fields of the report.
+    """Solve ridge regression with all training rows as centers.
 
     Args:
-        problem: whose centers are its training rows.
-        basis: the kernel at them.
+        problem: a problem whose centers are its training rows.
+        basis: the kernel at these centers.
         ridge: λ.
-        rows: as the problem reads the centers (``Problem.full_rows``), where they are at hand.
+        rows: the centers as ``Problem.full_rows`` reads them; None to read them.
+
+    Returns:
+        Weights in the order of the centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
 
     Raises:
         NumericalError: A is not finite.
@@ -115,8 +119,8 @@ def solve_every_row(
         else:
             # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.
             values, own, shift = Y, np.square(v[at])[:, None], ridge * n + facts.get("jitter", 0.0)
-            apart = (Y - means)[at] * (1.0 if root is None else root[at])
-            missed = (shift * b[at] + apart) / (own * shift * inverses + (1.0 - own))
+            difference = (Y - means)[at] * (1.0 if root is None else root[at])
+            missed = (shift * b[at] + difference) / (own * shift * inverses + (1.0 - own))
         missed = missed if root is None else missed / root[at]
         left_out = LeftOut(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
     return b if root is None else b * root, left_out, facts
@@ -125,9 +129,9 @@ def solve_every_row(
 def _factored(
     engine: Engine, basis: Expansion, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, Array, dict[str, Any]]:
-    """The factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 where that is too little.
+    """Return the factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 if that is not accurate enough.
 
-    Where A has no factor in float64 either, with the least diagonal that lets it have one.
+    If A has no factor in float64 either, add the least diagonal that gives it one.
     """
     wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
@@ -160,10 +164,10 @@ def _factored(
 def _factor(
     engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """The factor of S K S + shift I in ``dtype``, and K times weights with the values that predictions have.
+    """Return the factor of S K S + shift I in ``dtype``, and the product of K with weights, as predictions compute K.
 
-    In the arithmetic's float32 these values are the ones that are factored, and they are kept for the products. Of K in
-    float64 a few tiles are held, and products evaluate it anew.
+    In the arithmetic's float32 the factored values are kept for the products. In float64 only a few tiles of K are in
+    memory, and products evaluate it again.
     """
     n = basis.p
     A = engine.zeros((n, n), dtype)
@@ -206,14 +210,9 @@ def _solved(
 
 
 def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray) -> Array:
-    """vᵀA⁻¹v of the groups that rows are in, shape (m, 1).
+    """Return vᵀA⁻¹v of the groups of equal rows that the rows at ``at`` are in, shape (m, 1).
 
-    Args:
-        engine: solves.
-        L: the lower factor of A.
-        v: unit vectors of all groups, side by side: shape (n,).
-        codes: number of each row's group, shape (n,), as ``alike`` numbers them.
-        at: places of rows, shape (m,).
+    ``v`` has the unit vectors of all groups in one array of shape (n,), and ``codes`` the number of each row's group.
     """
     groups, place = np.unique(codes[at], return_inverse=True)
     found = engine.zeros((len(groups), 1))
@@ -226,3 +225,63 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
         E[own - begin, column[codes[own]]] = v[own]
         found[part, 0] = engine.row_squares(engine.triangular_solve(L[begin:, begin:], E, lower=True).T)
     return found[place]
+
+
+def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
+    """Return outputs of ridge regression on training rows, each as if it had been left out.
+
+    Of rows of equal features one is left out, and the others stay, because a new row equals some just as often. Few
+    rows that are copies are left out together (``equals_stay``). A row that is a center is removed as a center too,
+    unless an equal row stays: otherwise the row's own kernel function would leak its target.
+
+    Args:
+        problem: the problem whose training rows are drawn.
+        basis: the functions φ.
+        weights: the solution in float64, shape (M, c).
+        half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
+        n: number of rows that G is a mean over, or their total weight.
+    """
+    engine, outputs = problem.engine, weights.shape[1]
+    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
+    X, y, w = problem.full_rows(ids)
+    wanted = as_values(y, outputs)
+    means, mass, codes = problem.by_features(X, wanted, w)
+    if equals_stay(codes, wanted):
+        mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+        codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
+    else:
+        wanted = means
+    share, centers = mass / n, _centers(problem, ids, codes)
+    found = engine.zeros((len(X), outputs))
+    for rows in cuts(len(X), _TILE):
+        phi = engine.values(basis, X[rows]).astype(np.float64)
+        own, c = half(phi), share[rows]
+        rest = np.maximum(1.0 - c * engine.row_squares(own), _SURE)
+        missed = engine.product(phi, weights) - wanted[rows]
+        tile = wanted[rows] + missed / rest[:, None]
+        pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]
+        if pairs:
+            # The weight of the row's center is fixed at 0, too: a Lagrange multiplier on top of Sherman and Morrison.
+            at = engine.zeros(phi.shape)
+            here = np.array(pairs)
+            at[here[:, 0], here[:, 1]] = 1.0
+            of_center = half(at)
+            pull = (own * of_center).sum(axis=1) / rest
+            size = engine.row_squares(of_center) + c * np.square(pull) * rest + np.finfo(np.float64).tiny
+            move = engine.product(at, weights) + (c * pull)[:, None] * missed
+            tile = tile - (pull / size)[:, None] * move
+        found[rows] = tile
+    return LeftOut(found, y, w, "leave-one-out", ids)
+
+
+def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
+    """Return the positions of the centers that are rows of each group, except for the group -1."""
+    centers = problem.centers.ids
+    found: dict[int, list[int]] = {}
+    if centers is None or problem.features is not None or not len(centers):
+        return found
+    order = np.argsort(centers)
+    at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
+    for row in np.flatnonzero((centers[at] == ids) & (codes >= 0)).tolist():
+        found.setdefault(int(codes[row]), []).append(int(at[row]))
+    return found
