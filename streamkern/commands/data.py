@@ -7,11 +7,11 @@ import sys
 from argparse import Namespace
 
 from streamkern.commands.output import say
-from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
 from streamkern.ingestion.ingest import ingest
 from streamkern.inspection.inspect import inspect as inspect_data
 from streamkern.progress import Display
+from streamkern.resources import default_threads
 
 
 def ingest_command(args: Namespace) -> None:

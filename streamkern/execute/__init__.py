@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamkern.engine.parallel import thread_count
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.resources import thread_count
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -15,7 +15,6 @@ from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
-from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.evaluation.metrics import ranking
 from streamkern.fitting.calibrate import planned_answers, source_of
@@ -36,6 +35,7 @@ from streamkern.partition.trial import (
 )
 from streamkern.preprocessing.automatic import planned_note
 from streamkern.preprocessing.steps import Learning
+from streamkern.resources import default_threads
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.stages import TRAIN_SAMPLE
 from streamkern.selection.bandwidth import ROWS, at_median, needs_median

@@ -20,7 +20,6 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
-from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor
@@ -33,6 +32,7 @@ from streamkern.kernels.radial import Radial
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import showing
+from streamkern.resources import default_threads
 from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.runs.plan import plan, priced
 from streamkern.selection.bandwidth import AUTO_KERNEL, median_distance

@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.footprint import Footprint, footprint
-from streamkern.engine.parallel import default_threads
+from streamkern.resources import default_threads
 
 MIB = 1 << 20
 DATA = sk.from_arrays(np.zeros((20_000, 300), dtype=np.float32), np.arange(20_000) % 10)
