@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from streamkern.models.machine import KernelMachine as KernelMachine
     from streamkern.models.partitioned import PartitionedMachine as PartitionedMachine, load_model as load_model
     from streamkern.models.tree import Partition as Partition
+    from streamkern.resources import Resources as Resources
     from streamkern.runs.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
     from streamkern.runs.plan import Plan as Plan, plan as plan
     from streamkern.runs.results import RunResult as RunResult
@@ -162,6 +163,7 @@ _NAMES = {
     "streamkern.models.machine": ("KernelMachine",),
     "streamkern.models.partitioned": ("PartitionedMachine", "load_model"),
     "streamkern.models.tree": ("Partition",),
+    "streamkern.resources": ("Resources",),
     "streamkern.runs.pipeline": ("Pipeline", "load_pipeline"),
     "streamkern.runs.plan": ("Plan", "plan"),
     "streamkern.runs.results": ("RunResult",),

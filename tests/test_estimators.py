@@ -264,7 +264,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
         ({"dtype": "int8"}, "dtype"),
         ({"lanes": 0}, "lanes"),
         ({"threads": 0}, "threads"),
-        ({"scheduler": "mpi"}, "scheduler"),
+        ({"resources": 4}, "resources"),
         ({"random_state": -1}, "random_state"),
     ],
 )

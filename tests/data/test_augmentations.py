@@ -245,7 +245,12 @@ def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
 
     def weights(scheduler, threads):
         model = sk.KernelClassifier(
-            sk.Laplace(8.0), sk.Uniform(64), sk.EigenPro(epochs=1), scheduler=scheduler, threads=threads, memory="4GiB"
+            sk.Laplace(8.0),
+            sk.Uniform(64),
+            sk.EigenPro(epochs=1),
+            resources=sk.Resources(scheduler=scheduler),
+            threads=threads,
+            memory="4GiB",
         )
         return model.fit(train).model_.weights_sha256
 

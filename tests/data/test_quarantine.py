@@ -114,7 +114,7 @@ def test_a_quarantined_run_is_recorded_and_the_same_everywhere(damaged, tmp_path
 
     again = sk.open_dataset(path, on_corrupt="quarantine")
     assert again.fingerprint == data.fingerprint
-    workers = sk.run(pipeline(again), tmp_path / "two", scheduler="processes:1", threads=2)
+    workers = sk.run(pipeline(again), tmp_path / "two", resources=sk.Resources(scheduler="processes:1"), threads=2)
     assert workers["weights_sha256"] == one["weights_sha256"]
     # The same rows left out of what is whole give the same weights: what stands in a corrupt chunk does not matter.
     sk.write_zarr(path, X, y, chunk_rows=50, overwrite=True)

@@ -130,7 +130,9 @@ def test_a_pipeline_with_nothing_set_runs_on_the_card(gpu, tmp_path):
     """The search for a kernel, and a projection that the card's memory chooses."""
     X, y = load_digits(return_X_y=True)
     pipeline = sk.Pipeline(train=sk.from_arrays(X[:1400], y[:1400]), test=sk.from_arrays(X[1400:], y[1400:]))
-    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    there, here = (
+        sk.run(pipeline, tmp_path / device, resources=sk.Resources(device=device)) for device in ("cuda", "cpu")
+    )
     assert there["device"] == gpu.name
     assert there["metrics"]["test"]["accuracy"] >= here["metrics"]["test"]["accuracy"] - 0.01
 
@@ -161,11 +163,13 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
         name="digits",
         lanes=1,  # as a device computes a step
     )
-    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    there, here = (
+        sk.run(pipeline, tmp_path / device, resources=sk.Resources(device=device)) for device in ("cuda", "cpu")
+    )
     assert there["device"] == gpu.name
     assert there["metrics"]["test"]["accuracy"] == pytest.approx(here["metrics"]["test"]["accuracy"], abs=0.01)
     assert there["metrics"]["test"]["mse"] == pytest.approx(here["metrics"]["test"]["mse"], rel=0.02)
-    again = sk.run(pipeline, tmp_path / "again", device="cuda")
+    again = sk.run(pipeline, tmp_path / "again", resources=sk.Resources(device="cuda"))
     assert again["weights_sha256"] == there["weights_sha256"]
 
 

@@ -349,7 +349,7 @@ def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, t
     sk.write_zarr(tmp_path / "rows.zarr", X, labels(y), target="label", chunk_rows=500)
     stored = sk.open_dataset(tmp_path / "rows.zarr", target="label")
     pipeline = sk.Pipeline(stored, centers=sk.Uniform(60), solver="auto", partition=sk.Partition(rows=900))
-    result = sk.run(pipeline, tmp_path / "run", scheduler=scheduler, threads=2)
+    result = sk.run(pipeline, tmp_path / "run", resources=sk.Resources(scheduler=scheduler), threads=2)
     here = sk.KernelClassifier(centers=60, partition=sk.Partition(rows=900), threads=1).fit(X, labels(y))
     assert result.weights_sha256 == here.model_.weights_sha256
     assert result["n_centers"] == 60 * 4
@@ -591,7 +591,7 @@ def test_the_plan_names_leaves_and_sweeps():
     assert "about 8 leaves" in plan.text()
     assert json.dumps(plan.to_json())
     with pytest.raises(sk.PlanRefusedError, match="A worker needs"):
-        sk.plan(pipeline, worker_memory="100MiB")
+        sk.plan(pipeline, resources=sk.Resources(worker_memory="100MiB"))
 
 
 def test_a_plan_of_leaves_without_centers_prices_what_a_leaf_has():

@@ -208,13 +208,18 @@ def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tm
 
 @pytest.mark.parametrize(
     "failing",
-    [{"solver": sk.EigenPro(step=1e6)}, {"memory": "10MB"}, {"centers": sk.Uniform(5000)}, {"scheduler": "nowhere"}],
+    [
+        {"solver": sk.EigenPro(step=1e6)},
+        {"memory": "10MB"},
+        {"centers": sk.Uniform(5000)},
+        {"resources": sk.Resources(scheduler="nothing://127.0.0.1:1")},
+    ],
     ids=["diverged", "refused", "too-few-rows", "no-scheduler"],
 )
 def test_a_failed_run_loses_nothing_of_an_earlier_one(make: Make, tmp_path: Path, failing: dict[str, Any]):
     first = run(make(), tmp_path / "run")
     model = files(tmp_path / "run/model.zarr")
-    settings = {name: failing.pop(name) for name in ("memory", "scheduler") if name in failing}
+    settings = {name: failing.pop(name) for name in ("memory", "resources") if name in failing}
     for _ in range(2):
         with pytest.raises(sk.StreamkernError):
             run(make(**failing), tmp_path / "run", **settings)

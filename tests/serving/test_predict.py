@@ -130,7 +130,8 @@ def test_parts_threads_and_processes_change_no_byte_of_a_row(
 ):
     given = {"id": "key", "scores": True}
     outs = []
-    elsewhere = {"scheduler": "processes:1"} if format == "parquet" else {}  # what is sent does not know the format
+    workers = sk.Resources(scheduler="processes:1")
+    elsewhere = {"resources": workers} if format == "parquet" else {}  # what is sent does not know the format
     for number, how in enumerate(({"threads": 1}, {"threads": 2}, elsewhere)):
         outs.append(tmp_path / f"{number}.{format}")
         predict(made / "classes.zarr", made / "new.parquet", outs[-1], **given, **how)

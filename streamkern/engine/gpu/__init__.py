@@ -8,10 +8,9 @@ from typing import Any
 
 from streamkern.engine.gpu.protocol import Device
 from streamkern.errors import UsageError
+from streamkern.resources import require_device
 
-__all__ = ["DEVICES", "Device", "get_device"]
-
-DEVICES = ("auto", "cpu", "cuda")
+__all__ = ["Device", "get_device"]
 
 
 def get_device(name: str = "auto") -> Device | None:
@@ -24,8 +23,7 @@ def get_device(name: str = "auto") -> Device | None:
     Raises:
         UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
     """
-    if name not in DEVICES:
-        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
+    require_device(name)
     if name == "cpu" or (name == "auto" and not _has_driver()):
         return None
     try:
@@ -44,7 +42,7 @@ def get_device(name: str = "auto") -> Device | None:
         f"CUDA is not available: {why}.",
         where="device",
         expected="an NVIDIA GPU with its driver, and CuPy",
-        remedy=f"pip install 'streamkern[{extra}]'; or use --device cpu (device=\"cpu\")",
+        remedy=f"pip install 'streamkern[{extra}]'; or use --device cpu (sk.Resources(device=\"cpu\"))",
     )
 
 
