@@ -10,7 +10,7 @@ import streamkern as sk
 if __name__ == "__main__":  # each worker imports this script again
     data = sk.from_arrays(*load_digits(return_X_y=True))
     pipeline = sk.Pipeline(
-        train=data.augment(sk.GaussianNoise(1.0), copies=5), kernel=sk.Laplace(20), centers=sk.Uniform(300)
+        train=data.augment(sk.augment.GaussianNoise(1.0), copies=5), kernel=sk.Laplace(20), centers=sk.Uniform(300)
     )
     shas = []
     for scheduler in "threads", "processes:2":

@@ -6,18 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import psutil
 
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.memory import default_budget, parse_bytes
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-Scheduler: TypeAlias = "str | Client"
-"""Where blocks run: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a client."""
+Scheduler: TypeAlias = str | Any
+"""``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a ``distributed.Client``."""
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -58,11 +55,10 @@ class Resources:
     worker_threads: int = 1
 
     def __post_init__(self) -> None:
+        require_counts(self, threads=1, workers=0, worker_threads=1)
         for name in ("memory", "worker_memory"):
             if getattr(self, name) is not None:
                 parse_bytes(getattr(self, name), name)
-        if self.threads is not None:
-            thread_count(self.threads)
         text = scheduler_name(self.scheduler)
         if not re.fullmatch(r"threads|processes(:[1-9][0-9]*)?|[a-z]+://.+", text, re.DOTALL):
             raise UsageError(
@@ -71,10 +67,6 @@ class Resources:
                 expected="threads, processes, processes:N, an address such as tcp://head:8786, or a distributed.Client",
             )
         require_device(self.device)
-        for name, least in (("workers", 0), ("worker_threads", 1)):
-            value = getattr(self, name)
-            if not (hasattr(value, "__index__") and value >= least):
-                raise UsageError(f"{name} is {value!r}.", where=name, expected=f"a whole number, at least {least}")
 
     @property
     def budget(self) -> int:

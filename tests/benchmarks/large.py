@@ -122,7 +122,7 @@ def planned(p: int, rows: int, columns: int, workers: int) -> None:
         print(sk.plan(pipeline, resources=given).text())
         try:
             sk.plan(pipeline, resources=replace(given, worker_memory=less))
-        except sk.PlanRefusedError as error:
+        except sk.errors.PlanRefusedError as error:
             print(f"\nworkers of {less}:\n{error}")
 
 

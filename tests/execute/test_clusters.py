@@ -216,7 +216,7 @@ def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(clus
             def pipeline(solver: str) -> sk.Pipeline:
                 rng = np.random.default_rng(5)
                 X = rng.normal(size=(4000, 12)).astype(np.float32)
-                data = sk.from_arrays(X, (X[:, 0] > 0).astype(int)).augment(sk.Custom(twisted, uniforms=1))
+                data = sk.from_arrays(X, (X[:, 0] > 0).astype(int)).augment(sk.augment.Custom(twisted, uniforms=1))
                 chosen = Mine(epochs=4) if solver == "falkon" else sk.EigenPro(epochs=1, batch=256)
                 return sk.Pipeline(data, sk.RadialProfile(profile), sk.Uniform(60), chosen)
             """

@@ -100,7 +100,12 @@ def test_augmented_images_are_the_cpu_s(gpu):
     rng = np.random.default_rng(5)
     X, y = rng.integers(0, 256, (300, 6 * 8 * 3)).astype(np.uint8), rng.integers(0, 4, 300)
     shape = (6, 8, 3)
-    changes = (sk.GaussianNoise(0.1), sk.RandomCrop(shape, 2, 0.5), sk.HorizontalFlip(shape), sk.MixUp(0.4, bank=64))
+    changes = (
+        sk.augment.GaussianNoise(0.1),
+        sk.augment.RandomCrop(shape, 2, 0.5),
+        sk.augment.HorizontalFlip(shape),
+        sk.augment.MixUp(0.4, bank=64),
+    )
     data = sk.from_arrays(X, y).scale(1 / 255).augment(*changes, copies=3)
     here = Assembly(data, Classes(np.arange(4)), 0.3)
     for rest in (0, 1 << 20):
@@ -154,7 +159,7 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.uint8)
     pipeline = sk.Pipeline(
-        train=sk.from_arrays(X[:1400], y[:1400]).augment(sk.GaussianNoise(0.1), copies=5),
+        train=sk.from_arrays(X[:1400], y[:1400]).augment(sk.augment.GaussianNoise(0.1), copies=5),
         test=sk.from_arrays(X[1400:], y[1400:]),
         kernel=sk.Laplace(8.0),
         centers=sk.Uniform(400),

@@ -566,7 +566,7 @@ def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], w
 
 def test_augmented_rows_are_refused(tmp_path: Path):
     X, y = table(500)
-    data = sk.from_arrays(X, y > 0).augment(sk.GaussianNoise(0.1), copies=2)
+    data = sk.from_arrays(X, y > 0).augment(sk.augment.GaussianNoise(0.1), copies=2)
     with pytest.raises(sk.UsageError, match="augmented or repeated"):
         sk.run(sk.Pipeline(data, centers=sk.Uniform(20), partition=PARTITION), tmp_path / "run")
 
@@ -574,7 +574,7 @@ def test_augmented_rows_are_refused(tmp_path: Path):
 def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path):
     X, y = table(2000)
     pipeline = sk.Pipeline(sk.from_arrays(X, y > 0), centers=sk.Uniform(200), solver="auto", partition=PARTITION)
-    with pytest.raises(sk.PlanRefusedError, match="raise memory to"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="raise memory to"):
         sk.run(pipeline, tmp_path / "run", memory="80MiB")
 
 
@@ -590,7 +590,7 @@ def test_the_plan_names_leaves_and_sweeps():
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()
     assert json.dumps(plan.to_json())
-    with pytest.raises(sk.PlanRefusedError, match="A worker needs"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="A worker needs"):
         sk.plan(pipeline, resources=sk.Resources(worker_memory="100MiB"))
 
 
@@ -647,7 +647,7 @@ def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
     fit(X, y).save(tmp_path / "model")
     loaded = sk.load_model(tmp_path / "model")
     fit(X, 2 * y).save(tmp_path / "model")
-    with pytest.raises(sk.ModelFormatError, match="load the model again"):
+    with pytest.raises(sk.errors.ModelFormatError, match="load the model again"):
         loaded.predict(X[:10])
 
 
@@ -665,7 +665,7 @@ def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
         metadata |= {"leaves": {"leaves": metadata["leaves"][:1]}, "blend": {"blend": 7}}.get(damage, {})
         arrays |= {"cuts": arrays["cuts"][:0]} if damage == "cuts" else {}
         save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
-    with pytest.raises(sk.ModelFormatError):
+    with pytest.raises(sk.errors.ModelFormatError):
         sk.load_model(tmp_path / "model").predict(X)
 
 

@@ -140,7 +140,7 @@ def test_the_columns_of_the_table_end_in_one_place_whatever_stages_are_called(ma
 
 
 def test_a_plan_that_cannot_fit_says_what_would(make: Make):
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         sk.plan(make(), memory="20MB", prices=PRICES)
     error = caught.value
     assert error.exit_status == 2
@@ -235,7 +235,7 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
     largest = max(held, key=lambda name: held[name])
     assert one.footprint.worker_text().split(", ")[0].endswith(f"{largest} {format_bytes(held[largest])}")
     given = sk.Resources(worker_memory="300MiB", worker_threads=8)
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, resources=given)
     assert "A worker needs" in str(caught.value)
     assert "centers" in str(caught.value)
@@ -256,20 +256,20 @@ def many(n: int, p: int, solver: sk.Solver, d: int = 64) -> sk.Pipeline:
 def test_a_plan_of_a_million_centers_is_refused_in_seconds():
     """Of delayed projection a cycle of steps is looked at, which is long where p is large and the batch small."""
     start = time.process_time()
-    with pytest.raises(sk.PlanRefusedError, match=r"use at most [0-9,]+ centers"):
+    with pytest.raises(sk.errors.PlanRefusedError, match=r"use at most [0-9,]+ centers"):
         sk.plan(many(1_200_000, 1_000_000, sk.EigenPro()), prices=PRICES, memory="8GiB")
     assert time.process_time() - start < 30
 
 
 def test_a_worker_that_is_too_small_is_told_how_many_centers_fit():
     given = {"prices": PRICES, "resources": sk.Resources("8GiB", worker_memory="3GiB")}
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         sk.plan(many(100_000, 30_000, sk.EigenPro(projection="inexact"), 4000), **given)
     found = re.search(r"use at most ([0-9,]+) centers$", str(caught.value.remedy))
     assert found is not None
     sk.plan(many(100_000, int(found[1].replace(",", "")), sk.EigenPro(projection="inexact"), 4000), **given)
     given["resources"] = sk.Resources("8GiB", worker_memory="200MiB")
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         sk.plan(many(100_000, 100, sk.EigenPro(projection="inexact"), 4000), **given)
     assert caught.value.remedy == "give workers more memory"
 
@@ -289,7 +289,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
     for made, workers in ((few, 4), (all_, 64)):
         assert whole / workers <= made.footprint.worker["share"] < 1.2 * whole / workers
     needed = few.footprint.worker_bytes() + (192 << 20)  # with what a process holds before
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         plan(workers=4, worker_memory=needed - (10 << 20))
     found = re.search(r"or use at least ([0-9]+) workers, which share", str(caught.value))
     assert found is not None

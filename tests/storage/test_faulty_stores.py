@@ -136,7 +136,7 @@ def test_an_unreachable_store_is_no_corrupt_chunk(folder):
 
 
 def pipeline(data: sk.Dataset) -> sk.Pipeline:
-    train = data.augment(sk.GaussianNoise(0.1), copies=2)
+    train = data.augment(sk.augment.GaussianNoise(0.1), copies=2)
     return sk.Pipeline(
         train=train, kernel=sk.Laplace(2.0), centers=sk.Uniform(30), solver=sk.EigenPro(epochs=1), lanes=2
     )
