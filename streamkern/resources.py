@@ -27,8 +27,8 @@ class Resources:
     """The memory, threads, scheduler, device and workers that a call may use.
 
     Every call that takes ``resources=`` also takes ``memory=`` and ``threads=``. A call looks at the fields that
-    concern it: only training computes on a device, and only ``plan`` looks at the last three. None of them but
-    ``device`` changes the weights.
+    concern it: only training computes on a device, and only ``plan`` looks at the last three. Threads, scheduler and
+    workers do not change the weights.
 
     Args:
         memory: bytes that the process may hold, or a size such as ``"8GiB"``. None: half of the machine's.

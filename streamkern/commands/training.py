@@ -19,7 +19,6 @@ from streamkern.errors import StreamkernError
 from streamkern.events import Listener
 from streamkern.progress import Display
 from streamkern.redaction import redacted
-from streamkern.resources import Resources
 from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.runs.results import RunResult
 from streamkern.storage.writer import read_json
@@ -67,7 +66,7 @@ def resume_command(args: Namespace) -> None:
     folder = Path(args.run_dir)
 
     def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        resources = None if args.scheduler is None else Resources(scheduler=args.scheduler)
+        resources = None if args.scheduler is None else resources_of(args)
         return resume(folder, threads=args.threads, resources=resources, listeners=listeners)
 
     _watched(begin, folder, args.quiet)
