@@ -6,7 +6,7 @@ from sklearn.model_selection import train_test_split
 import streamkern as sk
 
 X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), random_state=0)
-train = sk.from_arrays(X, y).augment(sk.GaussianNoise(1.0), copies=10)
+train = sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(1.0), copies=10)
 
 for M in 100, 1000, 2000:
     pipeline = sk.Pipeline(

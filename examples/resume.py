@@ -8,7 +8,7 @@ import streamkern as sk
 
 data = sk.from_arrays(*load_digits(return_X_y=True))
 pipeline = sk.Pipeline(
-    train=data.augment(sk.GaussianNoise(1.0), copies=20),
+    train=data.augment(sk.augment.GaussianNoise(1.0), copies=20),
     kernel=sk.Laplace(20),
     centers=sk.Uniform(300),
     solver=sk.EigenPro(epochs=4),

@@ -45,7 +45,7 @@ def pipeline(
     """
     digits = sk.open_dataset(store(), target="digit").scale(1 / 16)
     train, test = digits.split(test=0.2, seed=seed)
-    augmentations = [sk.GaussianNoise(noise)] if noise else []
+    augmentations = [sk.augment.GaussianNoise(noise)] if noise else []
     return sk.Pipeline(
         train=train.augment(*augmentations, rows=rows, seed=seed),
         test=test,

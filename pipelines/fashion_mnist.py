@@ -69,7 +69,7 @@ def pipeline(
     """
     folder = store(source)
     train = sk.open_dataset(folder / "train.zarr", target="label").scale(1 / 255)
-    augmentations = [sk.GaussianNoise(noise)] if noise else []
+    augmentations = [sk.augment.GaussianNoise(noise)] if noise else []
     return sk.Pipeline(
         train=train.augment(*augmentations, rows=rows, seed=seed),
         test=sk.open_dataset(folder / "test.zarr", target="label").scale(1 / 255),
@@ -86,14 +86,14 @@ def _bytes(name: str, source: str | None) -> tuple[bytes, str]:
     if path.exists():
         return path.read_bytes(), str(path)
     if source is not None:
-        raise sk.StorageError(
+        raise sk.errors.StorageError(
             f"{name} is not here.", where=source, expected=", ".join(f for *files, _ in FILES.values() for f in files)
         )
     try:
         with urllib.request.urlopen(UPSTREAM + name, timeout=60) as answer:
             return answer.read(), UPSTREAM + name
     except OSError as error:
-        raise sk.StorageError(
+        raise sk.errors.StorageError(
             f"{name} could not be downloaded: {error}.",
             where=UPSTREAM,
             remedy="install Debian's package dataset-fashion-mnist, or give --set source=FOLDER",

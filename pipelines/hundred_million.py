@@ -70,7 +70,7 @@ def pipeline(
         leaf_rows: rows of a leaf of a partition, each with its own centers; one model by default.
     """
     train, test = store(rows)
-    augmentations = [sk.GaussianNoise(noise)] if noise else []
+    augmentations = [sk.augment.GaussianNoise(noise)] if noise else []
     return sk.Pipeline(
         train=sk.open_dataset(train).scale(1 / UNITS).augment(*augmentations, seed=seed),
         test=sk.open_dataset(test).scale(1 / UNITS),

@@ -63,7 +63,7 @@ def pipeline(
         seed: seed of split, centers, noise and order.
     """
     train, test = sk.open_dataset(store(), target="y").split(test=1 / 6, seed=seed)
-    augmentations = [sk.GaussianNoise(noise)] if noise else []
+    augmentations = [sk.augment.GaussianNoise(noise)] if noise else []
     return sk.Pipeline(
         train=train.augment(*augmentations, rows=rows, seed=seed),
         test=test,

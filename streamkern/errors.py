@@ -257,7 +257,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, tuple | list)
     if origin is Callable or origin is typing.get_origin(Callable[[], Any]):
         return callable(value)
-    if not isinstance(origin, type) or origin is np.ndarray or getattr(origin, "_is_protocol", False):
+    if not isinstance(origin, type) or origin in (Any, np.ndarray) or getattr(origin, "_is_protocol", False):
         return True  # the caller checks its methods
     return isinstance(value, origin)
 

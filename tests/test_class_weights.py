@@ -139,7 +139,9 @@ def test_runs_keep_them_and_workers_have_the_same_bits(tmp_path):
     X, y = _rare(800)
     pipeline = _pipeline(X, y, class_weight="balanced", validation=sk.from_arrays(*_rare(200, seed=2)))
     results = [
-        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        sk.run(
+            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
+        )
         for name in ("threads", "processes:2")
     ]
     assert results[0].weights_sha256 == results[1].weights_sha256

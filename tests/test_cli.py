@@ -24,9 +24,9 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.engine.parallel import default_threads
 from streamkern.evaluation.metrics import flat
 from streamkern.progress import Display
+from streamkern.resources import default_threads
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")
 SMALL = ["--set", "rows=20_000", "centers=200"]

@@ -29,6 +29,7 @@ import streamkern as sk
 from streamkern import errors
 from streamkern.commands.parser import main
 from streamkern.cpu import default_engine
+from streamkern.data import Quarantined
 from streamkern.data.stream import Assembly
 from streamkern.engine.elementwise import NumpyLoops
 from streamkern.execute.dask import DaskExecutor
@@ -275,9 +276,10 @@ def half(folder: Path, **marks: Any) -> Path:
 NAMES: dict[str, Any] = {
     each.__name__: each
     for each in (
-        ArraySource, DaskExecutor, Gate, SimpleNamespace, Sum, command, effective_dimension, feature_map_from_json,
-        file, gather_rows, group, half, hdf5, job, kernel_from_json, model, np_file, npz, parquet, plan,
-        randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unflatten, zarr,
+        ArraySource, DaskExecutor, Gate, Quarantined, SimpleNamespace, Sum, command, effective_dimension,
+        feature_map_from_json, file, gather_rows, group, half, hdf5, job, kernel_from_json, model, np_file,
+        npz, parquet, plan, randomized_eigensystem, rayleigh_quotient, run, run_locked,
+        speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
 NAMES |= {"LOOPS": default_engine().loops, "NUMPY": NumpyLoops()}
@@ -285,7 +287,7 @@ NAMES |= {"LOOPS": default_engine().loops, "NUMPY": NumpyLoops()}
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
     ("sk.run(job(), f / 'run', threads=0)", "threads is 0|0 threads"),
-    ("sk.run(job(), f / 'run', scheduler='slurm')", "slurm"),
+    ("sk.run(job(), f / 'run', resources=sk.Resources(scheduler='slurm'))", "slurm"),
     ("sk.Uniform(0)", "p is 0"),
     ("sk.KMeans(0)", "p is 0"),
     ("sk.RPCholesky(0, sk.Laplace(1))", "p is 0"),
@@ -293,23 +295,28 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, centers=sk.Given(np.ones((3, 9))))", "(3, 9)"),
     ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
     ("plan(centers=sk.Uniform(600))", "600 rows"),
-    ("sk.plan(job(), memory='4GiB', worker_memory='100MiB')", "100.0 MiB"),
-    ("sk.plan(job(), memory='4GiB', worker_threads=0)", "worker_threads is 0"),
-    ("sk.plan(job(), workers=-1)", "workers is -1"),
+    ("sk.plan(job(), memory='4GiB', resources=sk.Resources(worker_memory='100MiB'))", "100.0 MiB"),
+    ("sk.Resources(worker_threads=0)", "worker_threads is 0"),
+    ("sk.Resources(workers=-1)", "workers is -1"),
+    ("sk.Resources(device='tpu')", "tpu"),
+    ("sk.Resources(memory='much')", "much"),
+    ("sk.run(job(), memory='1GiB', resources=sk.Resources('2GiB'))", "1GiB"),
+    ("sk.run(job(), resources='threads')", "threads"),
+    ("sk.run(job(), scheduler='threads')", "scheduler="),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
-    ("sk.HorizontalFlip((2, 2), probability=2)", "2"),
-    ("sk.FeatureDropout(2)", "2"),
-    ("sk.GaussianNoise(-1)", "-1"),
-    ("sk.MixUp(0)", "alpha is 0"),
-    ("sk.MixUp(1, bank=0)", "bank is 0"),
-    ("sk.Custom(3)", "3"),
-    ("sk.Custom(len, uniforms=-1)", "-1"),
-    ("run(f, train=data.augment(sk.Custom(lambda rows, *more: rows[:1])))", "(1, 4)"),
-    ("run(f, train=data.augment(sk.Custom(lambda rows, *more: rows * np.nan)))", "not finite"),
-    ("sk.RandomCrop((2, 2), padding=-1)", "-1"),
-    ("sk.RandomCrop((2,))", "(2,)"),
-    ("sk.RandomErasing((2, 2), area=(0.5, 0.1))", "(0.5, 0.1)"),
-    ("run(f, train=sk.from_arrays(X, Y).augment(sk.HorizontalFlip((3, 3))))", "4 features"),
+    ("sk.augment.HorizontalFlip((2, 2), probability=2)", "2"),
+    ("sk.augment.FeatureDropout(2)", "2"),
+    ("sk.augment.GaussianNoise(-1)", "-1"),
+    ("sk.augment.MixUp(0)", "alpha is 0"),
+    ("sk.augment.MixUp(1, bank=0)", "bank is 0"),
+    ("sk.augment.Custom(3)", "3"),
+    ("sk.augment.Custom(len, uniforms=-1)", "-1"),
+    ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows[:1])))", "(1, 4)"),
+    ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows * np.nan)))", "not finite"),
+    ("sk.augment.RandomCrop((2, 2), padding=-1)", "-1"),
+    ("sk.augment.RandomCrop((2,))", "(2,)"),
+    ("sk.augment.RandomErasing((2, 2), area=(0.5, 0.1))", "(0.5, 0.1)"),
+    ("run(f, train=sk.from_arrays(X, Y).augment(sk.augment.HorizontalFlip((3, 3))))", "4 features"),
     ("augmented.scale(2)", "augmented"),
     ("data.augment(copies=2).without([])", "augmented"),
     ("run(f, centers=None, features=sk.Nystrom(sk.Laplace(1)))", "centers"),
@@ -517,8 +524,8 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Laplace('mean')", "mean"),
     ("sk.Laplace('median')(X, X)", "median"),
     ("DaskExecutor(SimpleNamespace(asynchronous=True)).__enter__()", "asynchronous"),
-    ("data.without([sk.Quarantined(5, 9, '', ''), sk.Quarantined(7, 12, '', '')])", "overlap"),
-    ("data.without([sk.Quarantined(0, 60, 'chunk 0', 'it is damaged')])", "it is damaged"),
+    ("data.without([Quarantined(5, 9, '', ''), Quarantined(7, 12, '', '')])", "overlap"),
+    ("data.without([Quarantined(0, 60, 'chunk 0', 'it is damaged')])", "it is damaged"),
     ("sk.load_pipeline(f / 'no.py', {'url': 's3://key:secret@host'})", "no.py"),
     ("run(f, name='a') and run_locked(f)", "process"),
     ("sk.run(job(), file(f, '', 'a') / 'run')", "/run"),
@@ -628,7 +635,7 @@ def provoked(expression: str, folder: Path) -> Exception:
     names = globals() | {
         "f": folder,
         "data": sk.from_arrays(X, Y),
-        "augmented": sk.from_arrays(X, Y).augment(sk.GaussianNoise(1)),
+        "augmented": sk.from_arrays(X, Y).augment(sk.augment.GaussianNoise(1)),
     }
     with pytest.raises((sk.StreamkernError, Told)) as caught:
         eval(expression, names)

@@ -192,7 +192,7 @@ def test_weights_do_not_depend_on_threads(digits: tuple[Array, ...]) -> None:
 
 def test_augmented_rows(digits: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = digits
-    train = sk.from_arrays(X, y).augment(sk.GaussianNoise(1.0), copies=5)
+    train = sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(1.0), copies=5)
     model = sk.KernelClassifier(sk.Laplace(20.0), centers=300).fit(train)
     assert model.outcome_.rows == model.outcome_.passes * 5 * len(X)
     assert model.score(sk.from_arrays(X_test, y_test)) > 0.97
@@ -246,7 +246,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
         raise AssertionError("rows were read")
 
     monkeypatch.setattr("streamkern.fitting.fit.statistics", never)
-    with pytest.raises(sk.PlanRefusedError, match="a budget of at least") as caught:
+    with pytest.raises(sk.errors.PlanRefusedError, match="a budget of at least") as caught:
         sk.KernelRegressor(memory="100MiB").fit(X, X[:, 0])
     assert caught.value.exit_status == 2
 
@@ -264,7 +264,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
         ({"dtype": "int8"}, "dtype"),
         ({"lanes": 0}, "lanes"),
         ({"threads": 0}, "threads"),
-        ({"scheduler": "mpi"}, "scheduler"),
+        ({"resources": 4}, "resources"),
         ({"random_state": -1}, "random_state"),
     ],
 )

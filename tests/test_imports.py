@@ -126,13 +126,33 @@ def test_every_public_name_is_listed_once_for_each_reader():
 
 @pytest.mark.parametrize("name", sk.__all__)
 def test_a_public_name_is_found_where_the_table_says(name: str):
-    assert getattr(sk, name).__name__ == name
+    assert getattr(sk, name).__name__.rpartition(".")[2] == name
     assert vars(sk)[name] is getattr(sk, name)  # the second use is a look-up
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'streamkern' has no attribute 'Lapalce'"):
         sk.Lapalce  # noqa: B018
+
+
+@pytest.mark.parametrize(("place", "name"), [(place, name) for place, names in sk._MOVED.items() for name in names])
+def test_a_name_that_has_moved_is_told_with_its_place(place: str, name: str):
+    with pytest.raises(AttributeError, match=rf"'streamkern' has no attribute '{name}': it is {place}\.{name}$"):
+        getattr(sk, name)
+    assert hasattr(importlib.import_module(place.replace("sk.", "streamkern.")), name)
+
+
+def test_modules_among_the_names_are_imported_when_they_are_used():
+    ours = loaded("import streamkern as sk; sk.errors.BusyError")[0]
+    assert ours == {
+        "streamkern",
+        "streamkern.errors",
+        "streamkern.redaction",
+        "streamkern.release",
+        "streamkern.starting",
+    }
+    assert "streamkern.augment" not in ours
+    assert "streamkern.augment" in loaded("import streamkern as sk; sk.augment.MixUp")[0]
 
 
 def test_the_names_that_help_shows_are_those_of_the_kernels():

@@ -218,11 +218,11 @@ def test_what_cannot_be_is_refused(fitted, tmp_path):
     model = sk.KernelRegressor(centers=20, threads=1).fit(X, y).model_
     model.answers = Intervals(np.ones((3, 2)), np.ones((3, 2)), np.ones(2), np.zeros((0, 2)), {})
     saved = model.save(tmp_path / "model.zarr")
-    with pytest.raises(sk.ModelFormatError, match="intervals"):
+    with pytest.raises(sk.errors.ModelFormatError, match="intervals"):
         sk.load_model(saved)
     made = fitted.model_.answers
     wrong = made.starts.copy()
     wrong[2] = wrong[3] + 1
     for damaged in ({"starts": wrong}, {"starts": made.starts[:-1]}, {"starts": made.starts + 1}, {"levels": None}):
-        with pytest.raises(sk.ModelFormatError, match="intervals"):
+        with pytest.raises(sk.errors.ModelFormatError, match="intervals"):
             replace(made, **damaged).require(1, 1000)

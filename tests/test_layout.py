@@ -26,7 +26,6 @@ DOORS = {
     "cupy": {"gpu/cupy.py"},
     "dask": {"formats/dask.py", "execute/dask.py", "execute/lanes.py"},
     "distributed": {
-        "execute/__init__.py",
         "execute/client.py",
         "execute/dask.py",
         "execute/lanes.py",

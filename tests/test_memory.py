@@ -79,7 +79,7 @@ def measured(case: dict[str, Any]) -> None:
         data = sk.from_arrays(*rows(case["n"], case["d"], case["dtype"]))
     else:
         data = sk.open_dataset(case["source"], target="target")
-    data = data.scale(1 / 255).augment(sk.GaussianNoise(0.1), rows=case.get("rows"))
+    data = data.scale(1 / 255).augment(sk.augment.GaussianNoise(0.1), rows=case.get("rows"))
     validation = data.plain().sample(2000) if case.get("validate") else None
     named: Any = getattr(sk, case.get("solver", "EigenPro"))
     solver = named(**case.get("settings", {"projection": case.get("projection", "auto")}))
@@ -285,7 +285,7 @@ def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
     ],
 )
 def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:
-    with pytest.raises(sk.PlanRefusedError, match="stage is the largest") as caught:
+    with pytest.raises(sk.errors.PlanRefusedError, match="stage is the largest") as caught:
         project(**changes)
     text = str(caught.value)
     assert caught.value.exit_status == 2

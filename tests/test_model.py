@@ -123,7 +123,7 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
                 file.write_bytes(damaged)
                 try:
                     assert same(sk.load_model(path), model), f"{file}, byte {position}, bit {bit}"
-                except sk.ModelFormatError:
+                except sk.errors.ModelFormatError:
                     caught += 1
         file.write_bytes(original)
     assert caught > 100
@@ -139,25 +139,25 @@ def test_a_missing_or_truncated_file_is_found(how: str, tmp_path: Path) -> None:
             file.unlink()
         else:
             file.write_bytes(original[: 0 if how == "empty" else len(original) // 2])
-        with pytest.raises(sk.ModelFormatError, match=r"model\.zarr"):
+        with pytest.raises(sk.errors.ModelFormatError, match=r"model\.zarr"):
             sk.load_model(path)
         file.write_bytes(original)
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(sk.StorageError, match="no KernelMachine here"):
+    with pytest.raises(sk.errors.StorageError, match="no KernelMachine here"):
         sk.load_model(tmp_path / "nothing.zarr")
     save_artifact(tmp_path / "other.zarr", "Checkpoint", {"weights": np.ones(3)}, {})
     sk.write_zarr(str(tmp_path / "data.zarr"), np.ones((3, 2)), np.ones(3))
     (tmp_path / "text").mkdir()
     (tmp_path / "file").write_text("text")
     for name in ("other.zarr", "data.zarr", "text", "file"):
-        with pytest.raises(sk.ModelFormatError, match="not a KernelMachine"):
+        with pytest.raises(sk.errors.ModelFormatError, match="not a KernelMachine"):
             sk.load_model(tmp_path / name)
     incomplete = {"kernel": machine().kernel.to_json()}
     arrays = {"centers": np.ones((2, 2)), "weights": np.ones((2, 1))}
     save_artifact(tmp_path / "half.zarr", "KernelMachine", arrays, incomplete)
-    with pytest.raises(sk.ModelFormatError, match="incomplete"):
+    with pytest.raises(sk.errors.ModelFormatError, match="incomplete"):
         sk.load_model(tmp_path / "half.zarr")
 
 
@@ -165,7 +165,7 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("streamkern.storage.artifact.FORMAT", FORMAT + 1)
     path = machine().save(tmp_path / "model.zarr")
     monkeypatch.undo()
-    with pytest.raises(sk.ModelFormatError, match=f"format is {FORMAT + 1}"):
+    with pytest.raises(sk.errors.ModelFormatError, match=f"format is {FORMAT + 1}"):
         sk.load_model(path)
 
 
@@ -199,7 +199,7 @@ def interrupted(
                 patch.setattr(os, name, failing(getattr(os, name)))
             try:
                 NEW.save(path)
-            except sk.StorageError as error:
+            except sk.errors.StorageError as error:
                 outcome = error
         yield k, outcome
         if calls <= k:
@@ -214,7 +214,7 @@ def test_an_error_while_saving_leaves_the_old_model(tmp_path: Path, monkeypatch:
     path = tmp_path / "model.zarr"
     for k, outcome in interrupted(monkeypatch, path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         if outcome is not None:
-            assert isinstance(outcome, sk.StorageError)
+            assert isinstance(outcome, sk.errors.StorageError)
             assert "No space left on device" in str(outcome)
             assert str(path) in str(outcome)
         loaded = sk.load_model(path)
@@ -227,7 +227,7 @@ def test_a_disk_that_takes_no_more_bytes(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400, limits[1]))
     try:
-        with pytest.raises(sk.StorageError, match="cannot be written"):
+        with pytest.raises(sk.errors.StorageError, match="cannot be written"):
             NEW.save(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -246,7 +246,7 @@ def test_what_is_no_model_is_not_replaced(what: str, tmp_path: Path) -> None:
     else:
         sk.write_zarr(str(path), np.ones((3, 2)), np.ones(3))
     before = [(file, file.read_bytes()) for file in files(tmp_path)]
-    with pytest.raises(sk.StorageError, match="is not a KernelMachine"):
+    with pytest.raises(sk.errors.StorageError, match="is not a KernelMachine"):
         OLD.save(path)
     assert [(file, file.read_bytes()) for file in files(tmp_path)] == before
 
@@ -328,7 +328,7 @@ def test_streamed_prediction_holds_blocks_and_not_rows(X: Array) -> None:
     model = machine()
 
     def peak(copies: int) -> tuple[int, int]:
-        data = sk.from_arrays(X).augment(sk.GaussianNoise(0.1), copies=copies)
+        data = sk.from_arrays(X).augment(sk.augment.GaussianNoise(0.1), copies=copies)
         tracemalloc.start()
         rows = sum(len(outputs) for outputs in model.stream_outputs(data))
         held = tracemalloc.get_traced_memory()[1]

@@ -109,7 +109,9 @@ def test_columns_of_a_table_through_every_door(tmp_path):
     train, test = data.split(0.4)
     pipeline = sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(60), sk.Direct(ridge=1e-3), test=test)
     results = [
-        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        sk.run(
+            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
+        )
         for name in ("threads", "processes:2")
     ]
     assert results[0].weights_sha256 == results[1].weights_sha256
@@ -227,7 +229,9 @@ def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_r
     train, test = data.split(0.4)
     pipeline = sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(40), sk.Direct(ridge=1e-3), test=test, **given)
     results = [
-        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        sk.run(
+            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
+        )
         for name in ("threads", "processes:2")
     ]
     (tmp_path / "threads" / "result.json").unlink()  # resumed from what is kept
@@ -308,9 +312,9 @@ def test_a_damaged_description_is_refused():
             encoding_from_json(told | {"cuts": wrong})
     assert encoding_from_json(told | {"cuts": [0.1, 0.2, 0.3]}).cuts == (0.1, 0.2, 0.3)
     calibration = _model().fit(*_rows(200)).model_.answers
-    with pytest.raises(sk.ModelFormatError, match="parameters have shape"):
+    with pytest.raises(sk.errors.ModelFormatError, match="parameters have shape"):
         replace(calibration, cuts=np.zeros(2)).require(3)
-    with pytest.raises(sk.ModelFormatError, match="parameters have shape"):
+    with pytest.raises(sk.errors.ModelFormatError, match="parameters have shape"):
         replace(calibration, below=calibration.below[:2]).require(3)
-    with pytest.raises(sk.ModelFormatError, match="not finite"):
+    with pytest.raises(sk.errors.ModelFormatError, match="not finite"):
         replace(calibration, bias=calibration.bias + np.nan).require(3)

@@ -119,7 +119,9 @@ def test_features_of_differences_do(map_: Any, tmp_path: Path):
     assert found(UNIX) == pytest.approx(found(0.0), abs=2e-2)
 
 
-@pytest.mark.parametrize("augmentation", [sk.GaussianNoise(0.1), sk.MixUp(0.2), sk.FeatureDropout(0.0)], ids=repr)
+@pytest.mark.parametrize(
+    "augmentation", [sk.augment.GaussianNoise(0.1), sk.augment.MixUp(0.2), sk.augment.FeatureDropout(0.0)], ids=repr
+)
 def test_augmented_rows_keep_it(augmentation: Any):
     def found(offset: float) -> float:
         X, y = table(offset)
@@ -132,7 +134,7 @@ def test_augmented_rows_keep_it(augmentation: Any):
 
 def test_dropped_features_have_the_user_s_value_and_not_that_of_shifted_rows():
     X, y = table(UNIX)
-    data = sk.from_arrays(X, y).augment(sk.FeatureDropout(1.0, value=UNIX + 1.0)).relative_to(np.full(3, UNIX))
+    data = sk.from_arrays(X, y).augment(sk.augment.FeatureDropout(1.0, value=UNIX + 1.0)).relative_to(np.full(3, UNIX))
     block = sk.data.stream.Scan(sk.data.stream.Assembly(data)).block((0,))
     assert (block.X == 1.0).all()
 

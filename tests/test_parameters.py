@@ -16,23 +16,13 @@ import streamkern as sk
 from streamkern.errors import UsageError
 
 # What the library makes and users read; their constructors are not called by users.
-MADE = {
-    "Explanation",
-    "Ingested",
-    "Inspection",
-    "KernelMachine",
-    "PartitionedMachine",
-    "Plan",
-    "PredictionResult",
-    "Trial",
-    "Tuning",
-    "Dataset",
-}
+MADE = {"KernelMachine", "PartitionedMachine", "Dataset"}
 CLASSES = {
     name: each
-    for name, each in vars(sk).items()
-    if isinstance(each, type) and dataclasses.is_dataclass(each) and name not in MADE
-} | {name: getattr(sk, name) for name in dir(sk) if name not in MADE and dataclasses.is_dataclass(getattr(sk, name))}
+    for place in (sk, sk.augment)
+    for name in place.__all__
+    if name not in MADE and dataclasses.is_dataclass(each := getattr(place, name))
+}
 DATA = sk.from_arrays(np.eye(4, dtype=np.float32), np.arange(4) % 2)
 GIVEN: dict[str, Any] = {
     "p": 5, "kernel": sk.Gaussian(1.0), "function": np.exp, "sigma": 1.0, "probability": 0.5, "Z": np.eye(3),
@@ -98,7 +88,7 @@ def test_every_public_class_with_parameters_is_tried():
         lambda: sk.EigenPro(epochs=np.int64(2), step=np.float32(0.5), average=np.bool_(True)),
         lambda: sk.SGD(stages=[(2, 0.5)], ridge=0),
         lambda: sk.OneHot(["a", 1]),
-        lambda: sk.RandomCrop([4, 4], np.int32(1)),
+        lambda: sk.augment.RandomCrop([4, 4], np.int32(1)),
         lambda: sk.Falkon(ridge=np.float64(1e-3)),
         lambda: sk.Retry(timeout=3, deadline=np.int64(4)),
         lambda: sk.Uniform(np.uint16(4)),

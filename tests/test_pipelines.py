@@ -146,7 +146,7 @@ def test_labels_in_place_of_images_are_refused(made: Path, tmp_path: Path):
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path: Path):
-    with pytest.raises(sk.StorageError, match="train-images") as caught:
+    with pytest.raises(sk.errors.StorageError, match="train-images") as caught:
         sk.load_pipeline(FASHION, {"source": str(tmp_path)})
     assert "t10k-labels-idx1-ubyte.gz" in (caught.value.expected or "")
 
@@ -154,7 +154,7 @@ def test_a_folder_without_the_files_is_refused(tmp_path: Path):
 def test_a_download_that_fails_says_what_to_do(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(module, "DEBIAN", tmp_path / "absent")
     monkeypatch.setattr(module, "UPSTREAM", (tmp_path / "nowhere").as_uri() + "/")
-    with pytest.raises(sk.StorageError, match="could not be downloaded") as caught:
+    with pytest.raises(sk.errors.StorageError, match="could not be downloaded") as caught:
         module.store(None)
     assert "dataset-fashion-mnist" in (caught.value.remedy or "")
 

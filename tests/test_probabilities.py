@@ -232,7 +232,7 @@ def test_a_damaged_calibration_is_refused(tmp_path):
     model = sk.KernelClassifier(centers=30, threads=1).fit(X, y).model_
     model.answers = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
     saved = model.save(tmp_path / "model.zarr")
-    with pytest.raises(sk.ModelFormatError, match="shape"):
+    with pytest.raises(sk.errors.ModelFormatError, match="shape"):
         sk.load_model(saved)
 
 
@@ -289,7 +289,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
         model.prediction_set(X, 1.5)
     loaded.answers = replace(loaded.answers, sets=replace(loaded.answers.sets, starts=np.array([0, 5, 2, 9])))
     saved = loaded.save(tmp_path / "damaged.zarr")
-    with pytest.raises(sk.ModelFormatError, match="ascending"):
+    with pytest.raises(sk.errors.ModelFormatError, match="ascending"):
         sk.load_model(saved)
 
 

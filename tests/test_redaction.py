@@ -207,7 +207,7 @@ def pipeline(url: str = "", token: str = "", key: str = "", fail: bool = False, 
         return X
 
     X = np.random.default_rng(0).standard_normal((40, 2)).astype("float32")
-    data = sk.from_arrays(X, X[:, 0]).augment(sk.Custom(tell))
+    data = sk.from_arrays(X, X[:, 0]).augment(sk.augment.Custom(tell))
     solver = sk.EigenPro(epochs=1, batch=20)
     return sk.Pipeline(data, sk.Laplace(1.0), sk.Uniform(5), solver, task="regression", name="told")
 """

@@ -90,7 +90,9 @@ def test_runs_keep_it_and_workers_find_the_same(tmp_path):
         class_weight={1: 2.0},
     )  # fmt: skip
     results = [
-        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        sk.run(
+            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
+        )
         for name in ("threads", "processes:2")
     ]
     found = [result["probabilities"]["threshold"] for result in results]

@@ -72,7 +72,12 @@ def test_the_timeline_of_a_run_on_workers_is_whole(tmp_path):
         solver=sk.EigenPro(epochs=2, batch=64),
     )
     told = []
-    result = sk.run(pipeline, tmp_path, scheduler="processes:2", listeners=(lambda *event: told.append(event),))
+    result = sk.run(
+        pipeline,
+        tmp_path,
+        resources=sk.Resources(scheduler="processes:2"),
+        listeners=(lambda *event: told.append(event),),
+    )
     assert result["status"] == "done"
     found = lines(tmp_path / "events.jsonl")
     (cluster,) = [line for line in found if line["event"] == "cluster"]

@@ -252,7 +252,7 @@ def test_a_users_function_anywhere_in_a_part_is_described():
     assert described(None) is None
     assert described(sk.Laplace(2.0)) == sk.Laplace(2.0).to_json()
     assert users_code((sk.Laplace(2.0), sk.EigenPro(), sk.Uniform(5), sk.Impute("mean"))) == []
-    for part in (sk.RadialProfile, lambda f: 2.0 * sk.DotProfile(f) + sk.Linear(), lambda f: sk.Custom(f)):
+    for part in (sk.RadialProfile, lambda f: 2.0 * sk.DotProfile(f) + sk.Linear(), lambda f: sk.augment.Custom(f)):
         assert users_code(part(double)) == users_code(part(double)) != users_code(part(treble))
 
 
@@ -280,7 +280,7 @@ SHIFT = 0.1
 def pipeline() -> sk.Pipeline:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 3)).astype("float32")
-    data = sk.from_arrays(X, X[:, 0] * X[:, 1]).augment(sk.Custom(wobble, uniforms=1))
+    data = sk.from_arrays(X, X[:, 0] * X[:, 1]).augment(sk.augment.Custom(wobble, uniforms=1))
     kernel = sk.RadialProfile(g)
     return sk.Pipeline(data, kernel, sk.Uniform(20), sk.EigenPro(epochs=2, batch=20), task="regression")
 """

@@ -19,7 +19,7 @@ DATA = 'sk.from_arrays(np.random.default_rng(0).standard_normal((60, 3)).astype(
 RUN = (
     HEAD
     + f"DATA = {DATA}\n\n\ndef g(t):\n    {{}}\n\n\ndef wobble(X, U):\n    {{}}\n\n\n"
-    + "def pipeline() -> sk.Pipeline:\n    data = DATA.augment(sk.Custom(wobble))\n"
+    + "def pipeline() -> sk.Pipeline:\n    data = DATA.augment(sk.augment.Custom(wobble))\n"
     + "    return sk.Pipeline(data, {}, sk.Uniform(5), sk.EigenPro(epochs=1, batch=20), test=DATA)\n"
 )
 HELPER = "def fails():\n    return 1 / 0\n"

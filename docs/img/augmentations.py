@@ -20,17 +20,17 @@ SHAPE, IMAGES, ZOOM, GAP = (28, 28), 5, 2, 4
 
 CHAINS = {
     "as stored": (),
-    "GaussianNoise(0.15)": (sk.GaussianNoise(0.15),),
-    "HorizontalFlip": (sk.HorizontalFlip(SHAPE, 1.0),),
-    "RandomCrop": (sk.RandomCrop(SHAPE, padding=4),),
-    "RandomErasing": (sk.RandomErasing(SHAPE, 1.0, value=0.5),),
-    "FeatureDropout(0.2)": (sk.FeatureDropout(0.2),),
-    "MixUp(1.0)": (sk.MixUp(1.0),),
+    "GaussianNoise(0.15)": (sk.augment.GaussianNoise(0.15),),
+    "HorizontalFlip": (sk.augment.HorizontalFlip(SHAPE, 1.0),),
+    "RandomCrop": (sk.augment.RandomCrop(SHAPE, padding=4),),
+    "RandomErasing": (sk.augment.RandomErasing(SHAPE, 1.0, value=0.5),),
+    "FeatureDropout(0.2)": (sk.augment.FeatureDropout(0.2),),
+    "MixUp(1.0)": (sk.augment.MixUp(1.0),),
     "flip, crop, erase, noise": (
-        sk.HorizontalFlip(SHAPE),
-        sk.RandomCrop(SHAPE),
-        sk.RandomErasing(SHAPE, value=0.5),
-        sk.GaussianNoise(0.05),
+        sk.augment.HorizontalFlip(SHAPE),
+        sk.augment.RandomCrop(SHAPE),
+        sk.augment.RandomErasing(SHAPE, value=0.5),
+        sk.augment.GaussianNoise(0.05),
     ),
 }
 

@@ -17,7 +17,7 @@ def night(folder: str) -> None:
 
     place = Path(folder)
     pipeline = sk.load_pipeline(place / "nightly.py", {"rows": str(place / "rows.zarr")})
-    with suppress(sk.BusyError):  # last night's is still at it
+    with suppress(sk.errors.BusyError):  # last night's is still at it
         sk.retrain(pipeline, place / "models")
 
 

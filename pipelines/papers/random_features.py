@@ -107,7 +107,7 @@ def errors(seeds: int, **settings: Any) -> np.ndarray:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 scores = [entry["validation"] for entry in sk.run(job, folder)["history"]]
-            except sk.NumericalError:
+            except sk.errors.NumericalError:
                 found.append(np.full(job.solver.epochs, np.inf))
                 continue
         found.append(np.array([1 - score["accuracy"] if "accuracy" in score else score["mse"] for score in scores]))

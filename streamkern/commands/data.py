@@ -7,8 +7,7 @@ import sys
 from argparse import Namespace
 
 from streamkern.commands.output import say
-from streamkern.engine.parallel import default_threads
-from streamkern.execute import open_executor
+from streamkern.commands.resources import resources_of
 from streamkern.ingestion.ingest import ingest
 from streamkern.inspection.inspect import inspect as inspect_data
 from streamkern.progress import Display
@@ -30,8 +29,7 @@ def ingest_command(args: Namespace) -> None:
             shard=args.shard,
             compression=args.compression,
             keep_bits=args.keep_bits,
-            memory=args.memory,
-            threads=args.threads or default_threads(),
+            resources=resources_of(args),
             header=not args.no_header,
             missing=args.missing,
             read_options=args.read_options,
@@ -45,9 +43,8 @@ def ingest_command(args: Namespace) -> None:
 
 def inspect_command(args: Namespace) -> None:
     """Print the kinds, ranges and gaps of a data set."""
-    with open_executor("threads", args.threads) as executor:
-        found = inspect_data(
-            args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),
-            executor=executor, header=not args.no_header, memory=args.memory, read_options=args.read_options,
-        )  # fmt: skip
+    found = inspect_data(
+        args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),
+        header=not args.no_header, resources=resources_of(args), read_options=args.read_options,
+    )  # fmt: skip
     say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.commands.output import say
+from streamkern.commands.resources import resources_of
 from streamkern.data import Dataset, open_dataset
 from streamkern.errors import StreamkernError, UsageError
-from streamkern.gpu import get_device
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain
 from streamkern.registry.retrain import listing
@@ -23,7 +23,7 @@ from streamkern.runs import Pipeline, load_pipeline
 
 def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
     """Train if there is new data, and promote a model that passes the gate; the last line of stdout is JSON."""
-    get_device(args.device)
+    resources = resources_of(args)
     display = Display(sys.stderr)
     reply: dict[str, Any] = {"status": "failed"}
     try:
@@ -37,7 +37,7 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
         pipeline = load_pipeline(args.pipeline, settings)
         reply = retrain(
             pipeline, args.registry, forget=_forgotten(args.forget, pipeline), gate=args.gate, cold=args.cold,
-            keep=args.keep, memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
+            keep=args.keep, resources=resources,
             listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:

@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from streamkern.commands.output import say
-from streamkern.gpu import get_device
+from streamkern.commands.resources import resources_of
 from streamkern.progress import Display
 from streamkern.report.status import metrics_in_words
 from streamkern.serving.explain import explain
@@ -16,11 +16,8 @@ from streamkern.serving.predict_files import evaluate, predict
 
 def evaluate_command(args: Namespace) -> None:
     """Print the scores of a saved model on stored rows."""
-    get_device(args.device)
     target = args.target[0] if len(args.target) == 1 else args.target
-    metrics = evaluate(
-        args.model, args.data, target, memory=args.memory, threads=args.threads, read_options=args.read_options
-    )
+    metrics = evaluate(args.model, args.data, target, resources=resources_of(args), read_options=args.read_options)
     say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 
@@ -32,11 +29,10 @@ def explain_command(args: Namespace) -> None:
 
 def predict_command(args: Namespace) -> None:
     """Write predictions of stored rows."""
-    get_device(args.device)
     with Display(sys.stderr) as display:
         made = predict(
             args.model, args.data, args.out, id=args.id, scores=args.scores, probabilities=args.probabilities,
-            interval=args.interval, format=args.format, memory=args.memory, read_options=args.read_options,
-            threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
+            interval=args.interval, format=args.format, resources=resources_of(args), read_options=args.read_options,
+            overwrite=args.overwrite, on_progress=display.rows,
         )  # fmt: skip
     say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.commands.output import complain, say
+from streamkern.commands.resources import resources_of
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
-from streamkern.gpu import get_device
 from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
@@ -50,14 +50,12 @@ def _default(name: str, value: Any) -> str:
 
 def run_command(args: Namespace, settings: dict[str, str]) -> None:
     """Train a pipeline."""
-    get_device(args.device)
-    pipeline = load_pipeline(args.pipeline, settings)
+    resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
 
     def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return run(
-            pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
-            checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
+            pipeline, folder, resources=resources, checkpoint_seconds=args.checkpoint_seconds, listeners=listeners,
         )  # fmt: skip
 
     _watched(begin, folder, args.quiet)
@@ -68,7 +66,8 @@ def resume_command(args: Namespace) -> None:
     folder = Path(args.run_dir)
 
     def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
+        resources = None if args.scheduler is None else resources_of(args)
+        return resume(folder, threads=args.threads, resources=resources, listeners=listeners)
 
     _watched(begin, folder, args.quiet)
 
@@ -98,9 +97,6 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
 
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:
     """Print the time and memory that a run will need."""
-    get_device(args.device)
-    made = plan(
-        load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device,
-        worker_memory=args.worker_memory, worker_threads=args.worker_threads, workers=args.workers,
-    )  # fmt: skip
+    resources = resources_of(args)
+    made = plan(load_pipeline(args.pipeline, settings), resources=resources)
     say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")

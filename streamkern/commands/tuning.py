@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from streamkern.commands.output import say
-from streamkern.gpu import get_device
+from streamkern.commands.resources import resources_of
 from streamkern.kernels import RADIAL
 from streamkern.progress import Display
 from streamkern.redaction import redacted
@@ -19,13 +19,13 @@ from streamkern.storage.writer import write_json
 
 def tune_command(args: Namespace, settings: dict[str, str]) -> None:
     """Compare settings on a subsample and write tune.json, with a page where Bokeh is installed."""
-    get_device(args.device)
+    resources = resources_of(args)
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
     with Display(sys.stderr) as display:
         found = tune(
             pipeline, args.kernel and [RADIAL[name] for name in args.kernel], rows=args.rows, centers=args.centers,
-            memory=args.memory, threads=args.threads, on_trial=display.trial,
+            resources=resources, on_trial=display.trial,
         )  # fmt: skip
     facts, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
     write_json(folder / "tune.json", facts | {"next": following})

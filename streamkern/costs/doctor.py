@@ -17,12 +17,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from streamkern.costs.machine_speed import gemm_rate, timings
 from streamkern.cpu import gemm
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.gpu import get_device
 from streamkern.kernels import Expansion, Laplace
 from streamkern.memory import default_budget, format_bytes
 from streamkern.release import VERSION, version_of
+from streamkern.resources import default_threads
 
 _PACKAGES = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
 _OLDER = ("Haswell", "Zen", "Sandybridge", "Prescott")  # OpenBLAS's kernels without AVX-512

@@ -19,7 +19,6 @@ from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.data.stream import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
-from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.evaluation.score import SAMPLED
@@ -27,6 +26,7 @@ from streamkern.execute.base import LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
+from streamkern.resources import default_threads
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
 from streamkern.sources.layout import rows_per_chunk
 from streamkern.sources.source import Source

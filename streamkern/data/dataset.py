@@ -257,7 +257,9 @@ class Dataset:
         for each in augmentations:
             if isinstance(each, type) or not isinstance(each, Augmentation | MixUp):
                 raise UsageError(
-                    f"{each!r} is not an augmentation.", where="augment", expected="one such as sk.GaussianNoise(0.1)"
+                    f"{each!r} is not an augmentation.",
+                    where="augment",
+                    expected="one such as sk.augment.GaussianNoise(0.1)",
                 )
         if copies is not None and rows is not None:
             raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")

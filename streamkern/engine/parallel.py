@@ -7,36 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psutil
 from threadpoolctl import ThreadpoolController
 
-from streamkern.errors import UsageError
+from streamkern.resources import thread_count
 
 VALUE = 30
 """Cost of a radial function, in multiply-adds."""
 
 _PART = 1 << 24  # approximate multiply-adds of a part, if that is more than the minimum of rows
 _LEAST, _MOST = 128, 256  # rows of a part; fewer would read the centers from memory more often
-
-
-def default_threads() -> int:
-    """Return the number of cores that this process may use."""
-    process = psutil.Process()
-    affinity = getattr(process, "cpu_affinity", None)
-    return len(affinity()) if affinity else psutil.cpu_count() or 1
-
-
-def thread_count(threads: int | None) -> int:
-    """Return ``threads``, or the cores of the process for None.
-
-    Raises:
-        UsageError: ``threads`` is not a whole number, at least 1.
-    """
-    if threads is None:
-        return default_threads()
-    if not (hasattr(threads, "__index__") and threads >= 1):
-        raise UsageError(f"threads is {threads!r}.", where="threads", expected="a whole number, at least 1")
-    return int(threads)
 
 
 _found: tuple[int, ThreadpoolController] | None = None  # (number of modules, BLAS libraries) of the last search

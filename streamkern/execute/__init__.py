@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
 
-from streamkern.engine.parallel import thread_count
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.memory import limited
+from streamkern.resources import Resources, Scheduler
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-Scheduler: TypeAlias = "str | Client"
-"""Where blocks run: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a client."""
-
-__all__ = ["Executor", "Scheduler", "ThreadsExecutor", "open_executor", "scheduler_name"]
+__all__ = ["Executor", "ThreadsExecutor", "open_executor", "opened"]
 
 
 @contextmanager
@@ -34,18 +27,11 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
         UsageError: the setting is invalid, or needs a package that is not installed.
         StorageError: no scheduler answers at the address, or it has no workers.
     """
-    thread_count(threads)
-    if scheduler == "threads":
+    given = Resources(threads=threads, scheduler=scheduler)
+    if given.scheduler == "threads":
         with ThreadsExecutor(threads) as executor:
             yield executor
         return
-    processes = re.fullmatch(r"processes(?::([1-9][0-9]*))?", scheduler) if isinstance(scheduler, str) else None
-    if not processes and not re.match(r"[a-z]+://.", scheduler if isinstance(scheduler, str) else _address(scheduler)):
-        raise UsageError(
-            f"The scheduler {scheduler!r} is unknown.",
-            where="scheduler",
-            expected="threads, processes, processes:N, an address such as tcp://head:8786, or a distributed.Client",
-        )
     try:
         # The door of an optional dependency: the base installation has no distributed.
         from streamkern.execute import dask as cluster
@@ -56,19 +42,17 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
             expected="the extra `cluster`",
             remedy="pip install 'streamkern[cluster]'",
         ) from error
-    if processes:
-        with cluster.local(int(processes[1]) if processes[1] else threads, threads) as local:
+    if isinstance(scheduler, str) and "://" not in scheduler:
+        number = int(scheduler.partition(":")[2] or given.slots)  # of processes:N
+        with cluster.local(number, threads) as local:
             yield local
     else:
         with cluster.DaskExecutor(scheduler, threads) as remote:
             yield remote
 
 
-def scheduler_name(scheduler: Scheduler) -> str:
-    """Return a ``scheduler`` setting as text, which another process can be started with: a client's is its address."""
-    return scheduler if isinstance(scheduler, str) else _address(scheduler)
-
-
-def _address(client: Client) -> str:
-    """The address of a client's scheduler; an empty text where it is no client, or is not connected."""
-    return str(getattr(getattr(client, "scheduler", None), "address", ""))
+@contextmanager
+def opened(resources: Resources) -> Iterator[Executor]:
+    """Hold this process to the memory of resources, and open their executor."""
+    with limited(resources.budget), open_executor(resources.scheduler, resources.threads) as executor:
+        yield executor

@@ -25,7 +25,7 @@ import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 
-from streamkern.engine.parallel import default_threads, one_blas_thread
+from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
 from streamkern.execute.client import CONNECT, connect
@@ -35,6 +35,7 @@ from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.shared_lanes import SharedLanes
 from streamkern.execute.threads import blas_kernels
 from streamkern.execute.wire import ATTEMPTS, LostError, Shared, dumps, gives_up, loads, packed
+from streamkern.resources import default_threads
 
 T = TypeVar("T")
 R = TypeVar("R")

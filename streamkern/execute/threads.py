@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_info
 
-from streamkern.engine.parallel import one_blas_thread, thread_count
+from streamkern.engine.parallel import one_blas_thread
 from streamkern.execute.base import (
     Allowance,
     Executor,
@@ -30,6 +30,7 @@ from streamkern.execute.members import Members
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import check
+from streamkern.resources import thread_count
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -49,7 +49,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
         f"{why[0].upper()}{why[1:]} computed on the CPU only.",
         where="device",
         expected="one model with a kernel at centers in memory",
-        remedy='use --device auto or cpu (device="auto")',
+        remedy='use --device auto or cpu (sk.Resources(device="auto"))',
     )
 
 

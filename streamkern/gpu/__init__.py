@@ -9,10 +9,9 @@ from typing import Any
 from streamkern.cpu import default_engine
 from streamkern.engine import Device, Engine
 from streamkern.errors import UsageError
+from streamkern.resources import require_device
 
-__all__ = ["DEVICES", "engine_on", "get_device"]
-
-DEVICES = ("auto", "cpu", "cuda")
+__all__ = ["engine_on", "get_device"]
 
 
 def get_device(name: str = "auto") -> Device | None:
@@ -25,8 +24,7 @@ def get_device(name: str = "auto") -> Device | None:
     Raises:
         UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
     """
-    if name not in DEVICES:
-        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
+    require_device(name)
     if name == "cpu" or (name == "auto" and not _has_driver()):
         return None
     try:
@@ -45,7 +43,7 @@ def get_device(name: str = "auto") -> Device | None:
         f"CUDA is not available: {why}.",
         where="device",
         expected="an NVIDIA GPU with its driver, and CuPy",
-        remedy=f"pip install 'streamkern[{extra}]'; or use --device cpu (device=\"cpu\")",
+        remedy=f"pip install 'streamkern[{extra}]'; or use --device cpu (sk.Resources(device=\"cpu\"))",
     )
 
 

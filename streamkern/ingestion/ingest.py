@@ -26,10 +26,11 @@ from streamkern.formats.tables import open_tables
 from streamkern.formats.training_zarr import TrainingZarr
 from streamkern.ingestion.permutation import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.ingestion.store import Sending
-from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
+from streamkern.memory import format_bytes, limited, parse_bytes, release, resident
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.release import VERSION
+from streamkern.resources import Resources, given_resources
 from streamkern.sources.ingest_record import RECORD, ingest_record
 from streamkern.sources.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.sources.read_options import ReadOptions
@@ -107,7 +108,8 @@ def ingest(
     compression: str = "fast",
     keep_bits: int | None = None,
     memory: int | str | None = None,
-    threads: int = 1,
+    threads: int | None = None,
+    resources: Resources | None = None,
     header: bool = True,
     missing: str = "nan",
     schema: Any = None,
@@ -141,7 +143,8 @@ def ingest(
         keep_bits: round float features to this many bits after the leading one, to save space; exact by default. The
             relative change of a value is at most 2^-(keep_bits + 1).
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
-        threads: chunks decoded, and pieces written, concurrently.
+        threads: chunks decoded, and pieces written, concurrently; the process's cores by default.
+        resources: a ``Resources`` with memory and threads.
         header: whether the first line of a text table names its columns.
         missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
         schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
@@ -171,7 +174,8 @@ def ingest(
     require_compression(compression, "ingest")
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    given = given_resources(resources, memory, threads)
+    budget = given.budget
     with limited(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
@@ -212,7 +216,7 @@ def ingest(
             "version": VERSION,
             **options,
         }
-        job = _Job(source, place, out, kept_target, record, threads)
+        job = _Job(source, place, out, kept_target, record, given.slots)
         if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
             return replace(job.result(began, kept=job.n), path=redacted(url))
         present = ingest_record(place)
@@ -248,7 +252,7 @@ class _Job:
         threads: int,
     ) -> None:
         self.source, self.place, self.dtype, self.target = source, place, dtype, target
-        self.record, self.threads, self.on_progress = record, max(1, threads), reporter(None, None)
+        self.record, self.threads, self.on_progress = record, threads, reporter(None, None)
         self.weight: str | None = record.get("weight")
         self.n = int(source.bounds[-1])
         self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import DataError
-from streamkern.execute import Executor, open_executor
+from streamkern.execute import Executor, opened
 from streamkern.formats.tables import open_tables
 from streamkern.inspection.shuffle_quality import BATCH, WARN_ABOVE, Spread, stored_ratio
 from streamkern.inspection.sketches import BINS, ColumnSketches, ColumnSums, Histogram, finish
-from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
+from streamkern.memory import check, format_bytes
+from streamkern.resources import Resources, given_resources
 from streamkern.sources.ingest_record import ingest_record
 from streamkern.sources.kinds import looks_like
 from streamkern.sources.source import Source
@@ -155,9 +156,10 @@ def inspect(
     columns: Sequence[str] | None = None,
     schema: Any = None,
     exclude: Sequence[str] = (),
-    executor: Executor | None = None,
     header: bool = True,
     memory: str | int | None = None,
+    threads: int | None = None,
+    resources: Resources | None = None,
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
 ) -> Inspection:
@@ -169,9 +171,10 @@ def inspect(
         columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.
         exclude: columns to leave out.
-        executor: where chunks are read; this process's threads by default.
         header: whether the first line of a text table names its columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        threads: threads of this process; its cores by default.
+        resources: a ``Resources``, for another scheduler.
         storage_options: for fsspec.
         read_options: for text tables, as for ``open_dataset``.
 
@@ -181,17 +184,16 @@ def inspect(
         PlanRefusedError: the sweeps would exceed ``memory``; the message has a remedy.
         MemoryLimitError: the process exceeded its budget.
     """
-    budget = default_budget() if memory is None else parse_bytes(memory)
-    with ExitStack() as stack:
-        stack.enter_context(limited(budget))
-        executor = executor or stack.enter_context(open_executor())
-        opened = partial(
+    given = given_resources(resources, memory, threads)
+    budget = given.budget
+    with opened(given) as executor:
+        read = partial(
             open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
             memory=budget, read_options=read_options,
         )  # fmt: skip
-        found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
+        found = _inspected(Dataset(read(lenient=True)), path, executor, budget)
         with suppress(DataError):  # an unusable target, which is listed with the other columns
-            known = opened(schema=schema).schema
+            known = read(schema=schema).schema
             found.facts["schema"] = None if known is None else known.to_json()
         return found
 

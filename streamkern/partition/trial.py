@@ -177,7 +177,7 @@ def fit_any(
     if partition is None:
         return fit(recipe, executor, budget, stages, on_plan, device)
     if device is not None:
-        raise refused("a device", 'leaves are computed on the CPU: device="cpu"')
+        raise refused("a device", 'leaves are computed on the CPU: sk.Resources(device="cpu")')
     stages = stages or Stages()
     require_partition(recipe)
     recipe.train.require_rows()

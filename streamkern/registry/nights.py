@@ -51,10 +51,12 @@ class Night:
     ) -> dict[str, Any]:
         """Add the new rows to the champion and save it; return the fields of a ``run``'s result."""
         started = time.perf_counter()
-        added, given = self.reuse.added, {name: settings[name] for name in ("memory", "threads", "scheduler")}
+        added = self.reuse.added
         validation = None if validation is None else stored(validation)
         new = None if added is None else stored(added)
-        model = update_model(champion, new, forget, validation=validation, drop_centers=True, **given)
+        model = update_model(
+            champion, new, forget, validation=validation, drop_centers=True, resources=settings["resources"]
+        )
         model.save(place)
         swept = sum(0 if rows is None else rows.base_rows for rows in (added, forget))
         return {

@@ -20,7 +20,7 @@ from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
 from streamkern.errors import DataError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.metrics import NAMES
 from streamkern.events import Listener
-from streamkern.execute import Scheduler, open_executor
+from streamkern.execute import open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.planning import steps
 from streamkern.fitting.solver_choice import AUTO
@@ -36,6 +36,7 @@ from streamkern.registry.nights import PROFILE, UPDATED, Night, added_night
 from streamkern.registry.paired_errors import Paired, compare_models, stored
 from streamkern.registry.warm_start import warm
 from streamkern.release import VERSION
+from streamkern.resources import Resources, given_resources, takes_resources
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
@@ -82,6 +83,7 @@ class RetrainResult(dict[str, Any]):
         return f"RetrainResult({self.status}, version {self.version}, champion {self.champion})"
 
 
+@takes_resources
 def retrain(
     pipeline: Pipeline,
     registry: str | os.PathLike[str],
@@ -92,8 +94,7 @@ def retrain(
     forget: Dataset | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler = "threads",
-    device: str = "auto",
+    resources: Resources | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     listeners: tuple[Listener, ...] = (),
     report: Callable[[Path], Path] | None = None,
@@ -121,8 +122,7 @@ def retrain(
             from its centers; without ``forget`` all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
-        scheduler: as for ``run``; test rows are scored on threads of this process.
-        device: as for ``run``.
+        resources: as for ``run``; test rows are scored on threads of this process.
         checkpoint_seconds: as for ``run``.
         listeners: functions called with every event of the training.
         report: function that writes the report of a run directory and returns its path, as the command line does; the
@@ -140,6 +140,7 @@ def retrain(
         UsageError: the gate cannot be read or names no metric, or the pipeline has no test rows.
         StreamkernError: training failed, as ``run``; the champion is unchanged.
     """
+    given = given_resources(resources, memory, threads)
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)
     if keep < 1:
         raise UsageError(f"keep is {keep}.", where="keep", expected="at least 1")
@@ -161,8 +162,7 @@ def retrain(
             "gate": judge.expression,
         }
         try:
-            settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler, "device": device}
-            settings |= {"checkpoint_seconds": checkpoint_seconds, "verbose": verbose}
+            settings = {"resources": given, "checkpoint_seconds": checkpoint_seconds, "verbose": verbose}
             made = _decide(pipeline, models, judge, cold, keep, forget, listeners, report, settings)
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
@@ -225,7 +225,7 @@ def _decide(
     night: Night | None = None
     if why_cold is None and sums is not None:
         assert champion is not None
-        night, why_cold = added_night(pipeline, sums, champion, models, forget, settings["threads"])
+        night, why_cold = added_night(pipeline, sums, champion, models, forget, settings["resources"].threads)
     place, result = folder / UPDATED, dict[str, Any]()
     if night is not None:
         assert champion is not None
@@ -237,7 +237,7 @@ def _decide(
         place = folder / "model.zarr"
         result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
     challenger = load_model(place)
-    with open_executor("threads", settings["threads"]) as executor:
+    with open_executor("threads", settings["resources"].threads) as executor:
         paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
         moved: drift.Drift | None
         if night is not None:

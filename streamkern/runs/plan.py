@@ -15,14 +15,12 @@ from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
-from streamkern.engine.parallel import default_threads
-from streamkern.errors import UsageError
 from streamkern.evaluation.metrics import ranking
 from streamkern.fitting.calibrate import planned_answers, source_of
 from streamkern.fitting.fit import Stages
 from streamkern.fitting.placement import device_for, require_room
 from streamkern.fitting.planning import planned, projection, search_of, steps
-from streamkern.memory import default_budget, format_bytes, parse_bytes
+from streamkern.memory import format_bytes, parse_bytes
 from streamkern.models.tree import SEARCH_SHARE, Partition
 from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
@@ -36,6 +34,7 @@ from streamkern.partition.trial import (
 )
 from streamkern.preprocessing.automatic import planned_note
 from streamkern.preprocessing.steps import Learning
+from streamkern.resources import Resources, default_threads, given_resources, takes_resources
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.stages import TRAIN_SAMPLE
 from streamkern.selection.bandwidth import ROWS, at_median, needs_median
@@ -147,16 +146,14 @@ class Plan:
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 
+@takes_resources
 def plan(
     pipeline: Pipeline,
     *,
     memory: str | int | None = None,
     threads: int | None = None,
+    resources: Resources | None = None,
     prices: Prices | None = None,
-    device: str = "auto",
-    worker_memory: str | int | None = None,
-    worker_threads: int = 1,
-    workers: int = 0,
 ) -> Plan:
     """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
 
@@ -166,47 +163,39 @@ def plan(
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
-        device: as for ``run``.
+        resources: as for ``run``; with ``workers``, the centers are shared out over them where the solver can, and
+            ``worker_memory`` is compared with what each of them needs.
         prices: seconds of operations; by default this machine's, measured for a few seconds once and kept.
-        worker_memory: bytes that each worker of a cluster may hold, such as "64GiB"; not looked at by default.
-        worker_threads: threads of a worker.
-        workers: workers of the cluster, over which centers are shared out where the solver can; 0 if not known.
 
     Raises:
         PlanRefusedError: it would not fit here, or on a worker; with the remedy.
         DataError: the training set is empty, or has fewer rows than centers.
-        UsageError: ``worker_threads`` is below 1, or a number of bytes cannot be parsed.
+        UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """
-    if worker_threads < 1:
-        raise UsageError(f"worker_threads is {worker_threads}.", where="worker_threads", expected="at least 1")
-    if workers < 0:
-        raise UsageError(f"workers is {workers}.", where="workers", expected="0 or more")
-    limit = None if worker_memory is None else parse_bytes(worker_memory)
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    given = given_resources(resources, memory, threads)
     if pipeline.partition is not None:
         pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
-        made = _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
+        made = _in_leaves(pipeline, pipeline.partition, given.budget, given.slots, prices)
     else:
-        made = _of_one(pipeline, budget, threads, prices, device, workers)
-    if limit is not None:
-        made.footprint.require_worker(limit, worker_threads, made.footprint.bill.size.p)
-    return replace(made, worker_threads=worker_threads, workers=workers)
+        made = _of_one(pipeline, given, prices)
+    if given.worker_memory is not None:
+        limit = parse_bytes(given.worker_memory)
+        made.footprint.require_worker(limit, given.worker_threads, made.footprint.bill.size.p)
+    return replace(made, worker_threads=given.worker_threads, workers=given.workers)
 
 
-def _of_one(
-    pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str, workers: int
-) -> Plan:
+def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan:
     """The plan of one model of all rows."""
+    budget, slots = given.budget, given.slots
     pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
-    slots = threads or default_threads()
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     source = source_of(solver, pipeline.train, pipeline.validation)
     answering = planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
-    fits, search, _ = projection(pipeline, budget, loaded(), Stages.left_out, slots=slots, processes=workers)
+    fits, search, _ = projection(pipeline, budget, loaded(), Stages.left_out, slots=slots, processes=given.workers)
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
     if prices is None:
@@ -217,9 +206,9 @@ def _of_one(
         f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
         *planned_note(pipeline.train, steps(pipeline)),
-        *_on_device(pipeline, device, fits, bill.size),
+        *_on_device(pipeline, given.device, fits, bill.size),
         *bill.reasons,
-        *_sharing(bill, fits, workers),
+        *_sharing(bill, fits, given.workers),
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         answering,
         *([] if search is None else [search.text()]),

@@ -10,6 +10,7 @@ import secrets
 import signal
 import time
 from contextlib import chdir, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,20 @@ from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.engine.device import Device
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
-from streamkern.execute import Scheduler, open_executor, scheduler_name
+from streamkern.execute import open_executor
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.threads import evaluator
 from streamkern.fitting.calibrate import described_answers
 from streamkern.fitting.placement import device_for
 from streamkern.fitting.planning import likely_outputs, planned, steps, width
 from streamkern.fitting.solver_choice import AUTO
-from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
+from streamkern.memory import limited, peak_resident, resident
 from streamkern.partition.fit import model_of
 from streamkern.partition.trial import fit_any, settled
 from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
 from streamkern.release import version_of
+from streamkern.resources import Resources, given_resources, scheduler_name, takes_resources
 from streamkern.runs.pipeline import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
 from streamkern.runs.stages import KeptStages, diagnosed, evaluate_stage
@@ -48,16 +50,16 @@ from streamkern.storage.writer import locked, read_json, tidy, write_json
 from streamkern.user_code import users_code
 
 
+@takes_resources
 def run(
     pipeline: Pipeline,
     run_dir: str | os.PathLike[str] | None = None,
     *,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler = "threads",
+    resources: Resources | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     listeners: tuple[Listener, ...] = (),
-    device: str = "auto",
     verbose: int = 0,
 ) -> RunResult:
     """Train a pipeline; resume an interrupted run of the same pipeline in the same directory.
@@ -67,13 +69,11 @@ def run(
         run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory takes
             over the stages that have not changed.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        threads: threads of the ``threads`` scheduler; the process's cores by default.
-        scheduler: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a
-            ``distributed.Client``, which stays open.
+        threads: threads of this process; its cores by default.
+        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
+            has been measured.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: called with every event.
-        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``: a GPU of a kind that has been measured, for
-            as much work as opening it is worth, else the CPU.
         verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
     Returns:
@@ -84,7 +84,8 @@ def run(
         BusyError: another run holds the directory.
         MemoryLimitError: the process exceeded the budget in spite of the projection; its last checkpoint is kept.
         NumericalError: training diverged or stagnated.
-        UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed, or ``checkpoint_seconds`` is negative.
+        UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed or differs from that of ``resources``,
+            or ``checkpoint_seconds`` is negative.
         StreamkernError: any other failure; see its subclasses.
     """
     if not isinstance(pipeline, Pipeline):
@@ -96,7 +97,7 @@ def run(
             f"checkpoint_seconds is {checkpoint_seconds}.", where="checkpoint_seconds", expected="0 or more"
         )
     folder = Path(given_path(run_dir)) if run_dir is not None else Path("runs") / (pipeline.name or "run")
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    given = given_resources(resources, memory, threads)
     with (
         showing(verbose) as display,
         locked(folder),
@@ -105,7 +106,7 @@ def run(
         for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
             tidy(parent)
         before, finished = _last_done(folder / "result.json"), _finished(folder)
-        manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
+        manifest = _manifest(pipeline, given, checkpoint_seconds)
         changed = _changed(folder, manifest)
         write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
@@ -125,10 +126,8 @@ def run(
         trained: dict[str, Any] = {}
         started = time.perf_counter()
         try:
-            with limited(budget):
-                measured = _train(
-                    pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
-                )
+            with limited(given.budget):
+                measured = _train(pipeline, folder, given, events, timings, checkpoint_seconds, trained)
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = trained | {
@@ -155,11 +154,13 @@ def run(
         return RunResult(result, folder)
 
 
+@takes_resources
 def resume(
     run_dir: str | os.PathLike[str],
     *,
+    memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler | None = None,
+    resources: Resources | None = None,
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
@@ -169,8 +170,10 @@ def resume(
 
     Args:
         run_dir: its directory.
-        threads: as the run had by default; they do not change the weights.
-        scheduler: where blocks run; as before by default.
+        memory: as for ``run``; as before by default.
+        threads: as for ``run``; as before by default.
+        resources: a ``Resources``, whose scheduler replaces the one before; its memory, threads and device do too,
+            unless they are left at None or ``"auto"``. None: as before.
         listeners: called with every event.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
@@ -181,7 +184,7 @@ def resume(
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
         StreamkernError: as ``run``.
     """
-    folder = Path(given_path(run_dir))
+    given, folder = given_resources(resources, memory, threads), Path(given_path(run_dir))
     manifest = read_json(folder / "manifest.json")
     if manifest is None:
         raise UsageError(
@@ -229,11 +232,14 @@ def resume(
         return run(
             pipeline,
             folder,
-            memory=manifest["memory"],
-            threads=threads or manifest["threads"],
-            scheduler=scheduler or manifest["scheduler"],
+            resources=replace(
+                given,
+                memory=given.memory or manifest["memory"],
+                threads=given.threads or manifest["threads"],
+                scheduler=manifest["scheduler"] if resources is None else given.scheduler,
+                device=manifest.get("device", "cpu") if given.device == "auto" else given.device,
+            ),
             checkpoint_seconds=manifest["checkpoint_seconds"],
-            device=manifest.get("device", "cpu"),
             listeners=listeners,
             verbose=verbose,
         )
@@ -242,25 +248,22 @@ def resume(
 def _train(
     pipeline: Pipeline,
     folder: Path,
-    budget: int,
-    threads: int | None,
-    scheduler: Scheduler,
+    given: Resources,
     events: EventLog,
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
-    device: str,
     trained: dict[str, Any],
 ) -> dict[str, Any]:
     """Train, save and evaluate; return the fields of the result for the evaluation.
 
     ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
     """
-    held_out = pipeline.validation is None
+    held_out, budget = pipeline.validation is None, given.budget
     pipeline, reason = settled(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
-    computing = device_for(pipeline, device)
-    with open_executor(scheduler, threads) as executor:
+    computing = device_for(pipeline, given.device)
+    with open_executor(given.scheduler, given.threads) as executor:
         events.facts = partial(_held, executor.request_counts)
         workers = executor.members.to_json()
         if executor.dashboard is not None or workers:
@@ -380,9 +383,7 @@ def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
     return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
 
 
-def _manifest(
-    pipeline: Pipeline, budget: int, scheduler: Scheduler, threads: int | None, checkpoint_seconds: float
-) -> dict[str, Any]:
+def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -> dict[str, Any]:
     return {
         "run": secrets.token_hex(8),
         "name": pipeline.name,
@@ -411,9 +412,10 @@ def _manifest(
         "seed": pipeline.seed,
         "lanes": pipeline.lanes,
         "dtype": pipeline.dtype,
-        "memory": budget,
-        "scheduler": scheduler_name(scheduler),
-        "threads": threads,
+        "memory": given.budget,
+        "scheduler": scheduler_name(given.scheduler),
+        "threads": given.threads,
+        "device": given.device,
         "checkpoint_seconds": checkpoint_seconds,
         "versions": {name: version_of(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
         "python": platform.python_version(),

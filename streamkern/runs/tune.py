@@ -20,9 +20,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
-from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
-from streamkern.execute import Scheduler, open_executor
+from streamkern.execute import opened
 from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, prepare
 from streamkern.fitting.planning import likely_outputs, planned
@@ -30,9 +29,10 @@ from streamkern.fitting.precision import relative
 from streamkern.fitting.solver_choice import AUTO, resolved
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
-from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
+from streamkern.memory import format_bytes, resident
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import showing
+from streamkern.resources import Resources, given_resources, takes_resources
 from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.runs.plan import plan, priced
 from streamkern.selection.bandwidth import AUTO_KERNEL, median_distance
@@ -202,6 +202,7 @@ class Tuning:
         return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
 
 
+@takes_resources
 def tune(
     data: Pipeline | Dataset,
     kernel: Kernel | str | Sequence[Kernel] | None = None,
@@ -214,7 +215,7 @@ def tune(
     seed: int = 0,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler = "threads",
+    resources: Resources | None = None,
     seconds: bool = True,
     prices: Prices | None = None,
     on_trial: Callable[[Trial], None] | None = None,
@@ -248,7 +249,7 @@ def tune(
         seed: of the subsample and its parts.
         memory: bytes the process may hold; half of the machine's by default.
         threads: threads; the process's cores by default.
-        scheduler: where blocks run; see ``run``.
+        resources: a ``Resources``, for another scheduler.
         seconds: whether to predict the time of a run with each number of centers.
         prices: seconds of operations, for that; measured by default, as ``plan`` does.
         on_trial: called with the best trial of every kernel as it is found.
@@ -261,10 +262,11 @@ def tune(
         NumericalError: a kernel matrix that is not positive definite.
     """
     begun = time.perf_counter()
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    given = given_resources(resources, memory, threads)
+    budget = given.budget
     pipeline = _pipeline(data, task, preprocess, standardise, centers, budget)
     families = _families(pipeline, kernel)
-    with limited(budget), open_executor(scheduler, threads) as executor, showing(verbose) as display:
+    with opened(given) as executor, showing(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         search = None
@@ -307,7 +309,7 @@ def tune(
     choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
-        curve = _timed(made, curve, budget, threads, prices)
+        curve = _timed(made, curve, budget, given.slots, prices)
         choice = next(trial for trial in curve if trial.centers == choice.centers)
     return Tuning(
         flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
@@ -572,17 +574,17 @@ def _chosen(
 
 
 def _timed(
-    pipeline: Pipeline, curve: Sequence[Trial], budget: int, threads: int | None, prices: Prices | None
+    pipeline: Pipeline, curve: Sequence[Trial], budget: int, slots: int, prices: Prices | None
 ) -> tuple[Trial, ...]:
     """The curve with the seconds of a run at each number of centers."""
     if not isinstance(pipeline.centers, Uniform):
         return tuple(curve)
-    prices = prices or priced(pipeline, threads or default_threads())
+    prices = prices or priced(pipeline, slots)
     made = []
     for trial in curve:
         try:
             at = replace(pipeline, centers=replace(pipeline.centers, p=trial.centers))
-            seconds: float | None = plan(at, memory=budget, threads=threads, prices=prices).seconds
+            seconds: float | None = plan(at, memory=budget, threads=slots, prices=prices).seconds
         except PlanRefusedError:
             seconds = None
         made.append(replace(trial, seconds=seconds))

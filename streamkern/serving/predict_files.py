@@ -27,19 +27,18 @@ from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.evaluation.metrics import ranks_bytes
-from streamkern.execute import Executor, Scheduler, open_executor
+from streamkern.execute import Executor, open_executor, opened
 from streamkern.formats.tables import open_tables
 from streamkern.memory import (
     check,
-    default_budget,
     format_bytes,
     limited,
-    parse_bytes,
     peak_resident,
 )
 from streamkern.models.machine import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
 from streamkern.release import VERSION
+from streamkern.resources import Resources, given_resources, takes_resources
 from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.layout import few
@@ -105,6 +104,7 @@ class PredictionResult:
         )
 
 
+@takes_resources
 def predict(
     model: AnyModel,
     data: Any,
@@ -117,7 +117,7 @@ def predict(
     format: str | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler = "threads",
+    resources: Resources | None = None,
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None,
@@ -146,8 +146,8 @@ def predict(
             or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
         format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``target``.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: threads of this process, as for ``run``.
-        scheduler: where blocks run, as for ``run``.
+        threads: threads of this process; its cores by default.
+        resources: a ``Resources``, for another scheduler.
         overwrite: replace existing predictions.
         storage_options: for fsspec URLs of the data.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
@@ -165,7 +165,8 @@ def predict(
         BusyError: another process writes to the target.
     """
     began = time.perf_counter()
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    given = given_resources(resources, memory, threads)
+    budget = given.budget
     with limited(budget):
         machine = open_model(model)
         place, format = _place(target, format)
@@ -193,7 +194,7 @@ def predict(
         kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
-            with open_executor(scheduler, threads) as executor, showing(verbose) as display:
+            with open_executor(given.scheduler, given.threads) as executor, showing(verbose) as display:
                 held, working = _prediction_memory(machine, Dataset(source))
                 # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
                 held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
@@ -496,6 +497,7 @@ def evaluate(
     *,
     memory: str | int | None = None,
     threads: int | None = None,
+    resources: Resources | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a model on stored rows.
@@ -505,7 +507,8 @@ def evaluate(
         data: as for ``predict``.
         target: the target column, or columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: threads of this process, as for ``run``.
+        threads: as for ``predict``.
+        resources: as for ``predict``.
         read_options: as for ``predict``.
 
     Returns:
@@ -517,8 +520,9 @@ def evaluate(
         DataError: the data differ from those of training, or a row cannot be used.
         StorageError: there is no model, or a chunk cannot be read.
     """
-    budget = default_budget() if memory is None else parse_bytes(memory)
-    with limited(budget), open_executor("threads", threads) as executor:
+    given = given_resources(resources, memory, threads)
+    budget = given.budget
+    with opened(given) as executor:
         machine = open_model(model)
         source = open_tables(
             [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options

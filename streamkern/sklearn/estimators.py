@@ -27,19 +27,19 @@ from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes
 from streamkern.errors import PrecisionError, UsageError
-from streamkern.execute import Scheduler, open_executor, scheduler_name
-from streamkern.fitting.arguments import drawn_centers, hold_out, is_count, require_arguments
+from streamkern.execute import open_executor, opened
+from streamkern.fitting.arguments import drawn_centers, hold_out, require_arguments
 from streamkern.fitting.fit import Fitted, Stages
 from streamkern.fitting.placement import device_for
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.models.machine import KernelMachine
 from streamkern.models.tree import Partition
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.trial import fit_any, settled
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import COMPILING, showing
+from streamkern.resources import Resources, given_resources, refuse_fields, takes_resources
 from streamkern.selection.metric import AGOP
 from streamkern.sklearn.calibrated import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.sklearn.inputs import (
@@ -87,8 +87,7 @@ class _Scored:
 
     _metric: str
     model_: KernelMachine
-    scheduler: Scheduler
-    threads: int | None
+    _resources: Resources
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R² averaged over the outputs, or a classifier's accuracy.
@@ -105,7 +104,7 @@ class _Scored:
             return float(super().score(X, y, sample_weight))  # type: ignore[misc]
         check_is_fitted(self)
         require_no_target(y, sample_weight)
-        with open_executor(self.scheduler, self.threads) as executor:
+        with open_executor(self._resources.scheduler, self._resources.threads) as executor:
             return float(self.model_.score(X, executor=executor)[self._metric])
 
 
@@ -116,6 +115,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     class_weight: ClassWeight = None
     threshold: str | None = None
 
+    @takes_resources
     def __init__(
         self,
         kernel: Kernel | str | None = None,
@@ -131,9 +131,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         dtype: str = "auto",
         lanes: int = 4,
         threads: int | None = None,
-        scheduler: Scheduler = "threads",
+        resources: Resources | None = None,
         random_state: int | np.random.RandomState | None = 0,
-        device: str = "auto",
         verbose: int = 0,
     ) -> None:
         self.kernel = kernel
@@ -148,9 +147,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.dtype = dtype
         self.lanes = lanes
         self.threads = threads
-        self.scheduler = scheduler
+        self.resources = resources
         self.random_state = random_state
-        self.device = device
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
@@ -162,6 +160,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
         nested = {name: params.pop(name) for name in parts if "__" in name}
+        refuse_fields(params)
         super().set_params(**params)
         for name, value in nested.items():
             part, _, field = name.partition("__")
@@ -176,21 +175,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 )
             self.kernel = kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inside.items()})
         return self
-
-    def __sklearn_clone__(self) -> Self:
-        """Clone the estimator; the clone shares the Dask client, which cannot be copied."""
-        scheduler, self.scheduler = self.scheduler, "threads"
-        try:
-            made: Self = super().__sklearn_clone__()
-        finally:
-            self.scheduler = scheduler
-        made.scheduler = scheduler
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the scheduler's address in place of a Dask client."""
-        state: dict[str, Any] = super().__getstate__()
-        return state | {"scheduler": scheduler_name(self.scheduler)}
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the model.
@@ -272,22 +256,21 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             expected="an integer >= 0, a numpy.random.RandomState, or None for another seed in every fit",
         )
 
-    def _budget(self) -> int:
-        """Return the memory limit of the process in bytes."""
-        return default_budget() if self.memory is None else parse_bytes(self.memory)
+    @property
+    def _resources(self) -> Resources:
+        return given_resources(self.resources, self.memory, self.threads)
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
-        recipe, _ = settled(recipe, budget := self._budget())
+        recipe, _ = settled(recipe, budget := self._resources.budget)
         with (
-            limited(budget),
-            open_executor(self.scheduler, self.threads) as executor,
+            opened(self._resources) as executor,
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
             if display is not None and default_engine().compiling_bytes():
                 display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
-            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self._resources.device))
 
     def predict(self, X: Any) -> Array:
         """Return labels, shape (n,), or values, shape (n,) or (n, c).
@@ -347,7 +330,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             # The model itself looks for NaN, block by block, and names the row.
             require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
-        with open_executor(self.scheduler, self.threads) as executor:
+        with open_executor(self._resources.scheduler, self._resources.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
 
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
@@ -418,11 +401,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 'sk.Partition(), "auto" or None',
             ),
             ("scaling", self.scaling in (None, "standard"), 'None or "standard"'),
-            ("threads", self.threads is None or is_count(self.threads), "at least 1"),
         ):
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
-        partition = None if self.partition == AUTO and (kept or self.device == "cuda") else self.partition
+        partition = None if self.partition == AUTO and (kept or self._resources.device == "cuda") else self.partition
         data.require_rows()
         by_class = here and self._task == "classification" and data.target is not None and not data.target.outputs
         data, validation = hold_out(data, self.validation, seed, by_class=by_class)
@@ -491,13 +473,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
         threads: threads of this process; its cores by default. The weights do not depend on it.
-        scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
-            ``distributed.Client``, which stays open; a pickled estimator has its address.
+        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
+            has been measured.
         random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
             ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
             seed.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU of a kind that has been
-            measured, for as much work as opening it is worth, else the CPU.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
@@ -553,6 +533,7 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
     _task, _metric = "classification", "accuracy"
 
+    @takes_resources
     def __init__(
         self,
         kernel: Kernel | str | None = None,
@@ -570,15 +551,14 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
         dtype: str = "auto",
         lanes: int = 4,
         threads: int | None = None,
-        scheduler: Scheduler = "threads",
+        resources: Resources | None = None,
         random_state: int | np.random.RandomState | None = 0,
-        device: str = "auto",
         verbose: int = 0,
     ) -> None:
         super().__init__(
             kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
             preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
-            scheduler=scheduler, random_state=random_state, device=device, verbose=verbose,
+            resources=resources, random_state=random_state, verbose=verbose,
         )  # fmt: skip
         self.class_weight = class_weight
         self.threshold = threshold

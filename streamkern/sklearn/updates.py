@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
-from streamkern.execute import Scheduler, open_executor
-from streamkern.memory import limited
+from streamkern.execute import opened
 from streamkern.models.machine import KernelMachine
+from streamkern.resources import Resources
 from streamkern.sklearn.inputs import given_rows, given_target, require_no_target
 from streamkern.solvers.direct import Direct
 from streamkern.sources.convert import is_mixed
@@ -59,9 +59,7 @@ class _Updates:
 
     model_: KernelMachine
     report_: dict[str, Any]
-    scheduler: Scheduler
-    threads: int | None
-    _budget: Callable[[], int]
+    _resources: Resources
     _trained: Callable[..., Self]
     _checked: Callable[..., tuple[Any, Any, Any]]
 
@@ -100,10 +98,10 @@ class _Updates:
                 mixed = by_name or is_mixed(X) or (model.schema is not None and not model.schema.plain)
                 X, y, sample_weight = self._checked(X, y, sample_weight, mixed, reset=False)
             rows = (X, y, sample_weight)
-        data, budget = rows_for(model, rows), self._budget()
+        data, resources = rows_for(model, rows), self._resources
         added, forgotten = (data, None) if verb == "add" else (None, data)
-        with limited(budget), open_executor(self.scheduler, self.threads) as executor:
-            self.model_ = updated(model, added, forgotten, None, False, executor, budget)
+        with opened(resources) as executor:
+            self.model_ = updated(model, added, forgotten, None, False, executor, resources.budget)
         self.report_ = self.report_ | {"updates": self.model_.metadata["updates"]}
         return self
 

@@ -25,13 +25,13 @@ from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.errors import UnlikeChampionError, UsageError, warn
-from streamkern.execute import Scheduler, open_executor
+from streamkern.execute import opened
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import decided_by, make_answers
 from streamkern.fitting.checks import unseen_categories
-from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
+from streamkern.resources import Resources, given_resources, takes_resources
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved, StoredSums, Sums, normal_equations
 from streamkern.solvers.loop import Outcome
@@ -44,6 +44,7 @@ LANES = 4  # passed to the memory plan, whose sweep has no steps
 _KEPT = "kept from an earlier fit"
 
 
+@takes_resources
 def update_model(
     model: KernelMachine,
     add: Any = None,
@@ -53,7 +54,7 @@ def update_model(
     drop_centers: bool = False,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: Scheduler = "threads",
+    resources: Resources | None = None,
 ) -> KernelMachine:
     """Return the model with rows added, or with rows removed as if it had never seen them.
 
@@ -72,7 +73,7 @@ def update_model(
             Otherwise they stay, with a warning.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of this process; its cores by default.
-        scheduler: where blocks run: as for ``run``.
+        resources: a ``Resources``, for another scheduler.
 
     Returns:
         A new model with its sums; ``model`` is unchanged.
@@ -91,10 +92,10 @@ def update_model(
             expected="a KernelMachine that was fitted by Direct(keep_sums=True)",
             remedy="give estimator.model_, or call its partial_fit; a saved model is loaded by sk.load_model(path)",
         )
-    budget = default_budget() if memory is None else parse_bytes(memory)
+    resources = given_resources(resources, memory, threads)
     given = {name: rows_for(model, rows) for name, rows in (("add", add), ("forget", forget), ("v", validation))}
-    with limited(budget), open_executor(scheduler, threads) as executor, unchanging(*given.values()):
-        return updated(model, given["add"], given["forget"], given["v"], drop_centers, executor, budget)
+    with opened(resources) as executor, unchanging(*given.values()):
+        return updated(model, given["add"], given["forget"], given["v"], drop_centers, executor, resources.budget)
 
 
 def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:

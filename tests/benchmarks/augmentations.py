@@ -25,19 +25,23 @@ def negative(X, U):
 
 CHAINS = {
     "none": (),
-    "GaussianNoise": (sk.GaussianNoise(0.1),),
-    "HorizontalFlip": (sk.HorizontalFlip(SHAPE),),
-    "RandomCrop": (sk.RandomCrop(SHAPE),),
-    "RandomErasing": (sk.RandomErasing(SHAPE),),
-    "FeatureDropout": (sk.FeatureDropout(0.1),),
-    "MixUp": (sk.MixUp(0.2),),
-    "Custom": (sk.Custom(negative),),
-    "flip, crop, erase": (sk.HorizontalFlip(SHAPE), sk.RandomCrop(SHAPE), sk.RandomErasing(SHAPE)),
+    "GaussianNoise": (sk.augment.GaussianNoise(0.1),),
+    "HorizontalFlip": (sk.augment.HorizontalFlip(SHAPE),),
+    "RandomCrop": (sk.augment.RandomCrop(SHAPE),),
+    "RandomErasing": (sk.augment.RandomErasing(SHAPE),),
+    "FeatureDropout": (sk.augment.FeatureDropout(0.1),),
+    "MixUp": (sk.augment.MixUp(0.2),),
+    "Custom": (sk.augment.Custom(negative),),
+    "flip, crop, erase": (
+        sk.augment.HorizontalFlip(SHAPE),
+        sk.augment.RandomCrop(SHAPE),
+        sk.augment.RandomErasing(SHAPE),
+    ),
     "noise, flip, crop, mixup": (
-        sk.GaussianNoise(0.1),
-        sk.HorizontalFlip(SHAPE),
-        sk.RandomCrop(SHAPE),
-        sk.MixUp(0.2),
+        sk.augment.GaussianNoise(0.1),
+        sk.augment.HorizontalFlip(SHAPE),
+        sk.augment.RandomCrop(SHAPE),
+        sk.augment.MixUp(0.2),
     ),
 }
 

@@ -35,9 +35,9 @@ import streamkern as sk
 from streamkern.cpu import gemm
 from streamkern.data.stream import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
+from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from tests.benchmarks.workers import watched
 

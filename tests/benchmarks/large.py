@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,11 @@ def planned(p: int, rows: int, columns: int, workers: int) -> None:
             solver=sk.EigenPro2() if workers else sk.EigenPro(), preprocess=(),
         )  # fmt: skip
         worker, less, threads = ("4GiB", "512MiB", 1) if workers else ("64GiB", "16GiB", 4)
-        given: Any = {"memory": worker, "worker_threads": threads, "workers": workers}
-        print(sk.plan(pipeline, worker_memory=worker, **given).text())
+        given = sk.Resources(worker, workers=workers, worker_memory=worker, worker_threads=threads)
+        print(sk.plan(pipeline, resources=given).text())
         try:
-            sk.plan(pipeline, worker_memory=less, **given)
-        except sk.PlanRefusedError as error:
+            sk.plan(pipeline, resources=replace(given, worker_memory=less))
+        except sk.errors.PlanRefusedError as error:
             print(f"\nworkers of {less}:\n{error}")
 
 

@@ -45,7 +45,9 @@ class Found(NamedTuple):
 def run(pipeline: Any, workers: int) -> Found:
     """Train on worker processes of one thread."""
     with tempfile.TemporaryDirectory() as folder:
-        result = sk.run(pipeline, folder, memory="2GiB", scheduler=f"processes:{workers}", threads=workers)
+        result = sk.run(
+            pipeline, folder, memory="2GiB", resources=sk.Resources(scheduler=f"processes:{workers}"), threads=workers
+        )
         partition = result["solver_report"]["partition"]
         events = [json.loads(line) for line in (Path(folder) / "events.jsonl").read_text().splitlines()]
     leaves = partition["by_leaf"]

@@ -252,7 +252,7 @@ def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tup
         task=options.pop("task", "regression"), preprocess=tuple(eval(options.pop("preprocess", "()"), {"sk": sk})),
         **options,
     )  # fmt: skip
-    result = sk.run(pipeline, folder / "run", memory=memory, threads=2, scheduler=scheduler)
+    result = sk.run(pipeline, folder / "run", memory=memory, threads=2, resources=sk.Resources(scheduler=scheduler))
     return result["projected_memory_bytes"], result["peak_memory_bytes"]
 
 

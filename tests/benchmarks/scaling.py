@@ -25,11 +25,11 @@ from streamkern.data import from_arrays
 from streamkern.data.stream import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
-from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
 from streamkern.execute.lanes import ROOTS
 from streamkern.kernels import Expansion
 from streamkern.precondition.projection import ExactProjection
+from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork, task_level
 from tests.benchmarks.step_overhead import Idle

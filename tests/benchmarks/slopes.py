@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 
 import streamkern as sk
 from streamkern.data.stream import Block
-from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
+from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from tests.benchmarks.workers import watched
 

@@ -37,16 +37,16 @@ def wobble(X, U):
 
 
 AUGMENTATIONS = {
-    "noise": sk.GaussianNoise(0.3),
-    "dropout": sk.FeatureDropout(0.3, value=-1.0),
-    "flip": sk.HorizontalFlip((3, 4), 0.4),
-    "flip colour": sk.HorizontalFlip((2, 2, 3)),
-    "crop": sk.RandomCrop((4, 3), padding=2, value=0.5),
-    "crop colour": sk.RandomCrop((2, 2, 3), padding=1),
-    "erase": sk.RandomErasing((4, 3), 0.7, value=2.0),
-    "erase colour": sk.RandomErasing((2, 2, 3), area=(0.2, 0.9)),
-    "function": sk.Custom(swap_ends),
-    "new rows": sk.Custom(wobble, uniforms=1),
+    "noise": sk.augment.GaussianNoise(0.3),
+    "dropout": sk.augment.FeatureDropout(0.3, value=-1.0),
+    "flip": sk.augment.HorizontalFlip((3, 4), 0.4),
+    "flip colour": sk.augment.HorizontalFlip((2, 2, 3)),
+    "crop": sk.augment.RandomCrop((4, 3), padding=2, value=0.5),
+    "crop colour": sk.augment.RandomCrop((2, 2, 3), padding=1),
+    "erase": sk.augment.RandomErasing((4, 3), 0.7, value=2.0),
+    "erase colour": sk.augment.RandomErasing((2, 2, 3), area=(0.2, 0.9)),
+    "function": sk.augment.Custom(swap_ends),
+    "new rows": sk.augment.Custom(wobble, uniforms=1),
 }
 
 
@@ -88,20 +88,20 @@ def test_shares_are_as_asked():
     n, d = 4000, 12
     X, ids, copies = np.ones((n, d)), np.arange(n), np.zeros(n, np.int64)
     suite = AugmentationSuite()
-    dropped = suite.applied(sk.FeatureDropout(0.2), X, ids, copies) == 0
+    dropped = suite.applied(sk.augment.FeatureDropout(0.2), X, ids, copies) == 0
     assert abs(dropped.mean() - 0.2) < 5 * np.sqrt(0.16 / dropped.size)
-    assert not (suite.applied(sk.FeatureDropout(0.0), X, ids, copies) == 0).any()
-    assert (suite.applied(sk.FeatureDropout(1.0), X, ids, copies) == 0).all()
+    assert not (suite.applied(sk.augment.FeatureDropout(0.0), X, ids, copies) == 0).any()
+    assert (suite.applied(sk.augment.FeatureDropout(1.0), X, ids, copies) == 0).all()
     ramp = np.tile(np.arange(12.0), (n, 1))
-    flipped = suite.applied(sk.HorizontalFlip((3, 4), 0.3), ramp, ids, copies)[:, 0] == 3
+    flipped = suite.applied(sk.augment.HorizontalFlip((3, 4), 0.3), ramp, ids, copies)[:, 0] == 3
     assert abs(flipped.mean() - 0.3) < 5 * np.sqrt(0.21 / n)
     # A crop's shift is uniform among the (2 p + 1)² of them.
     spot = np.zeros((n, 25))
     spot[:, 12] = 1
-    places = suite.applied(sk.RandomCrop((5, 5), 2), spot, ids, copies).argmax(axis=1)
+    places = suite.applied(sk.augment.RandomCrop((5, 5), 2), spot, ids, copies).argmax(axis=1)
     assert stats.chisquare(np.bincount(places, minlength=25)).pvalue > 1e-4
     big = np.ones((n, 400))
-    erased = suite.applied(sk.RandomErasing((20, 20), 1.0, area=(0.1, 0.3)), big, ids, copies) == 0
+    erased = suite.applied(sk.augment.RandomErasing((20, 20), 1.0, area=(0.1, 0.3)), big, ids, copies) == 0
     assert abs(erased.mean() - 0.2) < 0.01
     assert erased.mean(axis=1).min() > 0.08
     assert erased.mean(axis=1).max() < 0.33
@@ -112,13 +112,13 @@ def multiset(blocks):
 
 
 CHAIN = (
-    sk.GaussianNoise(0.1),
-    sk.HorizontalFlip((2, 2)),
-    sk.RandomCrop((2, 2), 1),
-    sk.MixUp(0.4, bank=7),
-    sk.RandomErasing((2, 2)),
-    sk.FeatureDropout(0.1),
-    sk.Custom(wobble),
+    sk.augment.GaussianNoise(0.1),
+    sk.augment.HorizontalFlip((2, 2)),
+    sk.augment.RandomCrop((2, 2), 1),
+    sk.augment.MixUp(0.4, bank=7),
+    sk.augment.RandomErasing((2, 2)),
+    sk.augment.FeatureDropout(0.1),
+    sk.augment.Custom(wobble),
 )
 
 
@@ -172,7 +172,7 @@ def test_every_format_gives_the_same_prepared_and_augmented_rows(tmp_path):
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_mixup_mixes_rows_and_targets_with_rows_of_its_bank(cut_source, dtype, task):
     source = cut_source([30, 20], d=3)
-    data = Dataset(source).scale(0.5, 1.0).augment(sk.MixUp(0.4, bank=9), copies=2, seed=6)
+    data = Dataset(source).scale(0.5, 1.0).augment(sk.augment.MixUp(0.4, bank=9), copies=2, seed=6)
     encoding = Classes(np.arange(10)) if task == "classification" else Continuous(np.array([4.5]))
     center = np.array([1.0, 2.0, 3.0])
     scan = Scan(Assembly(data, encoding, center, np.dtype(dtype)), 50)
@@ -190,7 +190,7 @@ def test_the_bank_holds_chosen_rows_only_and_is_read_once(cut_source):
     source = cut_source([40] * 5)
     train, test = Dataset(source).split(0.5)
     kept = set(range(200)) - {i for i in range(200) if test.rules[0].keep(np.array([i]))[0]}
-    data = train.augment(sk.MixUp(1.0, bank=20))
+    data = train.augment(sk.augment.MixUp(1.0, bank=20))
     assembly = Assembly(data, Classes(np.arange(10)))
     bank = assembly._bank(0)
     assert len(bank.X) == 20
@@ -201,12 +201,12 @@ def test_the_bank_holds_chosen_rows_only_and_is_read_once(cut_source):
     np.testing.assert_array_equal(Assembly(data, center=1.0)._bank(0).X, bank.X)
     assert sum(source.reads.values()) == reads
     assert "_banks" not in pickle.loads(pickle.dumps(data)).__dict__
-    everything = Assembly(train.augment(sk.MixUp(1.0)), Classes(np.arange(10)))._bank(0)
+    everything = Assembly(train.augment(sk.augment.MixUp(1.0)), Classes(np.arange(10)))._bank(0)
     assert len(everything.X) == train.base_rows
 
 
 def test_mixup_without_targets_mixes_rows_alone(cut_source):
-    data = Dataset(cut_source([30])).augment(sk.MixUp(1.0))
+    data = Dataset(cut_source([30])).augment(sk.augment.MixUp(1.0))
     bare, full = (Scan(Assembly(data, encoding), 30).block((0,)) for encoding in (None, Classes(np.arange(10))))
     assert bare.y is None
     np.testing.assert_array_equal(bare.X, full.X)
@@ -232,7 +232,7 @@ SOLVERS = [
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.to_json()["name"])
 def test_every_solver_learns_from_mixed_rows(solver):
     X, y = blobs()
-    train = sk.from_arrays(X[:400], y[:400]).augment(sk.MixUp(0.3), copies=3)
+    train = sk.from_arrays(X[:400], y[:400]).augment(sk.augment.MixUp(0.3), copies=3)
     model = sk.KernelClassifier(sk.Laplace(8.0), sk.Uniform(100), solver, threads=1, memory="4GiB").fit(train)
     assert model.score(X[400:], y[400:]) > 0.75
 
@@ -240,12 +240,17 @@ def test_every_solver_learns_from_mixed_rows(solver):
 @pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
 def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
     X, y = blobs()
-    chain = (sk.MixUp(0.3, bank=50), sk.RandomCrop((4, 4), 1), sk.FeatureDropout(0.1))
+    chain = (sk.augment.MixUp(0.3, bank=50), sk.augment.RandomCrop((4, 4), 1), sk.augment.FeatureDropout(0.1))
     train = sk.from_arrays(X, y).augment(*chain, copies=2)
 
     def weights(scheduler, threads):
         model = sk.KernelClassifier(
-            sk.Laplace(8.0), sk.Uniform(64), sk.EigenPro(epochs=1), scheduler=scheduler, threads=threads, memory="4GiB"
+            sk.Laplace(8.0),
+            sk.Uniform(64),
+            sk.EigenPro(epochs=1),
+            resources=sk.Resources(scheduler=scheduler),
+            threads=threads,
+            memory="4GiB",
         )
         return model.fit(train).model_.weights_sha256
 
@@ -256,7 +261,7 @@ def test_a_function_is_described_by_its_code():
     def made(source, **bound):
         space = dict(bound)
         exec(source, space)
-        return sk.Custom(space["f"])
+        return sk.augment.Custom(space["f"])
 
     one, same, other = (made(f"def f(X, U):\n    return X + {c}\n") for c in ("1", "1", "2"))
     assert one.to_json()["code"] == same.to_json()["code"] != other.to_json()["code"]
@@ -267,13 +272,13 @@ def test_a_function_is_described_by_its_code():
         def add(X, U, more=also):
             return X + amount + more
 
-        return sk.Custom(add).to_json()["code"]
+        return sk.augment.Custom(add).to_json()["code"]
 
     assert adding(1) == adding(1)
     assert len({adding(1), adding(2), adding(1, 1)}) == 3
     # Sets have another order in another process.
     source = "def f(X, U):\n    return X if 'a' in {'a', 'b', 'c', 'd'} else U\n"
-    program = f"import streamkern as sk\n{source}print(sk.Custom(f).to_json()['code'])"
+    program = f"import streamkern as sk\n{source}print(sk.augment.Custom(f).to_json()['code'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == made(source).to_json()["code"]
 
@@ -281,22 +286,22 @@ def test_a_function_is_described_by_its_code():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sk.FeatureDropout(1.5), "probability is 1.5"),
-        (lambda: sk.FeatureDropout(0.5, value=np.nan), "value is nan"),
-        (lambda: sk.MixUp(0.0), "alpha is 0.0"),
-        (lambda: sk.MixUp(1.0, bank=0), "bank is 0"),
-        (lambda: sk.RandomCrop((28,)), "image shape"),
-        (lambda: sk.RandomCrop(28), "image shape is 28"),
-        (lambda: sk.HorizontalFlip("28x28"), "image shape is 28x28"),
-        (lambda: sk.RandomCrop((28, 28), -1), "padding is -1"),
-        (lambda: sk.RandomCrop((28, 28), value=np.inf), "value is inf"),
-        (lambda: sk.HorizontalFlip((28, 28), -0.1), "probability is -0.1"),
-        (lambda: sk.RandomErasing((0, 28)), "image shape"),
-        (lambda: sk.RandomErasing((28, 28), area=(0.5, 0.2)), "area is"),
-        (lambda: sk.RandomErasing((28, 28), area=(0.5, 1.2)), "area is"),
-        (lambda: sk.RandomErasing((28, 28), aspect=(0.0, 1.0)), "aspect is"),
-        (lambda: sk.Custom("flip"), "function is 'flip'"),
-        (lambda: sk.Custom(wobble, uniforms=-1), "uniforms is -1"),
+        (lambda: sk.augment.FeatureDropout(1.5), "probability is 1.5"),
+        (lambda: sk.augment.FeatureDropout(0.5, value=np.nan), "value is nan"),
+        (lambda: sk.augment.MixUp(0.0), "alpha is 0.0"),
+        (lambda: sk.augment.MixUp(1.0, bank=0), "bank is 0"),
+        (lambda: sk.augment.RandomCrop((28,)), "image shape"),
+        (lambda: sk.augment.RandomCrop(28), "image shape is 28"),
+        (lambda: sk.augment.HorizontalFlip("28x28"), "image shape is 28x28"),
+        (lambda: sk.augment.RandomCrop((28, 28), -1), "padding is -1"),
+        (lambda: sk.augment.RandomCrop((28, 28), value=np.inf), "value is inf"),
+        (lambda: sk.augment.HorizontalFlip((28, 28), -0.1), "probability is -0.1"),
+        (lambda: sk.augment.RandomErasing((0, 28)), "image shape"),
+        (lambda: sk.augment.RandomErasing((28, 28), area=(0.5, 0.2)), "area is"),
+        (lambda: sk.augment.RandomErasing((28, 28), area=(0.5, 1.2)), "area is"),
+        (lambda: sk.augment.RandomErasing((28, 28), aspect=(0.0, 1.0)), "aspect is"),
+        (lambda: sk.augment.Custom("flip"), "function is 'flip'"),
+        (lambda: sk.augment.Custom(wobble, uniforms=-1), "uniforms is -1"),
     ],
 )
 def test_parameters_out_of_range_are_refused(make, message):
@@ -305,7 +310,7 @@ def test_parameters_out_of_range_are_refused(make, message):
 
 
 def test_rows_that_are_no_images_of_the_shape_are_refused(cut_source):
-    data = Dataset(cut_source([5])).augment(sk.HorizontalFlip((2, 2)))
+    data = Dataset(cut_source([5])).augment(sk.augment.HorizontalFlip((2, 2)))
     with pytest.raises(DataError, match="3 features and an image of shape"):
         Scan(Assembly(data)).block((0,))
 
@@ -313,7 +318,7 @@ def test_rows_that_are_no_images_of_the_shape_are_refused(cut_source):
 def test_a_function_that_returns_no_rows_is_refused(cut_source):
     for function in (lambda X, U: X[:2], lambda X, U: None):
         with pytest.raises(DataError, match="An augmentation of 5 rows returned"):
-            Scan(Assembly(Dataset(cut_source([5])).augment(sk.Custom(function)))).block((0,))
+            Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(function)))).block((0,))
 
 
 def test_a_function_that_returns_no_number_is_refused_with_the_row(cut_source):
@@ -322,4 +327,4 @@ def test_a_function_that_returns_no_number_is_refused_with_the_row(cut_source):
         return X
 
     with pytest.raises(DataError, match=r"(?s)not finite.*inverted, row id 3"):
-        Scan(Assembly(Dataset(cut_source([5])).augment(sk.Custom(inverted)))).block((0,))
+        Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(inverted)))).block((0,))

@@ -327,7 +327,7 @@ def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -
     table.to_parquet(tmp_path / "whole.parquet", row_group_size=n)
     pipe = sk.Pipeline(sk.open_dataset(tmp_path / "whole.parquet", "y"), centers=sk.Uniform(100))
     needed = sk.plan(pipe, memory="64GiB", threads=1).footprint.peak
-    with pytest.raises(sk.PlanRefusedError) as error:
+    with pytest.raises(sk.errors.PlanRefusedError) as error:
         sk.plan(pipe, memory=needed - (60 << 20), threads=1)
     assert error.value.remedy.startswith("store the rows in chunks of 4.0 MiB with streamkern ingest")
 

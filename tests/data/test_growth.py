@@ -49,7 +49,7 @@ def test_what_has_grown_is_the_old_rows_plus_the_new(tmp_path: Path, kind: str) 
     place = begin(tmp_path, kind)
     before = sk.open_dataset(place, target="label")
     old_test = before.split(0.3)[1]
-    varied = Scan(Assembly(before.augment(sk.GaussianNoise(1.0), copies=1))).block((0,))
+    varied = Scan(Assembly(before.augment(sk.augment.GaussianNoise(1.0), copies=1))).block((0,))
     kept = before.fingerprint
     grow(place, kind)
     after = sk.open_dataset(place, target="label")
@@ -63,7 +63,7 @@ def test_what_has_grown_is_the_old_rows_plus_the_new(tmp_path: Path, kind: str) 
     new_test = after.split(0.3)[1]
     ids = np.arange(OLD)
     np.testing.assert_array_equal(new_test.rules[0].keep(ids), old_test.rules[0].keep(ids))
-    again = Scan(Assembly(after.augment(sk.GaussianNoise(1.0), copies=1))).block((0,))
+    again = Scan(Assembly(after.augment(sk.augment.GaussianNoise(1.0), copies=1))).block((0,))
     common = np.isin(again.ids, varied.ids)
     np.testing.assert_array_equal(again.X[common], varied.X[np.isin(varied.ids, again.ids)])
     # What was opened before goes on with the rows that were there.

@@ -157,11 +157,11 @@ def test_streams_deliver_prepared_rows_whatever_the_order(cut_source, threads, s
     X = table(sum(sizes))
     steps = (MEAN, sk.OneHot((1, 3)), sk.Normalise())
     fitted = prepared(Dataset(cut_source([200], X=table())), steps, threads)
-    data = Dataset(cut_source(sizes, X=X)).augment(sk.GaussianNoise(0.1), copies=2).prepared_like(fitted)
+    data = Dataset(cut_source(sizes, X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2).prepared_like(fitted)
     assert len(data) == 2 * sum(sizes)
     stream = Stream(Assembly(data), lanes, block_rows, window_blocks=2, run_rows=run_rows)
     streamed = [stream.block((0, lane, step)) for lane in range(lanes) for step in range(stream.steps)]
-    whole = Dataset(cut_source([sum(sizes)], X=X)).augment(sk.GaussianNoise(0.1), copies=2).prepared_like(data)
+    whole = Dataset(cut_source([sum(sizes)], X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2).prepared_like(data)
     scanned = rows_of(whole, "float32", 11)
     assert sorted(row.tobytes() for block in streamed for row in block.X) == sorted(row.tobytes() for row in scanned)
 
@@ -388,7 +388,7 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
     assert result["status"] == "done"
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["preprocess"] == [{"name": "RandomProjection", "components": 3, "density": None, "seed": 0}]
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         sk.run(
             sk.Pipeline(pipe.train, centers=sk.Uniform(50), preprocess=(sk.RandomProjection(1_000_000),)),
             tmp_path / "wide", memory="512MiB", threads=1,
@@ -398,7 +398,7 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
 @pytest.mark.parametrize("density", [None, 0.1])
 def test_what_making_rows_holds_is_foreseen(density):
     X = np.zeros((4000, 500), np.uint8)
-    data = sk.from_arrays(X, np.arange(4000) % 2).augment(sk.MixUp(0.3, bank=3000))
+    data = sk.from_arrays(X, np.arange(4000) % 2).augment(sk.augment.MixUp(0.3, bank=3000))
     data = expected(data, (sk.RandomProjection(700, density=density),))
     assembly = Assembly(data, Classes(np.arange(2)))
     scan = Scan(assembly, 8)
@@ -485,7 +485,7 @@ def test_a_transform_belongs_to_its_width_and_comes_before_augmentation(cut_sour
     with pytest.raises(UsageError, match="takes 4 features and the rows have 3"):
         data.transform(fitted)
     with pytest.raises(UsageError, match="augmented already"):
-        data.augment(sk.GaussianNoise(0.1)).transform(fitted)
+        data.augment(sk.augment.GaussianNoise(0.1)).transform(fitted)
 
 
 def test_statistics_are_of_transformed_rows(cut_source):

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.data import Quarantined
 from streamkern.data.stream import Assembly, Stream
 from streamkern.sources.arrays import ArraySource
 
 
-def bad(*chunks: int, rows: int = 10) -> list[sk.Quarantined]:
-    return [sk.Quarantined(rows * chunk, rows * (chunk + 1), f"chunk {chunk}", "broken") for chunk in chunks]
+def bad(*chunks: int, rows: int = 10) -> list[Quarantined]:
+    return [Quarantined(rows * chunk, rows * (chunk + 1), f"chunk {chunk}", "broken") for chunk in chunks]
 
 
 def order(dataset: sk.Dataset, run_rows: int | None, seed: int) -> list[int]:
@@ -81,7 +82,7 @@ def damaged(tmp_path, monkeypatch):
 
 def test_corrupt_and_missing_chunks_are_quarantined_only_by_request(damaged, tmp_path):
     path, _, _ = damaged
-    with pytest.raises(sk.CorruptChunkError, match=r"chunk (X/c/2/0 cannot be read|target/c/5 is not stored)"):
+    with pytest.raises(sk.errors.CorruptChunkError, match=r"chunk (X/c/2/0 cannot be read|target/c/5 is not stored)"):
         sk.run(pipeline(sk.open_dataset(path)), tmp_path / "run")
     with pytest.raises(sk.UsageError, match="on_corrupt is 'ignore'"):
         sk.open_dataset(path, on_corrupt="ignore")
@@ -95,8 +96,8 @@ def test_corrupt_and_missing_chunks_are_quarantined_only_by_request(damaged, tmp
 def pipeline(data: sk.Dataset) -> sk.Pipeline:
     rest, test = data.split(0.2)
     return sk.Pipeline(
-        train=rest.augment(sk.GaussianNoise(0.1), copies=2), test=test, kernel=sk.Laplace(2.0), centers=sk.Uniform(30),
-        lanes=2,
+        train=rest.augment(sk.augment.GaussianNoise(0.1), copies=2), test=test, kernel=sk.Laplace(2.0),
+        centers=sk.Uniform(30), lanes=2,
     )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def test_a_quarantined_run_is_recorded_and_the_same_everywhere(damaged, tmp_path
 
     again = sk.open_dataset(path, on_corrupt="quarantine")
     assert again.fingerprint == data.fingerprint
-    workers = sk.run(pipeline(again), tmp_path / "two", scheduler="processes:1", threads=2)
+    workers = sk.run(pipeline(again), tmp_path / "two", resources=sk.Resources(scheduler="processes:1"), threads=2)
     assert workers["weights_sha256"] == one["weights_sha256"]
     # The same rows left out of what is whole give the same weights: what stands in a corrupt chunk does not matter.
     sk.write_zarr(path, X, y, chunk_rows=50, overwrite=True)

@@ -258,5 +258,5 @@ def test_a_lost_chunk_of_text_is_no_column_of_gaps(tmp_path):
     data = sk.open_dataset(tmp_path / "rows.zarr")
     (tmp_path / "rows.zarr" / "town" / "c" / "3").unlink()
     chunks = range(len(data.source.bounds) - 1)
-    with pytest.raises(sk.CorruptChunkError, match="town/c/3"):
+    with pytest.raises(sk.errors.CorruptChunkError, match="town/c/3"):
         [data.source.read(chunk) for chunk in chunks]

@@ -117,7 +117,7 @@ def test_whatever_chooses_rows_keeps_their_weights() -> None:
     data = sk.from_arrays(X, Y, sample_weight=W)
     assert len(data) == np.count_nonzero(W)
     parts = [*data.split(test=0.3), data.sample(50), data.sample(50, stratify=True), data.sample(50, weights=W)]
-    parts.append(data.augment(sk.GaussianNoise(0.1), copies=2))
+    parts.append(data.augment(sk.augment.GaussianNoise(0.1), copies=2))
     for part in parts:
         scan = Scan(Assembly(part, mean_weight=2.0), 64)
         blocks = [scan.block((i,)) for i in range(len(scan))]
@@ -144,7 +144,7 @@ def test_bad_weights_are_told(tmp_path: Path) -> None:
     with pytest.raises(sk.UsageError, match="a feature and the weight"):
         sk.open_dataset(written(tmp_path, "parquet"), target="label", weight="a", columns=["a", "b"])
     with pytest.raises(sk.UsageError, match="MixUp"):
-        sk.from_arrays(X, Y, sample_weight=W).augment(sk.MixUp(1.0))
+        sk.from_arrays(X, Y, sample_weight=W).augment(sk.augment.MixUp(1.0))
     with pytest.raises(sk.UsageError, match="both given"):
         sk.KernelRegressor().fit(sk.from_arrays(X, Y), sample_weight=W)
 

@@ -181,7 +181,7 @@ X = rng.normal(size=(900, 5)).astype("float32")
 y = (X[:, 0] > 0).astype(int)
 for settings in ({}, {"solver": sk.EigenPro(epochs=2)}, {"solver": sk.Falkon(epochs=3)}, {"kernel": sk.NTK(2)}):
     model = sk.KernelClassifier(**({"kernel": sk.Laplace(3.0)} | settings), centers=sk.Uniform(80))
-    assert model.fit(sk.from_arrays(X, y).augment(sk.GaussianNoise(0.1), copies=2)).score(X, y) > 0.9
+    assert model.fit(sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(0.1), copies=2)).score(X, y) > 0.9
 model.save(sys.argv[1])
 assert (sk.load_model(sys.argv[1]).predict(X) == model.predict(X)).all()
 assert "numba" not in sys.modules

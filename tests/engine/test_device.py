@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamkern import GaussianNoise, HorizontalFlip, from_arrays
+from streamkern import from_arrays
+from streamkern.augment import GaussianNoise, HorizontalFlip
 from streamkern.cpu import default_engine
 from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan

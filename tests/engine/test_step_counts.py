@@ -42,7 +42,7 @@ def trained(device: Any, rest: int, epochs: int, noise: bool = True) -> tuple[An
     X, y = made.integers(0, 256, (N, D)).astype(np.uint8), made.integers(0, CLASSES, N)
     data = sk.from_arrays(X, y).scale(1 / 255)
     if noise:
-        data = data.augment(sk.GaussianNoise(0.1), copies=2)
+        data = data.augment(sk.augment.GaussianNoise(0.1), copies=2)
     ids = data.draw(P)
     Z = (X[ids] / 255).astype(np.float32)
     solver = sk.EigenPro(epochs=epochs, projection="exact", q=10, batch=BATCH)

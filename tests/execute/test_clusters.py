@@ -52,7 +52,7 @@ def everything(name, data, folder, scheduler, threads):
     pipeline = sk.Pipeline(
         train=data, test=data, kernel=sk.Laplace(4.0), standardise=True, name=name, **PIPELINES[name]
     )
-    result = sk.run(pipeline, folder, scheduler=scheduler, threads=threads)
+    result = sk.run(pipeline, folder, resources=sk.Resources(scheduler=scheduler), threads=threads)
     model = sk.load_model(folder / "model.zarr")
     with open_executor(scheduler, threads) as executor:
         scores = model.decision_function(rows()[0][:1000], executor=executor)
@@ -216,7 +216,7 @@ def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(clus
             def pipeline(solver: str) -> sk.Pipeline:
                 rng = np.random.default_rng(5)
                 X = rng.normal(size=(4000, 12)).astype(np.float32)
-                data = sk.from_arrays(X, (X[:, 0] > 0).astype(int)).augment(sk.Custom(twisted, uniforms=1))
+                data = sk.from_arrays(X, (X[:, 0] > 0).astype(int)).augment(sk.augment.Custom(twisted, uniforms=1))
                 chosen = Mine(epochs=4) if solver == "falkon" else sk.EigenPro(epochs=1, batch=256)
                 return sk.Pipeline(data, sk.RadialProfile(profile), sk.Uniform(60), chosen)
             """
@@ -224,7 +224,11 @@ def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(clus
     )
     for solver in ("falkon", "eigenpro"):
         results = [
-            sk.run(load_pipeline(file, {"solver": solver}), tmp_path / f"{solver}{number}", scheduler=scheduler)
+            sk.run(
+                load_pipeline(file, {"solver": solver}),
+                tmp_path / f"{solver}{number}",
+                resources=sk.Resources(scheduler=scheduler),
+            )
             for number, scheduler in enumerate(("threads", cluster.address))
         ]
         assert len({result["weights_sha256"] for result in results}) == 1

@@ -71,7 +71,9 @@ def test_a_killed_worker_is_named_by_result_status_and_report(cluster, tmp_path)
     pipeline = sk.Pipeline(
         sk.from_arrays(X, X[:, 0]), sk.Laplace(2.0), sk.Uniform(50), sk.EigenPro(epochs=3, batch=50), task="regression"
     )
-    result = sk.run(pipeline, tmp_path / "run", scheduler=cluster.address, threads=1, listeners=(kill,))
+    result = sk.run(
+        pipeline, tmp_path / "run", resources=sk.Resources(scheduler=cluster.address), threads=1, listeners=(kill,)
+    )
     lost = [each for each in result["workers"] if each["lost"] is not None]
     assert (len(result["workers"]), len(lost)) == (2, 1)
     assert lost[0]["came"] < lost[0]["lost"] < time.time()

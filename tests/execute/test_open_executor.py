@@ -118,14 +118,14 @@ def test_a_client_is_a_scheduler_and_is_kept_by_clones_and_left_out_of_pickles(c
     X = np.random.default_rng(0).standard_normal((60, 3)).astype("float32")
     here = sk.KernelClassifier(centers=10).fit(X, X[:, 0] > 0)
     with Client(cluster.address, set_as_default=False) as client:
-        model = clone(sk.KernelClassifier(centers=10, scheduler=client)).fit(X, X[:, 0] > 0)
-        assert model.scheduler is client
+        model = clone(sk.KernelClassifier(centers=10, resources=sk.Resources(scheduler=client))).fit(X, X[:, 0] > 0)
+        assert model.resources.scheduler is client
         assert model.model_.weights_sha256 == here.model_.weights_sha256
         again = pickle.loads(pickle.dumps(model))
-        assert again.scheduler == cluster.address
+        assert again.resources.scheduler == cluster.address
         assert np.array_equal(again.predict(X), here.predict(X))
         pipeline = sk.Pipeline(sk.from_arrays(X, X[:, 0] > 0), sk.Laplace(2.0), sk.Uniform(10), name="job")
-        assert sk.run(pipeline, tmp_path / "run", scheduler=client)["executor"] == "dask"
+        assert sk.run(pipeline, tmp_path / "run", resources=sk.Resources(scheduler=client))["executor"] == "dask"
         assert client.status == "running"
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["scheduler"] == cluster.address
     with pytest.raises(UsageError, match="unknown"):  # closed

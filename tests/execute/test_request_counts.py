@@ -136,7 +136,7 @@ def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, mon
         pipeline = sk.Pipeline(
             train=train, kernel=sk.Laplace(2.0), centers=sk.Uniform(30), solver=sk.EigenPro(epochs=2, batch=40), lanes=2
         )
-        sk.run(pipeline, tmp_path / "run", scheduler=cluster.address)
+        sk.run(pipeline, tmp_path / "run", resources=sk.Resources(scheduler=cluster.address))
         refused, asked = server.faults, server.requests
     lines = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     stores = [line["store"] for line in lines]

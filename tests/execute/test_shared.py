@@ -477,10 +477,10 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
         solver=sk.EigenPro2(epochs=1, s=300, batch=1500),
     )  # fmt: skip
     threads = sk.run(pipeline, tmp_path / "threads", threads=1)
-    shared = sk.run(pipeline, tmp_path / "shared", scheduler=cluster.address, threads=1)
+    shared = sk.run(pipeline, tmp_path / "shared", resources=sk.Resources(scheduler=cluster.address), threads=1)
     assert shared["weights_sha256"] == threads["weights_sha256"]
     assert shared["metrics"] == threads["metrics"]
-    made = sk.plan(pipeline, workers=2)
+    made = sk.plan(pipeline, resources=sk.Resources(workers=2))
     assert "each of 2 workers" in made.text()
     assert "its share of the centers" in made.text()
     assert made.footprint.share
@@ -536,7 +536,12 @@ def pipeline() -> sk.Pipeline:
     assert [place.name for place in sorted(sets[0].iterdir())] == ["share-000000", "share-000003"]
     cluster.keep(3)
     pipeline = load_pipeline(file)
-    resumed = sk.run(pipeline, folder, scheduler=cluster.address if scheduler == "workers" else "threads", threads=1)
+    resumed = sk.run(
+        pipeline,
+        folder,
+        resources=sk.Resources(scheduler=cluster.address if scheduler == "workers" else "threads"),
+        threads=1,
+    )
     assert not list(folder.glob("checkpoints/*"))
     assert 2 * N <= resumed["resumed_rows"] < 12 * N
     assert resumed["weights_sha256"] == sk.run(pipeline, tmp_path / "threads", threads=1)["weights_sha256"]

@@ -100,7 +100,12 @@ def test_augmented_images_are_the_cpu_s(gpu):
     rng = np.random.default_rng(5)
     X, y = rng.integers(0, 256, (300, 6 * 8 * 3)).astype(np.uint8), rng.integers(0, 4, 300)
     shape = (6, 8, 3)
-    changes = (sk.GaussianNoise(0.1), sk.RandomCrop(shape, 2, 0.5), sk.HorizontalFlip(shape), sk.MixUp(0.4, bank=64))
+    changes = (
+        sk.augment.GaussianNoise(0.1),
+        sk.augment.RandomCrop(shape, 2, 0.5),
+        sk.augment.HorizontalFlip(shape),
+        sk.augment.MixUp(0.4, bank=64),
+    )
     data = sk.from_arrays(X, y).scale(1 / 255).augment(*changes, copies=3)
     here = Assembly(data, Classes(np.arange(4)), 0.3)
     for rest in (0, 1 << 20):
@@ -130,7 +135,9 @@ def test_a_pipeline_with_nothing_set_runs_on_the_card(gpu, tmp_path):
     """The search for a kernel, and a projection that the card's memory chooses."""
     X, y = load_digits(return_X_y=True)
     pipeline = sk.Pipeline(train=sk.from_arrays(X[:1400], y[:1400]), test=sk.from_arrays(X[1400:], y[1400:]))
-    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    there, here = (
+        sk.run(pipeline, tmp_path / device, resources=sk.Resources(device=device)) for device in ("cuda", "cpu")
+    )
     assert there["device"] == gpu.name
     assert there["metrics"]["test"]["accuracy"] >= here["metrics"]["test"]["accuracy"] - 0.01
 
@@ -152,7 +159,7 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.uint8)
     pipeline = sk.Pipeline(
-        train=sk.from_arrays(X[:1400], y[:1400]).augment(sk.GaussianNoise(0.1), copies=5),
+        train=sk.from_arrays(X[:1400], y[:1400]).augment(sk.augment.GaussianNoise(0.1), copies=5),
         test=sk.from_arrays(X[1400:], y[1400:]),
         kernel=sk.Laplace(8.0),
         centers=sk.Uniform(400),
@@ -161,11 +168,13 @@ def test_a_run_of_the_digits_is_the_cpu_s(gpu, tmp_path, projection):
         name="digits",
         lanes=1,  # as a device computes a step
     )
-    there, here = (sk.run(pipeline, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    there, here = (
+        sk.run(pipeline, tmp_path / device, resources=sk.Resources(device=device)) for device in ("cuda", "cpu")
+    )
     assert there["device"] == gpu.name
     assert there["metrics"]["test"]["accuracy"] == pytest.approx(here["metrics"]["test"]["accuracy"], abs=0.01)
     assert there["metrics"]["test"]["mse"] == pytest.approx(here["metrics"]["test"]["mse"], rel=0.02)
-    again = sk.run(pipeline, tmp_path / "again", device="cuda")
+    again = sk.run(pipeline, tmp_path / "again", resources=sk.Resources(device="cuda"))
     assert again["weights_sha256"] == there["weights_sha256"]
 
 

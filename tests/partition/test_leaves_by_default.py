@@ -165,7 +165,7 @@ def test_what_is_given_small_wide_or_too_large_is_one_model(how: dict[str, Any],
 
 def test_augmented_rows_are_one_model():
     made = recipe()
-    assert by_default(replace(made, train=made.train.augment(sk.GaussianNoise(0.1), copies=2)), 4 << 30) is None
+    assert by_default(replace(made, train=made.train.augment(sk.augment.GaussianNoise(0.1), copies=2)), 4 << 30) is None
 
 
 @pytest.mark.usefixtures("soon")

@@ -390,7 +390,7 @@ def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, t
     sk.write_zarr(tmp_path / "rows.zarr", X, labels(y), target="label", chunk_rows=500)
     stored = sk.open_dataset(tmp_path / "rows.zarr", target="label")
     pipeline = sk.Pipeline(stored, centers=sk.Uniform(60), solver="auto", partition=sk.Partition(rows=900))
-    result = sk.run(pipeline, tmp_path / "run", scheduler=scheduler, threads=2)
+    result = sk.run(pipeline, tmp_path / "run", resources=sk.Resources(scheduler=scheduler), threads=2)
     here = sk.KernelClassifier(centers=60, partition=sk.Partition(rows=900), threads=1).fit(X, labels(y))
     assert result.weights_sha256 == here.model_.weights_sha256
     assert result["n_centers"] == 60 * 4
@@ -607,7 +607,7 @@ def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], w
 
 def test_augmented_rows_are_refused(tmp_path: Path):
     X, y = table(500)
-    data = sk.from_arrays(X, y > 0).augment(sk.GaussianNoise(0.1), copies=2)
+    data = sk.from_arrays(X, y > 0).augment(sk.augment.GaussianNoise(0.1), copies=2)
     with pytest.raises(sk.UsageError, match="augmented or repeated"):
         sk.run(sk.Pipeline(data, centers=sk.Uniform(20), partition=PARTITION), tmp_path / "run")
 
@@ -615,7 +615,7 @@ def test_augmented_rows_are_refused(tmp_path: Path):
 def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path):
     X, y = table(2000)
     pipeline = sk.Pipeline(sk.from_arrays(X, y > 0), centers=sk.Uniform(200), solver="auto", partition=PARTITION)
-    with pytest.raises(sk.PlanRefusedError, match="raise memory to"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="raise memory to"):
         sk.run(pipeline, tmp_path / "run", memory="80MiB")
 
 
@@ -631,8 +631,8 @@ def test_the_plan_names_leaves_and_sweeps():
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()
     assert json.dumps(plan.to_json())
-    with pytest.raises(sk.PlanRefusedError, match="A worker needs"):
-        sk.plan(pipeline, worker_memory="100MiB")
+    with pytest.raises(sk.errors.PlanRefusedError, match="A worker needs"):
+        sk.plan(pipeline, resources=sk.Resources(worker_memory="100MiB"))
 
 
 def test_a_plan_of_leaves_without_centers_prices_what_a_leaf_has():
@@ -688,7 +688,7 @@ def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
     fit(X, y).save(tmp_path / "model")
     loaded = sk.load_model(tmp_path / "model")
     fit(X, 2 * y).save(tmp_path / "model")
-    with pytest.raises(sk.ModelFormatError, match="load the model again"):
+    with pytest.raises(sk.errors.ModelFormatError, match="load the model again"):
         loaded.predict(X[:10])
 
 
@@ -706,7 +706,7 @@ def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
         metadata |= {"leaves": {"leaves": metadata["leaves"][:1]}, "blend": {"blend": 7}}.get(damage, {})
         arrays |= {"cuts": arrays["cuts"][:0]} if damage == "cuts" else {}
         save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
-    with pytest.raises(sk.ModelFormatError):
+    with pytest.raises(sk.errors.ModelFormatError):
         sk.load_model(tmp_path / "model").predict(X)
 
 

@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Callable[..., sk.Pipeline]:
         noise = changes.pop("noise", 0.1)
         train = sk.open_dataset(changes.pop("rows", train_rows), target="label")
         given: dict[str, object] = {
-            "train": train.augment(sk.GaussianNoise(noise), copies=3, seed=changes.pop("augment_seed", 0)),
+            "train": train.augment(sk.augment.GaussianNoise(noise), copies=3, seed=changes.pop("augment_seed", 0)),
             "test": sk.open_dataset(test_rows, target="label"),
             "kernel": sk.Laplace(2.0),
             "centers": sk.Uniform(40),

@@ -67,7 +67,7 @@ def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
     champion = sk.Registry(registry).load()
     fresh = write_rows(tmp_path / "fresh.zarr", seed=5)
     told = retrain(
-        replace(asked, train=sk.open_dataset(fresh, target="label").augment(sk.GaussianNoise(0.1), copies=3)),
+        replace(asked, train=sk.open_dataset(fresh, target="label").augment(sk.augment.GaussianNoise(0.1), copies=3)),
         registry, gate="accuracy >= 0.5", memory="4GiB",
     )  # fmt: skip
     assert told["start"] == "warm"

@@ -106,7 +106,7 @@ def test_an_evaluation_that_fails_leaves_the_model_and_says_so(
     command = ["run", str(tmp_path / "p.py"), "--run-dir", str(folder), "--quiet"]
 
     def fails(*_: object) -> None:
-        raise sk.StorageError("The test rows are gone.", where="rows", expected="rows", remedy="find them")
+        raise sk.errors.StorageError("The test rows are gone.", where="rows", expected="rows", remedy="find them")
 
     with monkeypatch.context() as patch:
         patch.setattr(sk.KernelMachine, "score_in_detail", fails)
@@ -136,7 +136,7 @@ def test_a_refused_run_does_not_replace_the_result_of_one_that_is_done(make: Mak
     sk.run(make(), folder)
     before = {name: (folder / name).read_bytes() for name in ("result.json", "manifest.json")}
     steps = len(read_run(folder).steps)
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         sk.run(make(), folder, memory="10MiB")
     assert {name: (folder / name).read_bytes() for name in before} == before
     record = read_run(folder)
@@ -146,7 +146,7 @@ def test_a_refused_run_does_not_replace_the_result_of_one_that_is_done(make: Mak
 
 
 def test_a_refusal_is_told_where_nothing_is_done(make: Make, tmp_path: Path):
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         sk.run(make(), tmp_path / "run", memory="10MiB")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "refused"
     assert read_run(tmp_path / "run").state == "refused"

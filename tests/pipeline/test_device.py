@@ -24,7 +24,7 @@ def digits(solver: Any, kernel: Any = None, noise: bool = True, **more: Any) -> 
     X = X.astype(np.uint8)
     train, test = sk.from_arrays(X[:1200], y[:1200]), sk.from_arrays(X[1200:], y[1200:])
     if noise:
-        train = train.augment(sk.GaussianNoise(0.1), copies=2)
+        train = train.augment(sk.augment.GaussianNoise(0.1), copies=2)
     more = {"kernel": kernel or sk.Laplace(8.0), "centers": sk.Uniform(150), "lanes": 1} | more
     return Pipeline(train=train, test=test, solver=solver, task="classification", name="digits", **more)
 
@@ -60,8 +60,8 @@ def name_of(solver: Any) -> str:
 
 
 def check_alike(pipeline: Pipeline, tmp_path: Any, name: str) -> None:
-    there = sk.run(pipeline, tmp_path / "there", threads=2, device="cuda")
-    here = sk.run(pipeline, tmp_path / "here", threads=2, device="cpu")
+    there = sk.run(pipeline, tmp_path / "there", threads=2, resources=sk.Resources(device="cuda"))
+    here = sk.run(pipeline, tmp_path / "here", threads=2, resources=sk.Resources(device="cpu"))
     assert there["device"] == name
     assert here["device"] == "cpu"
     for part in ("train", "test"):
@@ -84,7 +84,7 @@ def test_a_run_with_the_loops_of_a_card_is_the_cpu_s(card: Any, tmp_path: Any, s
 def test_a_run_with_the_loops_of_a_card_has_the_same_bits_again(card: Any, tmp_path: Any):
     """With one thread and with two."""
     runs = [
-        sk.run(digits(SOLVERS[0]), tmp_path / f"{k}", threads=threads, device="cuda")
+        sk.run(digits(SOLVERS[0]), tmp_path / f"{k}", threads=threads, resources=sk.Resources(device="cuda"))
         for k, threads in enumerate((1, 2, 2))
     ]
     assert len({run["weights_sha256"] for run in runs}) == 1
@@ -97,17 +97,17 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
     pipeline = digits(sk.EigenPro(projection="exact"))
     device.budget = 1 << 20
     with pytest.raises(PlanRefusedError, match="of the device") as refused:
-        sk.run(pipeline, tmp_path, threads=1, device="cuda")
+        sk.run(pipeline, tmp_path, threads=1, resources=sk.Resources(device="cuda"))
     assert 'use projection="packed", or use projection="inexact"' in refused.value.remedy
     with pytest.raises(PlanRefusedError, match="of the device") as refused:
-        sk.run(digits(sk.SGD(epochs=1)), tmp_path, threads=1, device="cuda")
+        sk.run(digits(sk.SGD(epochs=1)), tmp_path, threads=1, resources=sk.Resources(device="cuda"))
     assert refused.value.remedy.startswith("use fewer centers")
     needed, device_bytes = list[int](), placement.device_bytes
     monkeypatch.setattr(placement, "device_bytes", lambda *args: needed.append(device_bytes(*args)) or needed[-1])
     for less, exact in ((0, True), (0, True), (1, False)):
         device.budget = needed[0] - less if needed else 1 << 30
         auto = digits(sk.EigenPro(batch=256), centers=sk.Uniform(600))
-        result = sk.run(auto, tmp_path / f"{len(needed)}", threads=1, device="cuda")
+        result = sk.run(auto, tmp_path / f"{len(needed)}", threads=1, resources=sk.Resources(device="cuda"))
         assert (result["solver_report"]["projection"] == "exact") == exact
 
 
@@ -135,8 +135,12 @@ def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostD
 
 def test_an_estimator_takes_a_device(device: HostDevice):
     X, y = load_digits(return_X_y=True)
-    fitted = sk.KernelClassifier(sk.Laplace(30.0), 100, device="cuda", random_state=1).fit(X[:600], y[:600])
-    plain = sk.KernelClassifier(sk.Laplace(30.0), 100, device="cpu", random_state=1).fit(X[:600], y[:600])
+    fitted = sk.KernelClassifier(sk.Laplace(30.0), 100, resources=sk.Resources(device="cuda"), random_state=1).fit(
+        X[:600], y[:600]
+    )
+    plain = sk.KernelClassifier(sk.Laplace(30.0), 100, resources=sk.Resources(device="cpu"), random_state=1).fit(
+        X[:600], y[:600]
+    )
     assert np.mean(fitted.predict(X[600:]) == plain.predict(X[600:])) > 0.98
 
 

@@ -80,7 +80,7 @@ def test_examples_are_rows_as_stored_and_as_training_sees_them(monkeypatch: pyte
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((500, 6)).astype(np.float32), rng.integers(0, 3, 500)
     data = sk.from_arrays(X, y).scale(2.0, 1.0)
-    noisy = data.augment(sk.GaussianNoise(0.1), copies=2, seed=5)
+    noisy = data.augment(sk.augment.GaussianNoise(0.1), copies=2, seed=5)
     encoding = sk.KernelClassifier(centers=sk.Uniform(20)).fit(data).model_.encoding
     with ThreadsExecutor() as executor:
         plain, shown = examples(data, encoding, executor), examples(noisy, encoding, executor)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.registry import RetrainResult
+from streamkern.runs.results import RunResult
 
 Make = Callable[..., sk.Pipeline]
 
@@ -26,7 +28,7 @@ def test_a_run_returns_what_it_wrote_by_key_and_by_name(
     )
     folder = tmp_path / "run"
     result = sk.run(sk.load_pipeline(tmp_path / "p.py"), folder)
-    assert isinstance(result, sk.RunResult)
+    assert isinstance(result, RunResult)
     assert result == result.to_json() == json.loads((folder / "result.json").read_text())
     assert (result.status, result.metrics, result.history) == ("done", result["metrics"], result["history"])
     assert result.seconds == result["seconds"]
@@ -36,13 +38,13 @@ def test_a_run_returns_what_it_wrote_by_key_and_by_name(
     again = pickle.loads(pickle.dumps(result))
     assert (again, again.run_dir) == (result, folder)
     resumed = sk.resume(folder)
-    assert isinstance(resumed, sk.RunResult)
+    assert isinstance(resumed, RunResult)
     assert resumed == result
 
 
 def test_a_retraining_returns_its_decision_by_key_and_by_name(make: Make, tmp_path: Path):
     first = sk.retrain(make(), tmp_path / "models")
-    assert isinstance(first, sk.RetrainResult)
+    assert isinstance(first, RetrainResult)
     assert (first.status, first.version, first.champion) == ("promoted", 1, 1)
     again = sk.retrain(make(), tmp_path / "models")
     assert (again.status, again.version, again.champion, again.reasons) == ("unchanged", None, 1, again["reasons"])
@@ -56,7 +58,7 @@ def test_models_and_data_are_shown_on_a_line(make: Make):
     data = sk.from_arrays(X, np.arange(300) % 2)
     shown = {
         repr(data): "Dataset(300 rows, 784 features, target 'target')",
-        repr(data.augment(sk.GaussianNoise(0.1), copies=3)): "GaussianNoise to 900 rows a pass",
+        repr(data.augment(sk.augment.GaussianNoise(0.1), copies=3)): "GaussianNoise to 900 rows a pass",
         repr(sk.KernelClassifier(sk.Laplace(2.0), 30).fit(data).model_): "KernelMachine(Laplace(bandwidth=2.0), 30",
         repr(sk.KernelRegressor(sum([sk.Laplace(2.0)] * 9, sk.Laplace(1.0)), 30).fit(X, X[:, 0]).model_): "Sum(...)",
         repr(make().train): "target 'label'",

@@ -177,7 +177,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def test_a_refused_run_writes_its_manifest_and_result_and_nothing_else(make: Make, tmp_path: Path):
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         run(make(), tmp_path / "run", memory="10MB")
     assert caught.value.exit_status == 2
     assert caught.value.remedy is not None
@@ -198,7 +198,7 @@ def test_rows_that_are_not_numbers_end_the_run(make: Make, tmp_path: Path):
 
 
 def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tmp_path: Path):
-    with pytest.raises(sk.NumericalError) as caught:
+    with pytest.raises(sk.errors.NumericalError) as caught:
         run(make(solver=sk.EigenPro(step=1e6)), tmp_path / "run")
     assert caught.value.exit_status == 3
     assert "step" in (caught.value.remedy or "")
@@ -208,13 +208,18 @@ def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tm
 
 @pytest.mark.parametrize(
     "failing",
-    [{"solver": sk.EigenPro(step=1e6)}, {"memory": "10MB"}, {"centers": sk.Uniform(5000)}, {"scheduler": "nowhere"}],
+    [
+        {"solver": sk.EigenPro(step=1e6)},
+        {"memory": "10MB"},
+        {"centers": sk.Uniform(5000)},
+        {"resources": sk.Resources(scheduler="nothing://127.0.0.1:1")},
+    ],
     ids=["diverged", "refused", "too-few-rows", "no-scheduler"],
 )
 def test_a_failed_run_loses_nothing_of_an_earlier_one(make: Make, tmp_path: Path, failing: dict[str, Any]):
     first = run(make(), tmp_path / "run")
     model = files(tmp_path / "run/model.zarr")
-    settings = {name: failing.pop(name) for name in ("memory", "scheduler") if name in failing}
+    settings = {name: failing.pop(name) for name in ("memory", "resources") if name in failing}
     for _ in range(2):
         with pytest.raises(sk.StreamkernError):
             run(make(**failing), tmp_path / "run", **settings)
@@ -241,12 +246,12 @@ def test_a_listener_that_fails_is_a_failed_run(make: Make, tmp_path: Path):
 
 def test_a_directory_in_use_is_busy_and_left_alone(make: Make, tmp_path: Path):
     folder = tmp_path / "run"
-    seen: list[sk.BusyError] = []
+    seen: list[sk.errors.BusyError] = []
 
     def listener(kind: str, fields: dict[str, Any]) -> None:
         if kind == "step" and not seen:
             before = files(folder)
-            with pytest.raises(sk.BusyError, match=str(os.getpid())) as caught:
+            with pytest.raises(sk.errors.BusyError, match=str(os.getpid())) as caught:
                 run(make(), folder)
             seen.append(caught.value)
             assert files(folder) == before
@@ -257,10 +262,10 @@ def test_a_directory_in_use_is_busy_and_left_alone(make: Make, tmp_path: Path):
 
 def test_a_place_that_cannot_be_a_directory_is_one_clear_error(make: Make, tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(sk.StorageError, match=r"(?s)directory cannot be written.*--run-dir"):
+    with pytest.raises(sk.errors.StorageError, match=r"(?s)directory cannot be written.*--run-dir"):
         run(make(), tmp_path / "file")
     (tmp_path / "run/.lock").mkdir(parents=True)
-    with pytest.raises(sk.StorageError, match=r"(?s)directory cannot be written.*--run-dir"):
+    with pytest.raises(sk.errors.StorageError, match=r"(?s)directory cannot be written.*--run-dir"):
         run(make(), tmp_path / "run")
 
 
@@ -272,7 +277,7 @@ def test_what_a_killed_run_left_half_done_is_put_right(make: Make, tmp_path: Pat
     os.rename(folder / "model.zarr", folder / ".model.zarr.123.old")
     os.rename(kept, folder / "stages" / f".{kept.name}.123.tmp")
     (folder / ".model.zarr.123.tmp").mkdir()
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         run(make(), folder, memory="10MB")
     assert sk.load_model(folder / "model.zarr").weights_sha256 == first["weights_sha256"]
     assert [file.name for file in folder.rglob(".*") if file.name != ".lock"] == []
@@ -307,7 +312,7 @@ def test_a_full_disk_is_one_clear_error_and_the_earlier_model_stays(make: Make, 
         except OSError:
             ballast.truncate(max(0, ballast.tell() - left))
     other = make(centers=sk.Uniform(600), kernel=sk.Laplace(3.0), dtype="float64")
-    with pytest.raises(sk.StorageError, match=r"could not be written|cannot be written") as caught:
+    with pytest.raises(sk.errors.StorageError, match=r"could not be written|cannot be written") as caught:
         run(other, folder)
     assert "No space left" in caught.value.what
     assert files(folder / "model.zarr") == model

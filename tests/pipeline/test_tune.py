@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.runs.tune import RIDGES, next_command, tune
+from streamkern.runs.tune import RIDGES, Trial, Tuning, next_command, tune
 from streamkern.selection.ridge_path import RidgePath, path_scores
 from streamkern.solvers import Problem
 from streamkern.storage.writer import write_json
@@ -68,7 +68,7 @@ def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task:
                 assert score[i] == pytest.approx(expected, rel=1e-8)
 
 
-def told(found: sk.Tuning) -> dict[str, Any]:
+def told(found: Tuning) -> dict[str, Any]:
     return {name: value for name, value in found.to_json().items() if name != "seconds"}
 
 
@@ -91,7 +91,7 @@ def test_threads_and_chunks_do_not_change_a_bit(tmp_path: Path) -> None:
 
 def test_the_choice_is_that_of_the_table_and_trains(tmp_path: Path) -> None:
     X, y = waves(1200)
-    heard: list[sk.Trial] = []
+    heard: list[Trial] = []
     kernels = [sk.Laplace("median"), sk.Gaussian(1.5)]
     found = tune(sk.from_arrays(X, y), kernels, task="regression", centers=100, seconds=False, on_trial=heard.append)
     assert len(found.trials) == len(heard) * len(RIDGES)
@@ -159,7 +159,7 @@ def test_features_and_other_things_are_refused_and_so_is_too_little_memory(make:
         tune(make(kernel=None, centers=None, features=sk.ReLUFeatures(50), solver=sk.SGD()))
     with pytest.raises(sk.UsageError, match="data is 3"):
         tune(3)  # type: ignore[arg-type]
-    with pytest.raises(sk.PlanRefusedError, match="needs"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="needs"):
         tune(make(), memory="1MiB")
 
 
@@ -271,5 +271,5 @@ def test_a_pipeline_of_defaults_and_one_of_few_rows_are_tuned() -> None:
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(sk.StorageError, match=r"tune\.json cannot be written"):
+    with pytest.raises(sk.errors.StorageError, match=r"tune\.json cannot be written"):
         write_json(tmp_path / "file" / "tune.json", {})

@@ -63,7 +63,7 @@ def test_a_folder_that_is_none_is_one_clear_error(tmp_path: Path):
     with pytest.raises(sk.UsageError, match="no model registry"):
         Registry(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(sk.StorageError):
+    with pytest.raises(sk.errors.StorageError):
         Registry(tmp_path / "file", create=True)
 
 
@@ -134,7 +134,7 @@ def test_a_version_that_an_open_model_in_leaves_reads_from_is_pruned_later(model
     gc.collect()
     assert models.prune(1) == []
     shutil.rmtree(models.path(1))  # by hand
-    with pytest.raises(sk.StorageError, match="leaf of the model is no longer there"):
+    with pytest.raises(sk.errors.StorageError, match="leaf of the model is no longer there"):
         kept.predict(X)
     del kept
 
@@ -161,11 +161,11 @@ def test_earlier_champions_are_remembered_up_to_a_bound(models: Registry):
 def test_a_damaged_champion_file_is_told_and_a_promotion_mends_it(five: Registry, damage: bytes):
     five.promote(3)
     (Path(five.where) / "champion.json").write_bytes(damage)
-    with pytest.raises(sk.ModelFormatError, match=r"damaged"):
+    with pytest.raises(sk.errors.ModelFormatError, match=r"damaged"):
         five.load()
     with five.lock():  # recovery promotes nothing by itself
         pass
-    with pytest.raises(sk.ModelFormatError):
+    with pytest.raises(sk.errors.ModelFormatError):
         _ = five.champion
     five.promote(4)
     assert five.champion == 4
@@ -176,7 +176,7 @@ def test_a_later_format_is_refused(five: Registry):
     for place in (Path(five.where) / "champion.json", five.path(3) / "record.json"):
         place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 99}))
     for ask in (five.load, lambda: five.record(3)):
-        with pytest.raises(sk.ModelFormatError, match="format is 99"):
+        with pytest.raises(sk.errors.ModelFormatError, match="format is 99"):
             ask()
 
 
@@ -184,11 +184,11 @@ def test_a_flipped_byte_is_found_and_the_champion_stays(five: Registry):
     five.promote(1)
     (chunk,) = (five.path(2) / "model.zarr/weights").glob("c/0/0")
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"\x55")
-    with pytest.raises(sk.ModelFormatError):
+    with pytest.raises(sk.errors.ModelFormatError):
         five.promote(2)
     record = five.path(3) / "record.json"
     record.write_text(record.read_text().replace("model 3", "model 4"))
-    with pytest.raises(sk.ModelFormatError, match="checksum"):
+    with pytest.raises(sk.errors.ModelFormatError, match="checksum"):
         five.record(3)
     assert says(five.load()) == 1
 

@@ -16,6 +16,7 @@ import zarr
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.registry import RetrainResult
 from streamkern.registry.known_rows import ledger
 from streamkern.registry.models import Registry
 from streamkern.registry.retrain import profile
@@ -37,7 +38,7 @@ def pipeline(place: Path, **changes: Any) -> sk.Pipeline:
     return sk.Pipeline(**(given | {"solver": solver, "name": "nightly", "preprocess": None} | changes))
 
 
-def night(place: Path, **given: Any) -> sk.RetrainResult:
+def night(place: Path, **given: Any) -> RetrainResult:
     changes = given.pop("changes", {})
     return sk.retrain(pipeline(place, **changes), place / "models", gate=GATE, **given)
 

@@ -248,8 +248,8 @@ def test_old_versions_go_and_the_champion_stays(place: Path):
         ({"gate": "accuracy >"}, sk.UsageError, "gate"),
         ({"gate": "auk > 0.5"}, sk.UsageError, "no metric"),
         ({"keep": 0}, sk.UsageError, "keep is 0"),
-        ({"memory": "10MB", "n": 700}, sk.PlanRefusedError, "memory|budget|hold"),
-        ({"solver": sk.EigenPro(step=1e6)}, sk.NumericalError, "loss"),
+        ({"memory": "10MB", "n": 700}, sk.errors.PlanRefusedError, "memory|budget|hold"),
+        ({"solver": sk.EigenPro(step=1e6)}, sk.errors.NumericalError, "loss"),
     ],
     ids=str,
 )

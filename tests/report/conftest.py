@@ -18,7 +18,7 @@ def digits(epochs: int = 3) -> sk.Pipeline:
     X, y = load_digits(return_X_y=True)
     train, test = sk.from_arrays(X.astype("uint8"), y).scale(1 / 16).split(0.2)
     return sk.Pipeline(
-        train.augment(sk.GaussianNoise(0.05), copies=2),
+        train.augment(sk.augment.GaussianNoise(0.05), copies=2),
         sk.Laplace(2.0),
         sk.Uniform(200),
         sk.EigenPro(epochs=epochs),
@@ -37,9 +37,9 @@ def fashion() -> sk.Pipeline:
     words = np.array(["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"])
     y = words[read("train-labels-idx1-ubyte.gz", 8, n)]
     train, test = sk.from_arrays(X, y).scale(1 / 255).split(0.2)
-    crops = sk.RandomCrop((28, 28), padding=2)
+    crops = sk.augment.RandomCrop((28, 28), padding=2)
     return sk.Pipeline(
-        train.augment(crops, sk.GaussianNoise(0.1)),
+        train.augment(crops, sk.augment.GaussianNoise(0.1)),
         sk.Laplace(20.0),
         sk.Uniform(300),
         sk.EigenPro(epochs=1),

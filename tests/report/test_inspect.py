@@ -62,8 +62,7 @@ def test_what_is_found_does_not_depend_on_chunks_or_threads(rows, monkeypatch):
     X, y = rows
     one = inspect((X, y)).to_json()
     monkeypatch.setattr(layout, "CHUNK_BYTES", 100)
-    with sk.open_executor("threads", 3) as executor:
-        other = inspect((X, y), executor=executor).to_json()
+    other = inspect((X, y), threads=3).to_json()
     assert one["classes"] == other["classes"]
     assert [c["histogram"] for c in one["columns"]] == [c["histogram"] for c in other["columns"]]
     np.testing.assert_allclose([c["mean"] for c in one["columns"]], [c["mean"] for c in other["columns"]])

@@ -35,7 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         )  # fmt: skip
         try:
             sk.run(pipeline, tmp_path / "run")
-        except sk.NumericalError:
+        except sk.errors.NumericalError:
             assert solver
         return tmp_path / "run"
 

@@ -282,7 +282,7 @@ def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
 
 def test_a_directory_is_no_place_for_a_page(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(sk.StorageError, match="cannot be written"):
+    with pytest.raises(sk.errors.StorageError, match="cannot be written"):
         write_report([read_run(runs["digits"])], ".")
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -298,7 +298,7 @@ def test_the_command_writes_the_page_where_it_says(
     assert "Comparison" in (tmp_path / "two.html").read_text()
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(digits), "--image-shape", "8x8x2"])
-    with pytest.raises(sk.StorageError, match="cannot be written"):
+    with pytest.raises(sk.errors.StorageError, match="cannot be written"):
         write_report([read_run(digits)], tmp_path / "missing" / "page.html")
     assert not list(tmp_path.glob(".*"))
 

@@ -32,7 +32,7 @@ def pipeline(rows: int = 40_000_000) -> sk.Pipeline:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 10))
     data = sk.from_arrays(X, X[:, 0] > 0)
-    return sk.Pipeline(data.augment(sk.GaussianNoise(0.1), rows=rows), sk.Laplace(4.0), sk.Uniform(100))
+    return sk.Pipeline(data.augment(sk.augment.GaussianNoise(0.1), rows=rows), sk.Laplace(4.0), sk.Uniform(100))
 """
 
 
@@ -95,7 +95,7 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
         assert f"running (process {run.pid})" in told
         assert "rows/s" in told
         assert "left" in told
-        with pytest.raises(sk.BusyError):  # to look has not taken the lock away
+        with pytest.raises(sk.errors.BusyError):  # to look has not taken the lock away
             sk.run(sk.Pipeline(sk.from_arrays(np.zeros((2, 1)), [0, 1]), centers=sk.Uniform(1)), tmp_path / "run")
     finally:
         os.kill(run.pid, signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_who_looks_at_a_run_does_not_keep_another_from_beginning(
 def test_a_refused_run_says_what_would_make_it_fit(tmp_path: Path):
     rng = np.random.default_rng(0)
     data = sk.from_arrays(rng.standard_normal((5000, 10)), rng.integers(0, 2, 5000))
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         sk.run(sk.Pipeline(data, centers=sk.Uniform(4000), name="big"), tmp_path / "run", memory="50MB")
     told = words(tmp_path / "run")
     assert told.startswith("big: refused")

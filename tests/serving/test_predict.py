@@ -130,7 +130,8 @@ def test_parts_threads_and_processes_change_no_byte_of_a_row(
 ):
     given = {"id": "key", "scores": True}
     outs = []
-    elsewhere = {"scheduler": "processes:1"} if format == "parquet" else {}  # what is sent does not know the format
+    workers = sk.Resources(scheduler="processes:1")
+    elsewhere = {"resources": workers} if format == "parquet" else {}  # what is sent does not know the format
     for number, how in enumerate(({"threads": 1}, {"threads": 2}, elsewhere)):
         outs.append(tmp_path / f"{number}.{format}")
         predict(made / "classes.zarr", made / "new.parquet", outs[-1], **given, **how)
@@ -166,7 +167,7 @@ def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
     words = [sys.executable, "-c", KILLED, "5", made / "classes.zarr", made / "new.parquet", place]
     assert subprocess.run(words, check=False).returncode == -9
     assert not place.exists()  # half a target is none
-    with pytest.raises(sk.StorageError):
+    with pytest.raises(sk.errors.StorageError):
         sk.open_dataset(place)
     monkeypatch.setattr(module, "PART_ROWS", 257)
     given = {"id": "key", "scores": True}
@@ -189,14 +190,14 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_replaced(made: Path,
     before = contents(place)
     second = predict(made / "classes.zarr", made / "new.parquet", place)
     assert (first.kept, second.kept, second.rows_per_second) == (0, 3000, 0)
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         predict(made / "classes.zarr", made / "new.parquet", place, scores=True)
     assert contents(place) == before
     assert predict(made / "classes.zarr", made / "new.parquet", place, scores=True, overwrite=True).kept == 0
     assert "score_no" in read(place)
     for other in (made / "new.parquet", made / "classes.zarr"):
         before = contents(other)
-        with pytest.raises(sk.StorageError, match="this path already exists"):
+        with pytest.raises(sk.errors.StorageError, match="this path already exists"):
             predict(made / "classes.zarr", made / "new.parquet", other, overwrite=True)
         assert contents(other) == before
     assert record_at(made / "new.parquet") is None
@@ -214,7 +215,7 @@ def test_a_csv_file_reads_back_as_it_was_and_only_predictions_are_replaced(tmp_p
     assert found.prediction.to_list() == [labels[i % 6] for i in range(60)]
     outputs = np.column_stack([found[f"score_{label}"] for label in model.encoding.values]).astype(np.float32)
     np.testing.assert_array_equal(outputs, model.decision_function(rows).astype(np.float32))
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         predict(model, rows, place)
     predict(model, rows, place, overwrite=True)
     assert list(pd.read_csv(place)) == ["prediction"]
@@ -222,7 +223,7 @@ def test_a_csv_file_reads_back_as_it_was_and_only_predictions_are_replaced(tmp_p
     for mine in (rows.assign(prediction=1), rows.assign(score_1=1)[["key", "score_1"]]):
         mine.to_csv(other, index=False)
         before = other.read_bytes()
-        with pytest.raises(sk.StorageError, match="this path already exists"):
+        with pytest.raises(sk.errors.StorageError, match="this path already exists"):
             predict(model, rows, other, overwrite=True)
         assert other.read_bytes() == before
 
@@ -235,7 +236,7 @@ def test_a_target_in_the_hands_of_another_process_is_left_to_it(made: Path, tmp_
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(sk.BusyError):
+        with pytest.raises(sk.errors.BusyError):
             predict(made / "classes.zarr", made / "new.parquet", tmp_path / "out.zarr")
         holder.kill()
 
@@ -332,7 +333,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
     monkeypatch.setattr(module, "PART_ROWS", 257)
     filler, place = small_disk / "filler", small_disk / f"out.{format}"
     filler.write_bytes(bytes(456 << 10))
-    with pytest.raises(sk.StorageError, match="the disk is full"):
+    with pytest.raises(sk.errors.StorageError, match="the disk is full"):
         predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True)
     assert not place.exists()
     filler.unlink()

@@ -61,7 +61,7 @@ def test_a_damaged_center_is_found(tmp_path: Path):
     damaged = bytearray(chunk.read_bytes())
     damaged[len(damaged) // 2] ^= 8
     chunk.write_bytes(damaged)
-    with pytest.raises(sk.ModelFormatError, match="centers"):
+    with pytest.raises(sk.errors.ModelFormatError, match="centers"):
         sk.load_model(tmp_path / "run/model.zarr")
 
 
@@ -110,7 +110,7 @@ def made(centers):
                        lanes=2)
 try:
     sk.run(made(sk.Uniform(n)), path + "/held", memory="655MiB", threads=2)
-except sk.PlanRefusedError:
+except sk.errors.PlanRefusedError:
     print("refused")
 sk.run(made(sk.AllRows()), path + "/stored", memory="655MiB", threads=2)
 """

@@ -123,7 +123,7 @@ def rows(n: int = 600) -> sk.Dataset:
 def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected: str):
     train = rows()
     if copies > 1:
-        train = train.augment(sk.GaussianNoise(0.1), copies=copies)
+        train = train.augment(sk.augment.GaussianNoise(0.1), copies=copies)
     centers = sk.Uniform(50 if copies == 1 else 500)
     job = sk.Pipeline(train=train, test=rows(100), kernel=sk.Laplace(2.0), centers=centers, solver="auto", name="auto")
     chosen, reason = resolved(job, 1 << 30)
@@ -181,7 +181,7 @@ def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(cen
         assert "packed" in kinds  # which would have to be set up, for what EigenPro 2 has without
         for budget, kind in zip(budgets, kinds, strict=True):
             assert isinstance(resolved(job, budget)[0].solver, sk.EigenPro2) == (kind != "exact")
-    twice = replace(job, train=rows().augment(sk.GaussianNoise(0.1), copies=2), centers=sk.Uniform(600))
+    twice = replace(job, train=rows().augment(sk.augment.GaussianNoise(0.1), copies=2), centers=sk.Uniform(600))
     assert not isinstance(resolved(twice, 1 << 20)[0].solver, sk.EigenPro2)
 
 

@@ -70,5 +70,5 @@ def test_any_run_records_them(everywhere: bool, tmp_path: Path):
     again = sk.run(pipeline, tmp_path / "run")
     assert again["diagnostics"] == found
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
-    with pytest.raises(sk.PlanRefusedError):
+    with pytest.raises(sk.errors.PlanRefusedError):
         sk.run(dataclasses.replace(pipeline, centers=sk.Uniform(300), lanes=64), tmp_path / "small", memory="150MiB")

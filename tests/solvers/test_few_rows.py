@@ -128,5 +128,5 @@ def test_the_plan_says_what_is_tried_and_bounds_its_memory():
 
 def test_a_budget_that_few_rows_do_not_fit_is_refused_with_what_would():
     X, y = load_diabetes(return_X_y=True)
-    with pytest.raises(sk.PlanRefusedError, match="budget of at least"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="budget of at least"):
         sk.KernelRegressor(memory="64MiB").fit(X[:300], y[:300])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.centers import CenterSet
 from streamkern.costs.shape_run import Size
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
@@ -37,7 +38,7 @@ def rows(n: int, d: int, seed: int = 0) -> np.ndarray:
 def learned(agop: AGOP, X: np.ndarray, y: np.ndarray, kernel: Any = KERNEL, threads: int = 2, **how: Any) -> Metric:
     y = y.reshape(len(y), -1).astype(np.float64)
     data = from_arrays(X, y - y.mean(axis=0))
-    nothing = sk.CenterSet(np.empty((0, X.shape[1]), X.dtype), None)
+    nothing = CenterSet(np.empty((0, X.shape[1]), X.dtype), None)
     with ThreadsExecutor(threads) as executor:
         encoding = Continuous(np.zeros(y.shape[1]), flat=False)
         return learn_metric(agop, kernel, Problem(data, encoding, kernel, nothing, executor, X.dtype, **how))
@@ -176,7 +177,7 @@ def test_what_cannot_have_a_metric_is_refused():
         (sk.KernelClassifier(centers=20, metric=AGOP()), "augmented rows"),
     ):
         with pytest.raises(UsageError, match=found):
-            model.fit(data.augment(sk.GaussianNoise(0.1)) if "augmented" in found else data)
+            model.fit(data.augment(sk.augment.GaussianNoise(0.1)) if "augmented" in found else data)
     with pytest.raises(UsageError, match="metric"):
         sk.KernelClassifier(metric=3).fit(X, y)
     for settings in ({"rounds": 0}, {"kind": "triangular"}, {"rows": 0}):
@@ -212,7 +213,7 @@ def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridg
     X[:20] = X[20:40]
     y = np.sin(X[:, :1]) + rng.normal(size=(300, 1))
     data = from_arrays(X, y, sample_weight=rng.uniform(0.2, 2.0, 300) if weighted else None)
-    kernel, nothing = sk.Laplace(3.0), sk.CenterSet(np.empty((0, 4)), None)
+    kernel, nothing = sk.Laplace(3.0), CenterSet(np.empty((0, 4)), None)
     ladder = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
     with ThreadsExecutor(1) as executor:
         problem = Problem(data, Continuous(np.zeros(1), flat=False), kernel, nothing, executor, X.dtype)

@@ -50,7 +50,7 @@ def fit(kernel: Kernel, X: np.ndarray, dtype: str) -> sk.KernelRegressor:
 @pytest.mark.parametrize("name", LOST)
 def test_what_float32_cannot_represent_is_refused_in_words(name: str):
     kernel, X, message, in_float64 = LOST[name]
-    with pytest.raises(sk.PrecisionError, match=message) as caught:
+    with pytest.raises(sk.errors.PrecisionError, match=message) as caught:
         fit(kernel, X, "float32")
     assert ('dtype="float64"' in str(caught.value.remedy)) == in_float64
     assert "float32" in str(caught.value.where)
@@ -61,7 +61,7 @@ def test_auto_computes_in_float64_where_that_is_enough_and_says_why(name: str):
     kernel, X, message, in_float64 = LOST[name]
     data = sk.from_arrays(X, Y)  # a data set is computed in float32
     if not in_float64:
-        with pytest.raises(sk.PrecisionError, match=message):
+        with pytest.raises(sk.errors.PrecisionError, match=message):
             sk.KernelRegressor(kernel, 100, Direct(), threads=1).fit(data)
         return
     model = sk.KernelRegressor(kernel, 100, Direct(), threads=1).fit(data)
@@ -130,7 +130,7 @@ def test_a_run_is_refused_with_the_status_of_a_plan(tmp_path: Path):
 def test_features_that_are_linear_in_rows_far_from_0_are_refused(tmp_path: Path):
     for features in (sk.Identity(), sk.ReLUFeatures(50)):
         pipeline = sk.Pipeline(sk.from_arrays(U + 1.7e9, Y), features=features, solver=Direct(), task="regression")
-        with pytest.raises(sk.PrecisionError, match="inner products"):
+        with pytest.raises(sk.errors.PrecisionError, match="inner products"):
             sk.run(pipeline, tmp_path / type(features).__name__)
 
 

@@ -243,7 +243,7 @@ def test_a_jitter_that_had_to_be_raised_is_reported_and_said(
     def factor(engine: Any, expansion: Expansion, shift: float, K: Any = None) -> Any:
         if left[0]:
             left[0] -= 1
-            raise sk.NumericalError("no factor")
+            raise sk.errors.NumericalError("no factor")
         return real(engine, expansion, shift, K)
 
     monkeypatch.setattr(type(ENGINE), "kernel_factor", factor)

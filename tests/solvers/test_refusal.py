@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.footprint import Footprint, footprint
-from streamkern.engine.parallel import default_threads
+from streamkern.resources import default_threads
 
 MIB = 1 << 20
 DATA = sk.from_arrays(np.zeros((20_000, 300), dtype=np.float32), np.arange(20_000) % 10)
@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def offers(case: dict[str, Any]) -> dict[str, str]:
     """What the error of a case offers, by name."""
-    with pytest.raises(sk.PlanRefusedError) as caught:
+    with pytest.raises(sk.errors.PlanRefusedError) as caught:
         project(**case)
     remedy = str(caught.value.remedy).replace(",", "")
     found = {name: found[1] for name in ("batch", "lanes") if (found := re.search(rf"use {name}=(\d+)", remedy))}
@@ -67,18 +67,18 @@ def test_each_offer_fits_by_itself_and_one_more_does_not(name: str) -> None:
         project(**case | change(int(value)))
         if each == "threads" and int(value) == default_threads():
             continue  # more would fit, and gain nothing
-        with pytest.raises(sk.PlanRefusedError):
+        with pytest.raises(sk.errors.PlanRefusedError):
             project(**case | change(int(value) + 1))
 
 
 @pytest.mark.parametrize("projection", ["packed", "exact"])
 def test_no_number_of_centers_fits_and_the_refusal_is_still_a_refusal(projection: str) -> None:
     """The search for fewer centers comes to numbers that EigenPro itself refuses."""
-    with pytest.raises(sk.PlanRefusedError, match="may use") as caught:
+    with pytest.raises(sk.errors.PlanRefusedError, match="may use") as caught:
         project(p=60_000, budget=230 * MIB, solver=sk.EigenPro(projection=projection))
     assert "centers (or features)" not in str(caught.value.remedy)
 
 
 def test_no_room_at_all_is_said_so() -> None:
-    with pytest.raises(sk.PlanRefusedError, match="the Python process alone holds more than this"):
+    with pytest.raises(sk.errors.PlanRefusedError, match="the Python process alone holds more than this"):
         project(budget=100 * MIB)

@@ -124,7 +124,7 @@ def test_keeping_sums_changes_no_bit_of_the_weights():
     assert sk.Direct().to_json() == {"name": "Direct", "ridge": 1e-9}
 
 
-@pytest.mark.parametrize("how", [{"threads": 1}, {"threads": 3}, {"scheduler": "processes:2"}])
+@pytest.mark.parametrize("how", [{"threads": 1}, {"threads": 3}, {"resources": sk.Resources(scheduler="processes:2")}])
 def test_bits_do_not_depend_on_threads_or_workers(how: dict[str, Any], tmp_path: Path):
     sk.write_zarr(tmp_path / "all.zarr", *rows(3000, 3), chunk_rows=500)
     data = sk.open_dataset(tmp_path / "all.zarr", target="target")

@@ -213,12 +213,12 @@ def test_copies_are_drawn_evenly_and_a_part_of_a_copy_is_refused():
     solver = SVRG(k=5, sampling="importance")
     with ThreadsExecutor(1) as executor:
         posed = problem(X, y, executor)
-        noisy = replace(posed, train=posed.train.augment(sk.GaussianNoise(0.1), copies=3))
+        noisy = replace(posed, train=posed.train.augment(sk.augment.GaussianNoise(0.1), copies=3))
         stream = solver.setup(noisy).stream
         assert stream.rows == 300
         assert set(stream._rows(0, 0, 0, 60)[1]) == {0, 1, 2}
         with pytest.raises(UsageError, match="not a multiple of 100"):
-            solver.prepare(replace(posed, train=posed.train.augment(sk.GaussianNoise(0.1), rows=250)))
+            solver.prepare(replace(posed, train=posed.train.augment(sk.augment.GaussianNoise(0.1), rows=250)))
 
 
 def test_importance_sampling_needs_fewer_epochs_where_rows_are_of_unequal_weight():

@@ -42,7 +42,7 @@ def signed(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (model / "zarr.json").write_text(json.dumps(content))
 
 
-def refused(model: Path, message: str, kind: type[sk.StorageError] = sk.ModelFormatError) -> None:
+def refused(model: Path, message: str, kind: type[sk.errors.StorageError] = sk.errors.ModelFormatError) -> None:
     def load() -> None:
         with pytest.raises(kind, match=message):
             sk.load_model(model)
@@ -82,7 +82,7 @@ def test_a_model_saved_over_a_fifo_does_not_wait(model: Path, tmp_path: Path) ->
     loaded = sk.load_model(model)
     (tmp_path / "other").mkdir()
     os.mkfifo(tmp_path / "other" / "zarr.json")
-    with pytest.raises(sk.StorageError, match="already exists and is not"):
+    with pytest.raises(sk.errors.StorageError, match="already exists and is not"):
         loaded.save(tmp_path / "other")
 
 
@@ -157,7 +157,7 @@ def test_a_manifest_that_no_array_can_have_is_refused(model: Path, changes: dict
 def test_an_array_larger_than_the_memory_is_refused(model: Path) -> None:
     manifest = {"shape": [1 << 40, 1], "rows": 1 << 28, "chunks": ["0" * 64] * (1 << 12)}
     signed(model, lambda marks: marks["arrays"]["weights"].update(manifest))
-    refused(model, r"The arrays of this KernelMachine have 4096\.0 GiB", sk.StorageError)
+    refused(model, r"The arrays of this KernelMachine have 4096\.0 GiB", sk.errors.StorageError)
 
 
 @pytest.mark.parametrize("name", ["../model.zarr/weights", "/etc", "", ".", "a/b", "a\0b"])
@@ -202,7 +202,7 @@ def test_a_description_that_no_model_has_is_refused(model: Path, number: int) ->
 )
 def test_json_is_bounded_before_it_is_parsed(text: bytes) -> None:
     def parse() -> None:
-        with pytest.raises(sk.StorageError, match="inside one another"):
+        with pytest.raises(sk.errors.StorageError, match="inside one another"):
             parse_json(text, "here")
 
     require_quick(parse, 1)
@@ -216,9 +216,9 @@ def test_brackets_in_strings_are_not_nested(value: Any) -> None:
 def test_a_file_is_read_to_its_bound(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     assert read_file(tmp_path / "a", 5) == b"12345"
-    with pytest.raises(sk.StorageError, match="5 bytes"):
+    with pytest.raises(sk.errors.StorageError, match="5 bytes"):
         read_file(tmp_path / "a", 4)
-    with pytest.raises(sk.StorageError, match="a directory"):
+    with pytest.raises(sk.errors.StorageError, match="a directory"):
         read_file(tmp_path, 4)
 
 
@@ -281,7 +281,7 @@ def test_format_1_is_read(tmp_path: Path) -> None:
     for name in loaded:
         np.testing.assert_array_equal(loaded[name], ARRAYS[name])
     first_format(tmp_path / "b", {"cube": "0" * 64})
-    with pytest.raises(sk.ModelFormatError, match="'cube' cannot be read: it is damaged"):
+    with pytest.raises(sk.errors.ModelFormatError, match="'cube' cannot be read: it is damaged"):
         load_artifact(tmp_path / "b", "Thing")
 
 
@@ -303,7 +303,7 @@ def test_format_1_with_other_metadata_is_refused(tmp_path: Path, old: str, new: 
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
-    with pytest.raises(sk.ModelFormatError, match=message):
+    with pytest.raises(sk.errors.ModelFormatError, match=message):
         load_artifact(tmp_path / "a", "Thing")
 
 

@@ -79,7 +79,7 @@ def used(place: Path) -> None:
 
 def refused(place: Path, message: str | None = None) -> None:
     def use() -> None:
-        with pytest.raises(sk.StorageError, match=message):
+        with pytest.raises(sk.errors.StorageError, match=message):
             used(place)
 
     require_quick(use, 1)
@@ -213,7 +213,7 @@ def test_signs_in_texts_are_no_names_and_values():
 
 def test_json_of_many_values_is_not_parsed() -> None:
     def parse(text: bytes) -> None:
-        with pytest.raises(sk.StorageError, match="commas"):
+        with pytest.raises(sk.errors.StorageError, match="commas"):
             parse_json(text, "here")
 
     for text in (b"[" + b"1," * (MOST_VALUES + 1) + b"1]", b"{" + b'"a":1,' * (MOST_NAMES + 1) + b'"a":1}'):

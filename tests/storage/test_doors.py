@@ -96,7 +96,7 @@ def test_a_lazy_frame_is_read_in_batches_from_a_file_that_goes_with_its_source(t
 def test_a_lazy_frame_that_cannot_be_computed_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     lazy = pl.LazyFrame({"a": ["x"]}).select(pl.col("a").cast(pl.Int64))
-    with pytest.raises(sk.StorageError, match="computing the LazyFrame failed"):
+    with pytest.raises(sk.errors.StorageError, match="computing the LazyFrame failed"):
         sk.open_dataset(lazy)
     assert list(tmp_path.iterdir()) == []
 
@@ -162,7 +162,7 @@ def test_a_dask_frame_that_dask_cannot_describe_is_one_error(model):
     import dask.dataframe
 
     rows = frame().assign(c=pd.arrays.IntervalArray(pd.cut(frame().a, 3)))
-    with pytest.raises(sk.StorageError, match="computing the frame failed"):
+    with pytest.raises(sk.errors.StorageError, match="computing the frame failed"):
         model.predict(dask.dataframe.from_pandas(rows, npartitions=2))
 
 

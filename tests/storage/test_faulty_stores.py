@@ -136,7 +136,7 @@ def test_an_unreachable_store_is_no_corrupt_chunk(folder):
 
 
 def pipeline(data: sk.Dataset) -> sk.Pipeline:
-    train = data.augment(sk.GaussianNoise(0.1), copies=2)
+    train = data.augment(sk.augment.GaussianNoise(0.1), copies=2)
     return sk.Pipeline(
         train=train, kernel=sk.Laplace(2.0), centers=sk.Uniform(30), solver=sk.EigenPro(epochs=1), lanes=2
     )
@@ -162,7 +162,7 @@ def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, u
     assert last["requests"] - first["requests"] > last["retries"] - first["retries"] > 0
     with FaultyServer(folder, one_in(5, Fault(truncate=True))) as server:
         data = sk.open_dataset(f"{server.url}/rows.parquet", retry=PATIENT)
-        result = sk.run(pipeline(data), tmp_path / "http", scheduler="processes:1", threads=1)
+        result = sk.run(pipeline(data), tmp_path / "http", resources=sk.Resources(scheduler="processes:1"), threads=1)
         assert result["weights_sha256"] == weights["rows.parquet"]
         assert server.faults >= 5
 

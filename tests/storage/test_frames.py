@@ -91,7 +91,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(how: str, checksum: bool, tmp
     source = stored(tmp_path, X, checksum).source
     damaged(tmp_path / "rows.zarr" / "X" / "c" / "1" / "0", how)
     np.testing.assert_array_equal(source.read(0).X, X[:CHUNK])
-    with pytest.raises(sk.CorruptChunkError) as caught:
+    with pytest.raises(sk.errors.CorruptChunkError) as caught:
         source.read(1)
     text = str(caught.value)
     assert "c/1/0" in text
@@ -116,7 +116,7 @@ def test_a_frame_that_says_it_is_not_compressed_and_is_shorter_is_refused(tmp_pa
     assert len(frame) < X.nbytes  # compressed
     frame[2] |= 2
     file.write_bytes(frame)
-    with pytest.raises(sk.CorruptChunkError):
+    with pytest.raises(sk.errors.CorruptChunkError):
         source.read(0)
 
 

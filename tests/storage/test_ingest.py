@@ -221,7 +221,7 @@ def test_a_flipped_byte_is_found(tmp_path):
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
-    with pytest.raises(sk.StorageError, match="X/c/0/0"):
+    with pytest.raises(sk.errors.StorageError, match="X/c/0/0"):
         rows_of(tmp_path / "out.zarr")
 
 
@@ -248,7 +248,7 @@ def test_repeating_a_finished_ingest_does_nothing_and_changed_sources_are_told(t
     assert (first.kept, again.kept) == (0, 500)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out.zarr").rglob("*")}
     write_parquet(tmp_path / "rows.parquet", *table(600))
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", memory=BUDGET)
     assert ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", overwrite=True, memory=BUDGET).rows == 600
     assert len(rows_of(tmp_path / "out.zarr")) == 600
@@ -258,7 +258,7 @@ def test_repeating_a_finished_ingest_does_nothing_and_changed_sources_are_told(t
 def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         ingest(table(), tmp_path / "out", overwrite=True, memory=BUDGET)
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
 
@@ -348,7 +348,7 @@ def test_a_half_written_set_is_never_read(tmp_path, monkeypatch, format, shuffle
             ingest(table(), out, shuffle=shuffle, on_progress=stopping(after), memory=BUDGET)
         folder = writer.unfinished_folder(out)
         for place in (out, folder / "data"):
-            with pytest.raises(sk.StorageError, match="has not been completed"):
+            with pytest.raises(sk.errors.StorageError, match="has not been completed"):
                 sk.open_dataset(place)
         # Another data set to the same place begins anew, and the same one goes on.
         ingest(table(100), out, shuffle=shuffle, memory=BUDGET)
@@ -402,7 +402,7 @@ def test_a_lost_run_is_an_error_and_no_loss_of_rows(tmp_path, small_chunks, monk
     runs = sorted((writer.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
     assert len(runs) > 2
     runs[1].unlink()
-    with pytest.raises(sk.StorageError, match="a run is missing"):
+    with pytest.raises(sk.errors.StorageError, match="a run is missing"):
         ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET)
 
 
@@ -423,7 +423,7 @@ def test_two_at_a_time_are_refused(tmp_path, small_chunks):
 
     def tell(what: str, rows: int, total: int) -> None:
         if not refused:
-            with pytest.raises(sk.BusyError, match="ingesting to this place") as error:
+            with pytest.raises(sk.errors.BusyError, match="ingesting to this place") as error:
                 ingest(table(), tmp_path / "out", memory=BUDGET)
             refused.append(error)
 
@@ -459,7 +459,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
     assert "the disk is full" in error
     assert "Traceback" not in error
     assert str(writer.unfinished_folder(out)) in error
-    with pytest.raises(sk.StorageError, match="has not been completed"):
+    with pytest.raises(sk.errors.StorageError, match="has not been completed"):
         sk.open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
     assert main(command) == 0
@@ -496,7 +496,7 @@ def test_memory_stays_within_the_budget(tmp_path):
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(sk.PlanRefusedError, match="too little") as error:
+    with pytest.raises(sk.errors.PlanRefusedError, match="too little") as error:
         ingest(table(), tmp_path / "out", shuffle=True, memory="20MiB")
     assert "at least" in error.value.expected
     assert list(tmp_path.iterdir()) == []

@@ -94,15 +94,15 @@ def test_of_two_machines_one_replaces_the_champion(three: Registry, url: str):
     other = Registry(url)
     before, tag = three._standing_to_replace()
     other.promote(2)
-    with pytest.raises(sk.BusyError, match="changed the champion meanwhile"):
+    with pytest.raises(sk.errors.BusyError, match="changed the champion meanwhile"):
         three._set(before, tag)  # it has read before, and puts afterwards
-    with pytest.raises(sk.BusyError, match="Version 2 became the champion"):
+    with pytest.raises(sk.errors.BusyError, match="Version 2 became the champion"):
         three.promote(3, 1)
     assert (other.champion, three.standing.before) == (2, (1,))
     first = Registry(url.replace("kept", "new"), create=True)
     assert add(first) == 1
     assert first._store.claim(1)[0] == 2
-    with pytest.raises(sk.BusyError):  # none was there when it was read
+    with pytest.raises(sk.errors.BusyError):  # none was there when it was read
         first._set(before, None), first._set(three.standing, None)
 
 
@@ -144,18 +144,18 @@ def test_a_promotion_that_was_decided_is_carried_out(three: Registry):
 def test_damage_is_told_and_the_champion_stays(three: Registry, store: s3fs.S3FileSystem, url: str):
     (chunk,) = store.glob(f"{url}/versions/000002/model.zarr/weights/c/0/0")
     store.pipe_file(chunk, store.cat_file(chunk)[:-1] + b"\x55")
-    with pytest.raises(sk.ModelFormatError):
+    with pytest.raises(sk.errors.ModelFormatError):
         three.promote(2)
     record = f"{url}/versions/000003/record.json"
     store.pipe_file(record, store.cat_file(record).replace(b"model 3", b"model 4"))
-    with pytest.raises(sk.ModelFormatError, match="checksum"):
+    with pytest.raises(sk.errors.ModelFormatError, match="checksum"):
         three.record(3)
     assert says(three.load()) == 1
     store.pipe_file(f"{url}/{CHAMPION}", bytes(LARGEST + 1))
-    with pytest.raises(sk.StorageError, match="bytes"):
+    with pytest.raises(sk.errors.StorageError, match="bytes"):
         three.load()
     store.pipe_file(f"{url}/{CHAMPION}", b"{")
-    with pytest.raises(sk.ModelFormatError, match="damaged"):
+    with pytest.raises(sk.errors.ModelFormatError, match="damaged"):
         three.load()
     three.promote(3)
     assert three.champion == 3
@@ -169,7 +169,7 @@ def test_no_object_leads_out_of_the_copy(three: Registry, monkeypatch: pytest.Mo
         return whole(path) | {f"{path}/../../../evil": {"size": 1}}
 
     monkeypatch.setattr(objects, "find", find)
-    with pytest.raises(sk.StorageError, match="not a file name"):
+    with pytest.raises(sk.errors.StorageError, match="not a file name"):
         objects.bring("versions/000001/model.zarr", Path("nowhere"))
     assert not Path("nowhere").exists()
 

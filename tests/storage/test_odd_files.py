@@ -173,6 +173,6 @@ def test_a_file_that_changes_between_opening_and_reading_is_one_error(kind: str,
     if kind == "npz":
         assert len(read_all(source).X) == 50  # open since then: the rows are those of the file that was there
         return
-    with pytest.raises(sk.StorageError) as error:
+    with pytest.raises(sk.errors.StorageError) as error:
         read_all(source)
     assert path.name in str(error.value.where)

@@ -61,7 +61,7 @@ def test_records_in_a_file_are_one_error_that_names_the_fields(tmp_path: Path, d
 def test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it(tmp_path: Path, name: str):
     with zarr.storage.ZipStore(tmp_path / name, mode="w") as store:
         zarr.open_group(store, mode="w").create_array("X", data=np.eye(3))
-    with pytest.raises(sk.StorageError, match=r"zip archive(.|\n)*python -m zipfile -e"):
+    with pytest.raises(sk.errors.StorageError, match=r"zip archive(.|\n)*python -m zipfile -e"):
         sk.open_dataset(tmp_path / name)
 
 

@@ -48,7 +48,7 @@ def test_a_worker_that_does_not_see_the_data_says_where_it_looked(kind: str, tmp
     path = written(kind, tmp_path)
     there = pickle.dumps(sk.open_dataset(path, target="target"))
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(sk.StorageError, match=r"process \d+ on \S+ does not see the data") as caught:
+    with pytest.raises(sk.errors.StorageError, match=r"process \d+ on \S+ does not see the data") as caught:
         pickle.loads(there).source.read(0)
     assert str(path) in str(caught.value.where)
     assert str(Path.cwd()) in str(caught.value.expected)

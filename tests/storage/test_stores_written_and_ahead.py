@@ -57,7 +57,7 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     monkeypatch.setattr(ingest_store.Objects, "put", failing)
     with pytest.raises(OSError, match="lost its network"):
         sk.ingest((X, Y), url, target="label", shuffle=True, seed=5)
-    with pytest.raises(sk.StorageError, match="half-written"):
+    with pytest.raises(sk.errors.StorageError, match="half-written"):
         open_source(url)
     halves = list(sent)
     sent.clear()
@@ -78,12 +78,12 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     sent.clear()
     again = sk.ingest((X, Y), url, target="label", shuffle=True, seed=5)
     assert (again.kept, sent) == (N, [])
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         sk.ingest((X[:100], Y[:100]), url, target="label")
     sk.ingest((X[:100], Y[:100]), url, target="label", overwrite=True)
     np.testing.assert_array_equal(read_all(open_source(url)).X, X[:100])
     assert "secret" not in (ingest_store.Objects(url).content("zarr.json")).decode().lower()
-    with pytest.raises(sk.StorageError, match="this path already exists"):
+    with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         sk.ingest((X, Y), bucket, target="label", overwrite=True)  # holds what ingest has not made
 
 

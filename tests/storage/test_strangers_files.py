@@ -51,7 +51,7 @@ def test_a_fifo_in_place_of_a_file_is_refused(end: str, tmp_path: Path) -> None:
         lambda: sk.ingest(tmp_path / f"data.{end}", tmp_path / "new.zarr", target="y"),
         lambda: sk.inspect(tmp_path / f"data.{end}"),
     ):
-        with pytest.raises(sk.StorageError, match="FIFO"):
+        with pytest.raises(sk.errors.StorageError, match="FIFO"):
             open_it()
 
 
@@ -59,7 +59,7 @@ def test_a_fifo_in_place_of_a_file_is_refused(end: str, tmp_path: Path) -> None:
 def test_a_fifo_among_parquet_files_is_refused(pattern: str, tmp_path: Path) -> None:
     write_parquet(tmp_path / "1.parquet", X, Y)
     os.mkfifo(tmp_path / "2.parquet")
-    with pytest.raises(sk.StorageError, match="FIFO"):
+    with pytest.raises(sk.errors.StorageError, match="FIFO"):
         open_tables([str(tmp_path / pattern)])
 
 
@@ -69,7 +69,7 @@ def test_a_fifo_in_a_zarr_group_is_refused(key: str, tmp_path: Path) -> None:
     (tmp_path / "z.zarr" / key).unlink()
     os.mkfifo(tmp_path / "z.zarr" / key)
     for use in (lambda source: source.read(0), lambda source: source.pieces(), lambda source: source.fingerprint):
-        with pytest.raises(sk.StorageError, match=r"FIFO|no zarr"):
+        with pytest.raises(sk.errors.StorageError, match=r"FIFO|no zarr"):
             use(open_tables([tmp_path / "z.zarr"]))
 
 
@@ -88,7 +88,7 @@ def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: s
     with open(chunk, "r+b") as file:
         file.truncate(64 << 30)
     source, before = open_tables([place], "target"), peak_resident()
-    with limited(parse_bytes("8GiB")), pytest.raises((sk.StorageError, sk.MemoryLimitError)) as error:
+    with limited(parse_bytes("8GiB")), pytest.raises((sk.errors.StorageError, sk.MemoryLimitError)) as error:
         source.read(0)
     assert chunk.name in str(error.value.where)
     assert peak_resident() < before + (1 << 30)
@@ -100,7 +100,7 @@ def test_chunks_without_rows_are_refused(tmp_path: Path) -> None:
     document = json.loads(place.read_text())
     document["chunk_grid"]["configuration"]["chunk_shape"] = [0]
     place.write_text(json.dumps(document))
-    with pytest.raises(sk.StorageError, match=r"chunks of shape \(0,\)|no zarr array"):
+    with pytest.raises(sk.errors.StorageError, match=r"chunks of shape \(0,\)|no zarr array"):
         open_tables([tmp_path / "z.zarr"])
 
 
@@ -111,7 +111,7 @@ def test_a_fifo_in_place_of_predictions_or_of_a_log_is_not_opened(tmp_path: Path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
     os.mkfifo(tmp_path / "run" / "events.jsonl")
-    with pytest.raises(sk.StorageError, match="FIFO"):
+    with pytest.raises(sk.errors.StorageError, match="FIFO"):
         read_run(tmp_path / "run")
 
 
@@ -136,7 +136,7 @@ def test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused(
     with h5py.File(tmp_path / "data.h5", "w") as file:
         make(file, tmp_path / "secret")
         file["other"] = X
-    with pytest.raises(sk.StorageError, match="stored in other files") as error:
+    with pytest.raises(sk.errors.StorageError, match="stored in other files") as error:
         open_tables([tmp_path / "data.h5"], columns=["X"])
     assert "dataset X" in str(error.value.where)
     assert open_tables([tmp_path / "data.h5"], columns=["other"]).n_features == 3  # what is not read does not matter
@@ -152,7 +152,7 @@ def test_an_hdf5_dataset_that_becomes_external_after_opening_is_refused(tmp_path
     with open(tmp_path / "other.h5", "ab") as file:
         file.truncate(place.stat().st_size)
     os.replace(tmp_path / "other.h5", place)
-    with pytest.raises(sk.StorageError):
+    with pytest.raises(sk.errors.StorageError):
         source.read(0)
 
 
@@ -178,7 +178,7 @@ def test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted(widt
     stated = json.loads(document.read_text())
     stated["shape"] = [60, width]
     document.write_text(json.dumps(stated))
-    with limited(parse_bytes("1GiB")), pytest.raises(sk.StorageError, match="a row of the array is stored in"):
+    with limited(parse_bytes("1GiB")), pytest.raises(sk.errors.StorageError, match="a row of the array is stored in"):
         sk.open_dataset(tmp_path / "t.zarr")
 
 
@@ -201,7 +201,7 @@ def test_consolidated_metadata_that_say_something_else_are_refused(
     text = document.read_text()
     document.write_text(re.sub(r'("shape": \[\s*)60(,\s*3\b)', r"\g<1>40\2", text))
     assert document.read_text() != text
-    with pytest.raises(sk.StorageError, match="in the consolidated metadata of its group it has"):
+    with pytest.raises(sk.errors.StorageError, match="in the consolidated metadata of its group it has"):
         sk.open_dataset(tmp_path / "t.zarr")
 
 

@@ -191,5 +191,5 @@ def test_what_is_no_encoding_of_text_is_refused(encoding: str):
 def test_a_folder_of_text_tables_is_opened_by_a_pattern(tmp_path: Path):
     opened(tmp_path, PLAIN, "1.csv"), opened(tmp_path, PLAIN, "2.csv")
     assert len(sk.open_dataset(tmp_path / "*")) == 6
-    with pytest.raises(sk.StorageError, match=r"give a pattern: .*/\*\.csv"):
+    with pytest.raises(sk.errors.StorageError, match=r"give a pattern: .*/\*\.csv"):
         sk.open_dataset(tmp_path)

@@ -246,8 +246,8 @@ def forked(work: Callable[[], int]) -> int:
     try:
         status = work()
     except OSError as error:  # a store's own are put in words by the registry
-        told = "disk is full" in str(error) or not isinstance(error, sk.StorageError)
-        status = 50 if told and (isinstance(error, sk.StorageError) or error.errno == errno.ENOSPC) else 60
+        told = "disk is full" in str(error) or not isinstance(error, sk.errors.StorageError)
+        status = 50 if told and (isinstance(error, sk.errors.StorageError) or error.errno == errno.ENOSPC) else 60
         print(error, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
@@ -396,7 +396,7 @@ def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
 def test_a_file_takes_no_directory_s_place(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter").write_text("years of work")
-    with pytest.raises(sk.StorageError, match="Is a directory"):
+    with pytest.raises(sk.errors.StorageError, match="Is a directory"):
         write_text(tmp_path / "thesis", "")
     assert (tmp_path / "thesis/chapter").read_text() == "years of work"
     assert os.listdir(tmp_path) == ["thesis"]
@@ -443,7 +443,7 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(sk.BusyError, match=rf"process {holder.pid}\b"), writer.locked(tmp_path):
+        with pytest.raises(sk.errors.BusyError, match=rf"process {holder.pid}\b"), writer.locked(tmp_path):
             pass
         assert writer.lock_owner(tmp_path / ".lock") == holder.pid
         holder.kill()
@@ -468,7 +468,7 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_n
     def second() -> None:
         with writer.locked(folder):
             monkeypatch.setattr(writer, "_GLANCE", 0.0)
-            with contextlib.suppress(sk.BusyError), writer.locked(folder):
+            with contextlib.suppress(sk.errors.BusyError), writer.locked(folder):
                 inside.append("two at a time")
             inside.append("one")
 
