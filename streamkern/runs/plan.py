@@ -28,6 +28,7 @@ from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
 from streamkern.partition.trial import (
     before_rows,
+    decided,
     in_leaves,
     leaves_of_sample,
     settled,
@@ -183,6 +184,7 @@ def plan(
         raise UsageError(f"workers is {workers}.", where="workers", expected="0 or more")
     limit = None if worker_memory is None else parse_bytes(worker_memory)
     budget = default_budget() if memory is None else parse_bytes(memory)
+    pipeline = decided(pipeline, budget, device)
     if pipeline.partition is not None:
         pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
@@ -261,7 +263,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
-        preprocess=(), standardise=None, test=None, validation=None, partition=None,
+        preprocess=(), scaling=None, test=None, validation=None, partition=None,
     )  # fmt: skip
     each = [
         stage
