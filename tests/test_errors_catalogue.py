@@ -697,8 +697,8 @@ sklearn/updates.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
-sklearn/estimators.py: random_state is
-    test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
+errors.py: The argument
+    test_same_arguments.py::test_an_old_name_is_refused_with_the_new_one
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
 runs/pipeline.py: ... has an import that fails:

@@ -66,7 +66,7 @@ def test_auto_computes_in_float64_where_that_is_enough_and_says_why(name: str):
         return
     model = sk.KernelRegressor(kernel, 100, Direct(), threads=1).fit(data)
     assert model.model_.Z.dtype == F64
-    assert message in model.report_["arithmetic"]
+    assert message in model.result_.report["arithmetic"]
     assert message in model.model_.metadata["arithmetic"]
     assert r2_score(Y, model.predict(X)) == pytest.approx(r2_score(Y, fit(kernel, X, "float64").predict(X)), abs=1e-9)
 
