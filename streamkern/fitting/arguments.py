@@ -86,7 +86,7 @@ def hold_out(
         return data, validation
     share = float(validation)
     target = data.target
-    by_class = data.source.resident and task == "classification" and target is not None and not target.outputs
+    by_class = data.source.from_memory and task == "classification" and target is not None and not target.outputs
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
     data, held = data.split(share, seed, stratify=by_class and rarest * share < FEW)
     return data, held.plain()

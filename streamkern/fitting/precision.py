@@ -60,7 +60,7 @@ def dtype_of(recipe: Recipe) -> str:
         return recipe.dtype
     source = recipe.train.source
     numbers = source.schema is None or source.schema.plain
-    return "float64" if source.resident and numbers and source.dtype == np.float64 else "float32"
+    return "float64" if source.from_memory and numbers and source.dtype == np.float64 else "float32"
 
 
 def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
