@@ -16,5 +16,5 @@ for name, solver in (
     ("auto", "auto"),  # the least work that fits the memory
 ):
     model = sk.KernelClassifier(kernel=sk.Laplace(20), centers=300, solver=solver).fit(X, y)
-    took = model.outcome_
+    took = model.result_.outcome
     print(f"{name:18} {took.passes:3} passes {took.seconds:6.2f} s  accuracy {model.score(X_test, y_test):.3f}")

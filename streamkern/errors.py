@@ -12,14 +12,16 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
 from reprlib import Repr
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from streamkern.redaction import redacted
+
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 _SHORTENED = Repr()
 _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = 20
@@ -127,6 +129,53 @@ def require_types(owner: Any, *names: str) -> None:
             )
         if isinstance(value, np.generic):
             object.__setattr__(owner, name, value.item())
+
+
+RENAMED: dict[str, str] = {
+    "standardise": 'scaling: scaling="standard" for True, scaling=None for False',
+    "random_state": "seed",
+    "report_": "result_.report",
+    "outcome_": "result_.outcome",
+    "footprint_": "result_.footprint",
+    **{
+        name: f"resources: resources=sk.Resources({name}=...)"
+        for name in ("scheduler", "device", "workers", "worker_memory", "worker_threads")
+    },
+}
+"""Old names of arguments and attributes, and their new names."""
+
+
+def require_new_names(names: Iterable[str], where: str) -> None:
+    """Refuse old names of arguments.
+
+    Args:
+        names: of the arguments given.
+        where: the function or class that takes them.
+
+    Raises:
+        UsageError: a name is old; the message has the new one.
+    """
+    for name in names:
+        if name in RENAMED:
+            new = RENAMED[name]
+            raise UsageError(
+                f"The argument {name} is now {new}.", where=f"{where}({name}=...)", expected=f"{new.split(':')[0]}="
+            )
+
+
+def refusing_old_names(made: Called) -> Called:
+    """Let a function, or the constructor of a class, refuse arguments by their old names."""
+    function: Any = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
+
+    @wraps(function)
+    def refusing(*args: Any, **given: Any) -> Any:
+        require_new_names(given, made.__name__)
+        return function(*args, **given)
+
+    if not isinstance(made, type):
+        return typing.cast(Called, refusing)
+    made.__init__ = refusing  # type: ignore[misc]
+    return made
 
 
 def require_step(solver: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import psutil
@@ -114,29 +112,6 @@ def given_resources(resources: Resources | None, memory: str | int | None, threa
         memory=resources.memory if memory is None else memory,
         threads=resources.threads if threads is None else threads,
     )
-
-
-def takes_resources(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function with ``resources=`` refuse their fields as keywords with an error that says where they belong."""
-
-    @wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        refuse_fields(kwargs)
-        return function(*args, **kwargs)
-
-    return call
-
-
-def refuse_fields(keywords: dict[str, Any]) -> None:
-    """Raise UsageError if a field of ``Resources`` that is no argument by itself is among keywords."""
-    for name in ("scheduler", "device", "workers", "worker_memory", "worker_threads"):
-        if name in keywords:
-            value = repr(keywords[name]) if isinstance(keywords[name], str | int) else "..."
-            raise UsageError(
-                f"{name}= is not an argument: it belongs to resources=.",
-                where=name,
-                expected=f"resources=sk.Resources({name}={value})",
-            )
 
 
 def require_device(name: str) -> None:

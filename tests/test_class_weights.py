@@ -81,7 +81,7 @@ def test_the_search_for_a_kernel_weighs_its_errors(monkeypatch):
         sk.KernelClassifier(centers=80, solver=sk.Direct(), threads=1, class_weight=given).fit(X, y, w)
         for given, w in (("balanced", None), (None, factor), (None, None), (None, 1000 * factor))
     ]
-    trials = [model.report_["kernel"]["trials"] for model in models]
+    trials = [model.result_.report["kernel"]["trials"] for model in models]
     # Not those on all rows, of which one has the default bandwidth: that follows the variance of the rows as they are.
     few = min(trial["rows"] for trial in trials[0])
     errors = [[trial["mse"] for trial in each if trial["rows"] == few] for each in trials]
@@ -131,7 +131,7 @@ def test_scikit_learns_check():
 def _pipeline(X, y, **given):
     train, rest = sk.from_arrays(X, y).split(0.3)
     return sk.Pipeline(
-        train, sk.Gaussian(2.0), sk.Uniform(60), sk.EigenPro(epochs=3), test=rest, standardise=True, **given
+        train, sk.Gaussian(2.0), sk.Uniform(60), sk.EigenPro(epochs=3), test=rest, scaling="standard", **given
     )
 
 
@@ -184,7 +184,7 @@ def test_rows_of_a_rare_class_are_held_out_by_its_share(weighted):
     w = np.full(len(y), 2.0) if weighted else None
     held = set()
     for seed in range(6):
-        model = _model(SOLVERS[0], validation=0.1, random_state=seed).fit(X, y, w)
+        model = _model(SOLVERS[0], validation=0.1, seed=seed).fit(X, y, w)
         found = model.model_.answers.sets.starts
         held.add((int(found[1] - found[0]), int(found[2] - found[1])))
     assert held == {(97, 3)}

@@ -81,5 +81,5 @@ def test_gaps_in_a_dask_frame_of_numbers_are_filled_as_in_a_frame() -> None:
     y = values(X)
     X.iloc[::7, 1] = np.nan
     one, other = (sk.KernelRegressor(**SETTINGS).fit(rows, y) for rows in (X, as_dask(X)))
-    assert one.report_["preprocess"] == other.report_["preprocess"]
+    assert one.result_.report["preprocess"] == other.result_.report["preprocess"]
     np.testing.assert_allclose(one.predict(X), other.predict(as_dask(X)), rtol=1e-4, atol=1e-4)

@@ -715,8 +715,8 @@ solvers/direct.py: f'{forgotten:,} rows are to be forgotten of {seen:
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
 solvers/direct.py: The sums are not those of the model, or of a newer
     solvers/test_sums.py::test_a_saved_model_has_its_sums_beside_it
-sklearn/estimators.py: random_state is
-    test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
+errors.py: The argument
+    test_same_arguments.py::test_an_old_name_is_refused_with_the_new_one
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
 runs/pipeline.py: ... has an import that fails:

@@ -194,7 +194,7 @@ def test_augmented_rows(digits: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = digits
     train = sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(1.0), copies=5)
     model = sk.KernelClassifier(sk.Laplace(20.0), centers=300).fit(train)
-    assert model.outcome_.rows == model.outcome_.passes * 5 * len(X)
+    assert model.result_.outcome.rows == model.result_.outcome.passes * 5 * len(X)
     assert model.score(sk.from_arrays(X_test, y_test)) > 0.97
 
 
@@ -211,7 +211,7 @@ def test_validation_stops_early(diabetes: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = diabetes
     solver = sk.EigenPro(epochs=20, patience=3)
     held = sk.KernelRegressor("laplace", solver=solver, validation=0.25).fit(X, y)
-    assert held.outcome_.passes < 20
+    assert held.result_.outcome.passes < 20
     assert held.score(X_test, y_test) > sk.KernelRegressor("laplace").fit(X, y).score(X_test, y_test)
     given = sk.KernelRegressor("laplace", solver=solver, validation=sk.from_arrays(X_test, y_test)).fit(X, y)
     assert given.score(X_test, y_test) > held.score(X_test, y_test) - 0.05
@@ -265,7 +265,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
         ({"lanes": 0}, "lanes"),
         ({"threads": 0}, "threads"),
         ({"resources": 4}, "resources"),
-        ({"random_state": -1}, "random_state"),
+        ({"seed": -1}, "seed"),
     ],
 )
 def test_parameters_are_checked_in_fit(parameters: dict[str, Any], word: str) -> None:
@@ -333,25 +333,6 @@ def test_a_kernel_by_its_name_has_the_median_distance() -> None:
     assert named.model_.weights_sha256 == meant.model_.weights_sha256
 
 
-def test_a_random_state_of_any_kind_gives_a_seed_that_is_told() -> None:
-    X, y = small()
-
-    def fitted(random_state: Any) -> tuple[str, int]:
-        model = sk.KernelClassifier(centers=10, random_state=random_state).fit(X, y)
-        return model.model_.weights_sha256, model.report_["seed"]
-
-    drawn = [fitted(np.random.RandomState(5)) for _ in range(2)]
-    assert drawn[0] == drawn[1] == fitted(drawn[0][1])
-    free = [fitted(None) for _ in range(2)]
-    assert free[0] != free[1]
-    assert free[0] == fitted(free[0][1])
-    state = np.random.RandomState(5)
-    assert len({fitted(state)[1] for _ in range(3)}) == 3
-    for wrong in (-1, 1.5, "zero", True):
-        with pytest.raises(sk.UsageError, match="RandomState"):
-            fitted(wrong)
-
-
 def test_centers_beyond_the_rows_are_all_rows_with_a_warning() -> None:
     X, y = small()
     everything = sk.KernelClassifier(centers=60).fit(X, y).model_
@@ -411,7 +392,7 @@ def test_decimals_are_targets_and_weights(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     sk.ingest(tmp_path / "a.parquet", tmp_path / "a.zarr", target="price", weight="w")
     y = np.array(prices, dtype=float)
-    model = sk.KernelRegressor(random_state=0, memory="4GiB")
+    model = sk.KernelRegressor(seed=0, memory="4GiB")
     features = table.select(["x"])
     expected = model.fit(features, y).predict(features)
     for given in (prices, table["price"], pd.Series(prices)):
@@ -431,9 +412,9 @@ def test_decimals_are_targets_and_weights(tmp_path: Path) -> None:
 def test_booleans_that_are_objects_are_booleans() -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     y = X[:, 0] > 0
-    model = sk.KernelClassifier(random_state=0).fit(X, y)
+    model = sk.KernelClassifier(seed=0).fit(X, y)
     for given in (y.astype(object), pd.Series(y, dtype=object), y.tolist()):
-        again = sk.KernelClassifier(random_state=0).fit(X, given)
+        again = sk.KernelClassifier(seed=0).fit(X, given)
         assert again.classes_.dtype == bool
         np.testing.assert_array_equal(again.predict(X), model.predict(X))
 

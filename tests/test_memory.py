@@ -53,7 +53,7 @@ class Recipe:
     class_weight: None = None
     threshold: None = None
     task: str = "classification"
-    standardise: bool = False
+    scaling: str | None = None
     preprocess: tuple[Any, ...] = ()
     seed: int = 0
     lanes: int = 4

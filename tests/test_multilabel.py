@@ -178,7 +178,7 @@ def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
     X, Y = _rows(1200)
     held = sk.from_arrays(*_rows(600, seed=1))
     model = _model(threshold="f1", validation=held).fit(X, Y)
-    found = model.report_["threshold"]
+    found = model.result_.report["threshold"]
     X_held, Y_held = _rows(600, seed=1)
     F = model.model_.decision_function(X_held)
     np.testing.assert_array_equal(model.predict(X_held), (np.array(found["value"]) < F).astype(int))
@@ -190,7 +190,7 @@ def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
     assert found["metric"] == "f1"
     none = sk.from_arrays(X_held, np.column_stack([Y_held[:, 0], np.zeros((600, 2), dtype=int)]))
     with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2, whose threshold keeps its default"):
-        assert _model(threshold="f1", validation=none).fit(X, Y).report_["threshold"]["value"][1:] == [0.5, 0.5]
+        assert _model(threshold="f1", validation=none).fit(X, Y).result_.report["threshold"]["value"][1:] == [0.5, 0.5]
 
 
 def test_leaves_have_the_outputs_of_each_label_by_itself():

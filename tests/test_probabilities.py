@@ -302,11 +302,11 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
     y = np.where(rng.random(3000) < share, "yes", "no")
     model = sk.KernelClassifier("laplace", 900).fit(X, y)
-    assert model.report_["projection"]  # no direct solver
-    held = int(model.report_["held_out"].split()[0])
+    assert model.result_.report["projection"]  # no direct solver
+    held = int(model.result_.report["held_out"].split()[0])
     assert 100 < held < 200
     few = sk.KernelClassifier("laplace", 900).fit(X[1:], y[1:])
-    assert "held_out" not in few.report_
+    assert "held_out" not in few.result_.report
     assert not hasattr(few, "predict_proba")
     assert 0 < log_loss(y, model.predict_proba(X)) < 0.6
 
@@ -315,7 +315,7 @@ def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
     monkeypatch.setattr(answers, "LEAST_HELD_OUT", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
-    assert "held_out" not in model.report_
+    assert "held_out" not in model.result_.report
 
 
 def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):

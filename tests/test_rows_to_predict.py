@@ -181,11 +181,11 @@ def test_gaps_of_plain_numbers_are_filled_alike_in_a_file_and_in_what_is_ingeste
         data = sk.open_dataset(place, target="y")
         assert data.source.schema is not None
         assert [column.missing or False for column in data.source.schema.columns] == [False, True, True, True]
-        model = sk.KernelRegressor(memory="4GiB", random_state=0).fit(data)
+        model = sk.KernelRegressor(memory="4GiB", seed=0).fit(data)
         found.append(model.predict(rows))
     np.testing.assert_array_equal(*found)
     assert np.corrcoef(found[0], x)[0, 1] > 0.9
-    inside = sk.KernelRegressor(memory="4GiB", random_state=0).fit(rows, table["y"].to_numpy())
+    inside = sk.KernelRegressor(memory="4GiB", seed=0).fit(rows, table["y"].to_numpy())
     np.testing.assert_allclose(inside.predict(rows), found[0], atol=0.05)
 
 

@@ -47,7 +47,7 @@ def test_every_door_decides_by_it(given, tmp_path):
     model = sk.KernelClassifier(
         "gaussian", centers=60, solver=sk.Direct(ridge=1e-3), threshold="balanced_accuracy", threads=1, **given
     ).fit(X, named[y])
-    found = model.report_["threshold"]
+    found = model.result_.report["threshold"]
     expected = named[(model.decision_function(X_test) > found["value"]).astype(int)]
     assert found["value"] < 0
     np.testing.assert_array_equal(model.predict(X_test), expected)

@@ -267,7 +267,7 @@ def test_run(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
     train, test = (opened(through(door, table(name), tmp_path), name) for door in pair)
     pipeline = sk.Pipeline(
         train, test=test, centers=sk.Uniform(20), solver=sk.Direct(), kernel=sk.Laplace(2.0), task="regression",
-        standardise=True,
+        scaling="standard",
     )  # fmt: skip
     result = sk.run(pipeline, tmp_path / "run", memory="4GiB", threads=1)
     assert result["metrics"]["test"]["mse"] == pytest.approx(result["metrics"]["train"]["mse"], rel=1e-6)

@@ -146,7 +146,7 @@ def test_a_value_whose_square_is_infinite_is_named(
 
 def test_large_values_that_can_be_computed_with_are_taken(tmp_path: Path):
     for name, pipe in {
-        "scaled": sk.Pipeline(with_value(1e25), sk.Laplace(1.0), sk.Uniform(10), sk.Direct(), standardise=True),
+        "scaled": sk.Pipeline(with_value(1e25), sk.Laplace(1.0), sk.Uniform(10), sk.Direct(), scaling="standard"),
     }.items():
         assert sk.run(pipe, tmp_path / name, threads=1)["status"] == "done"
 

@@ -38,7 +38,9 @@ def answers(folder: Path) -> None:
     data = sk.from_arrays(X, np.where(rng.random(len(X)) < chance, "late", "in time"))
     train, test = data.split(0.5)
     sk.run(
-        sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(500), sk.Direct(ridge=1e-4), test=test, name="answers"),
+        sk.Pipeline(
+            train, sk.Gaussian(2.0), sk.Uniform(500), sk.Direct(ridge=1e-4), test=test, name="answers", dtype="float32"
+        ),
         folder,
         memory="1GiB",
     )

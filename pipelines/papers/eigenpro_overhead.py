@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import statistics
+from streamkern.fitting.precision import dtype_of
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 
@@ -41,7 +42,7 @@ def compare(
             texts = {key: str(value) for key, value in settings.items()}
             job = load_pipeline(__file__.replace("_overhead", ""), texts | {"method": method, "epochs": "1"})
             encoding = statistics(job.train, executor, job.task).encoding
-            dtype = np.dtype(job.dtype)
+            dtype = np.dtype(dtype_of(job))
             centers = CenterSet(np.empty((0, job.train.n_features), dtype), None)
             if job.centers is not None:
                 centers = job.centers.choose(job.train, executor, dtype)

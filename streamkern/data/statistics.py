@@ -224,7 +224,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
                 f"A feature is too large for {dtype} arithmetic: {raw.X[rows[0], column]!s}.",
                 where=f"{where}, row {int(raw.ids[rows[0]])}, {_feature(column, dataset.columns)}",
                 expected=f"rows whose squared distances {dtype} holds, up to {np.finfo(dtype).max:.1e}",
-                remedy='correct the value or leave out the row; or scale: standardise=True; or dtype="float64"',
+                remedy='correct the value or leave out the row; or scale: scaling="standard"; or dtype="float64"',
             )
 
 
@@ -387,5 +387,5 @@ def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str 
     shown = ", ".join(names[:3]) + ", ..." * (most > 3)
     return (
         f"{most} of {len(varying)} features ({shown}) make up {DOMINANT:.0%} of the variance; the kernel hardly sees "
-        'the others: scaling="standard" (standardise=True in a pipeline) gives all of them one unit'
+        'the others: scaling="standard" gives all of them one unit'
     )

@@ -15,16 +15,18 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.errors import UsageError, warn
 from streamkern.fitting.solver_choice import AUTO
-from streamkern.preprocessing.steps import require_steps
+from streamkern.preprocessing.steps import STANDARD, require_steps
 from streamkern.selection.metric import AGOP
+
+DTYPES = (AUTO, "float32", "float64")
 
 Where = Callable[[str], str]
 """The name of an argument in errors: ``KernelRegressor(lanes=...)``."""
 
 
-def is_count(value: Any) -> bool:
-    """Return True if this is a whole number of at least 1."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
+def is_count(value: Any, least: int = 1) -> bool:
+    """Return True if this is a whole number of at least ``least``."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_made(part: Any, method: str) -> bool:
@@ -32,13 +34,12 @@ def is_made(part: Any, method: str) -> bool:
     return hasattr(part, method) and not isinstance(part, type)
 
 
-def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> None:
+def require_arguments(given: Any, where: Where) -> None:
     """Check the arguments of a fit.
 
     Args:
         given: an estimator or a pipeline.
         where: the name of an argument in errors.
-        dtypes: what ``dtype`` may be.
 
     Raises:
         UsageError: an argument is of the wrong type, or out of range.
@@ -47,12 +48,17 @@ def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> N
     require_class_weight(given.class_weight, where("class_weight"))
     require_steps(given.preprocess or (), where("preprocess"))
     share = isinstance(given.validation, float | np.floating) and 0 < given.validation < 1
-    centers, solver = given.centers, given.solver
+    centers, solver, cut = given.centers, given.solver, given.partition
     for name, right, expected in (
-        ("solver", solver in (None, AUTO) if isinstance(solver, str | None) else is_made(solver, "setup"),
+        ("solver", solver == AUTO if isinstance(solver, str) else is_made(solver, "setup"),
          'a solver such as sk.EigenPro(...), or "auto"'),
         ("metric", isinstance(given.metric, AGOP | None), "sk.AGOP(), or None"),
-        ("dtype", given.dtype in dtypes, " or ".join(f'"{each}"' for each in dtypes)),
+        ("partition", cut in (None, AUTO) if isinstance(cut, str | None) else is_made(cut, "settled"),
+         'sk.Partition(), "auto" or None'),
+        ("dtype", given.dtype in DTYPES, " or ".join(f'"{each}"' for each in DTYPES)),
+        ("scaling", given.scaling is None or (isinstance(given.scaling, str) and given.scaling in (AUTO, STANDARD)),
+         f'"{STANDARD}", "{AUTO}" or None'),
+        ("seed", is_count(given.seed, 0), "an integer >= 0"),
         ("lanes", is_count(given.lanes), "a whole number, at least 1"),
         ("centers", centers is None or is_count(centers) or is_made(centers, "setup_bytes"),
          "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)"),
@@ -64,19 +70,23 @@ def require_arguments(given: Any, where: Where, *, dtypes: tuple[str, ...]) -> N
 
 
 def hold_out(
-    data: Dataset, validation: float | np.floating[Any] | Dataset | None, seed: int, *, by_class: bool = False
+    data: Dataset, validation: float | np.floating[Any] | Dataset | None, seed: int, task: str
 ) -> tuple[Dataset, Dataset | None]:
     """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
+
+    Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels.
 
     Args:
         data: the rows with a target.
         validation: share of the rows, a ``Dataset``, or None.
         seed: of the draw.
-        by_class: whether the share is drawn from each class where one has few rows; this reads the targets.
+        task: ``classification`` or ``regression``.
     """
     if validation is None or isinstance(validation, Dataset):
         return data, validation
     share = float(validation)
+    target = data.target
+    by_class = data.source.from_memory and task == "classification" and target is not None and not target.outputs
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
     data, held = data.split(share, seed, stratify=by_class and rarest * share < FEW)
     return data, held.plain()

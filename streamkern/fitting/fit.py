@@ -50,6 +50,7 @@ from streamkern.preprocessing.automatic import Auto, AutoScale, JoinQuantiles, d
 from streamkern.preprocessing.categories import require_encoded
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.preprocessing.steps import (
+    STANDARD,
     Learning,
     Scaling,
     Step,
@@ -175,7 +176,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             for transform in learnt(data, step):
                 plain = plain.transform(transform)
             data, facts = data.prepared_like(plain), None
-            if isinstance(step, Auto | JoinQuantiles) and not recipe.standardise:
+            if isinstance(step, Auto | JoinQuantiles) and recipe.scaling != STANDARD:
                 waiting[:0] = step.rest(data)
         release()
     facts = facts or statistics_kept(data, recipe, executor, stages)

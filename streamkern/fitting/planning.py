@@ -17,7 +17,7 @@ from streamkern.fitting.calibrate import source_of
 from streamkern.fitting.recipe import Recipe
 from streamkern.preprocessing.automatic import automatic
 from streamkern.preprocessing.categories import TargetEncode
-from streamkern.preprocessing.steps import Standardise, Step, expected, learning_bytes
+from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, expected, learning_bytes
 from streamkern.selection import bandwidth
 from streamkern.selection.kernel_search import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
@@ -38,11 +38,11 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
     if isinstance(chosen, str):
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
         adaptive = features and (recipe.kernel is None or bandwidth.needs_median(recipe))
-        never = recipe.standardise is not None
+        never = recipe.scaling != AUTOMATIC
         kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
         chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
     steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
-    return (*steps, *((Standardise(),) if recipe.standardise else ()))
+    return (*steps, *((Standardise(),) if recipe.scaling == STANDARD else ()))
 
 
 def planned(recipe: Recipe) -> Dataset:

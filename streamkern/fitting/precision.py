@@ -1,10 +1,11 @@
-"""Decide before training whether a dtype can represent the kernel on these rows.
+"""Choose the dtype of the arithmetic, and decide before training whether it can represent the kernel on these rows.
 
+- ``dtype_of`` and ``in_dtype``: the rule of ``dtype="auto"``.
 - ``relative``: columns that lie far from 0 have their mean subtracted in float64, before rows are rounded, where the
   basis depends on differences of rows alone.
 - ``require_precision``: a kernel whose values would be rounding errors, or all the same, is refused.
 
-The rule of the second. Kernel values are made from inner products, so a squared distance carries an error δ = 2 N ε:
+The rule of the last. Kernel values are made from inner products, so a squared distance carries an error δ = 2 N ε:
 the dtype's epsilon times the squared norms of the two rows, however near they are. N is the median squared norm of the
 centers as they are multiplied, centred where the kernel allows it, and D the median squared distance of two of them:
 medians, so that a few rows far out do not decide. Let s be the squared distance at which the kernel has made half of
@@ -15,7 +16,9 @@ where ``|k(s + δ) − k(s)| + η |k(x, x)|`` (the distance rounded, and the val
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from streamkern.data.far_columns import far
 from streamkern.data.statistics import Statistics
 from streamkern.engine.elementwise import NumpyLoops, coincident
 from streamkern.errors import PrecisionError
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
 from streamkern.types import Array
 
@@ -36,10 +41,49 @@ LINEAR_TOLERANCE = 1 / 32
 RESOLVED = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
 """η: resolution of a kernel value. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
 
+R = TypeVar("R", bound=Recipe)
+T = TypeVar("T")
+
 _FLAT = 1e-3  # relative variation below which the bandwidth is named as the cause
 _POINTS = 400  # of distances among which the kernel's own scale is looked for, evenly in their logarithm
 _CENTERS = 512  # that are looked at
 _PAIRS = 8  # of each of them with others
+
+
+def dtype_of(recipe: Recipe) -> str:
+    """The dtype of a recipe; of ``"auto"`` float64 for numbers that the user holds in memory as float64, else float32.
+
+    Rows that are streamed from files, stores or Dask, and tables with texts or dates, are float32.
+    """
+    if recipe.dtype != AUTO:
+        return recipe.dtype
+    source = recipe.train.source
+    numbers = source.schema is None or source.schema.plain
+    return "float64" if source.from_memory and numbers and source.dtype == np.float64 else "float32"
+
+
+def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
+    """Fit in the dtype of a recipe; where ``"auto"`` is float32, in float64 if float32 cannot represent the kernel.
+
+    Args:
+        recipe: of the fit.
+        attempt: fits a recipe whose dtype is ``float32`` or ``float64``.
+
+    Returns:
+        The result, and the reason for a second attempt as ``arithmetic``, if there was one.
+
+    Raises:
+        PrecisionError: the dtype cannot represent the kernel, and ``"auto"`` is not float32.
+    """
+    given: Any = recipe  # a frozen dataclass
+    dtype = dtype_of(recipe)
+    try:
+        return attempt(replace(given, dtype=dtype)), {}
+    except PrecisionError as error:
+        if recipe.dtype != AUTO or dtype == "float64":
+            raise
+        reason = {"arithmetic": f"float64: {error.what}"}
+    return attempt(replace(given, dtype="float64")), reason
 
 
 def relative(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:

@@ -57,8 +57,8 @@ class Recipe(Protocol):
         """The metric to learn on the features before the kernel; None for none."""
 
     @property
-    def standardise(self) -> bool | None:
-        """True if every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
+    def scaling(self) -> str | None:
+        """``standard`` if every feature has mean 0 and variance 1 after the last step; ``auto``; or None."""
 
     @property
     def seed(self) -> int:
@@ -70,7 +70,7 @@ class Recipe(Protocol):
 
     @property
     def dtype(self) -> str:
-        """``float32`` or ``float64``."""
+        """``float32`` or ``float64``, or ``auto`` until it is decided."""
 
     @property
     def class_weight(self) -> ClassWeight:

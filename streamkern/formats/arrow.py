@@ -463,6 +463,7 @@ class FrameSource(TableSource):
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
         fields = fields_of(types, name, missing=missing, index=recorded_index(given.metadata))
         super().__init__(choose_columns(fields, request, name), request, lengths)
+        self.from_memory = identity is None
 
     @cached_property
     def fingerprint(self) -> str:

@@ -137,6 +137,7 @@ class JoinedSource(DerivedSource):
         self.shuffled, self.remote = False, any(part.remote for part in parts)
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.in_memory = all(part.in_memory and part.dtype == self.dtype for part in parts)
+        self.from_memory = all(part.from_memory for part in parts)
         schemas = [part.schema for part in parts if part.schema is not None]
         self.schema = join_schemas(schemas) if len(schemas) == len(parts) else None
         if first.target is not None:

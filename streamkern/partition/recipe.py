@@ -56,7 +56,7 @@ class LeafRecipe:
     test: Dataset | None = None
     features: FeatureMap | None = None
     preprocess: tuple[Any, ...] = ()
-    standardise: bool | None = None
+    scaling: str | None = None
     threshold: None = None
     class_weight: None = None  # leaves are given it in the weights of their rows
     left_out: int = 0

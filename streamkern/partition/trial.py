@@ -33,6 +33,7 @@ from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
 from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
 from streamkern.fitting.planning import likely_outputs, planned, projection
+from streamkern.fitting.precision import dtype_of
 from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolved, with_every_row
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
@@ -97,16 +98,18 @@ class _Trial(LeafRecipe):
     partition: Partition | None = None
 
 
-def by_default(recipe: Any, budget: int) -> Partition | None:
+def by_default(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
     """The partition for ``partition="auto"``: leaves, or the trial's one model, for large tables with all choices open.
 
-    A kernel, a metric, centers, a solver or features rule leaves out, and so do augmentations and rows wider than
-    ``WIDEST_L1``. Decided by the rows' number and width and by the budget alone, as ``solver="auto"`` is: leaves have
-    to take at most half of it, and ``MOST_WORK`` operations at nominal prices.
+    A kernel, a metric, centers, a solver or features rule leaves out, and so do augmentations, a diagnosis, rows wider
+    than ``WIDEST_L1``, and a fit on a card. Decided by the rows' number and width and by the budget alone, as
+    ``solver="auto"`` is: leaves have to take at most half of it, and ``MOST_WORK`` operations at nominal prices.
     """
     train, partition = recipe.train, Partition()
     given = (recipe.kernel, recipe.metric, recipe.centers, recipe.features)
     if any(each is not None for each in given) or recipe.solver != AUTO or train.augmentations:
+        return None
+    if device == "cuda" or getattr(recipe, "diagnose", False):
         return None
     if len(train) != train.base_rows or train.base_rows < LEAST_TABLE or train.n_features > WIDEST_L1:
         return None
@@ -126,13 +129,26 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
     return partition if work <= MOST_WORK else None
 
 
-def settled(recipe: Any, budget: int) -> tuple[Any, str]:
-    """As ``fitting.solver_choice.resolved``, with rows held out where the solver that it chooses needs some.
+def decided(recipe: Any, budget: int, device: str = AUTO) -> Any:
+    """The recipe with ``dtype="auto"`` and ``partition="auto"`` decided, before a row is read.
+
+    Args:
+        recipe: of the fit.
+        budget: bytes the process may hold.
+        device: as ``run`` takes it.
+    """
+    recipe = replace(recipe, dtype=dtype_of(recipe))
+    if recipe.partition == AUTO:
+        recipe = replace(recipe, partition=by_default(recipe, budget, device))
+    return recipe
+
+
+def settled(recipe: Any, budget: int, device: str = AUTO) -> tuple[Any, str]:
+    """As ``decided`` and ``fitting.solver_choice.resolved``, with rows held out where the chosen solver needs some.
 
     With a partition, each leaf chooses its solver by itself.
     """
-    if recipe.partition == AUTO:
-        recipe = replace(recipe, partition=by_default(recipe, budget))
+    recipe = decided(recipe, budget, device)
     if recipe.partition is not None:
         return in_leaves(recipe), ""
     made, why = resolved(recipe, budget)

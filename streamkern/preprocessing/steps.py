@@ -22,7 +22,10 @@ from streamkern.sources.layout import positions
 from streamkern.types import Array, IntArray, Parameters
 
 AUTOMATIC = "auto"
-"""Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows."""
+"""Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows; of ``scaling``, the same."""
+
+STANDARD = "standard"
+"""Value of ``scaling`` for features of mean 0 and variance 1."""
 
 MEDIAN_BYTES = 32 << 20
 """Most bytes of the rows used for medians."""

@@ -17,7 +17,14 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
-from streamkern.errors import DataError, StreamkernError, UnlikeChampionError, UsageError
+from streamkern.errors import (
+    DataError,
+    PrecisionError,
+    StreamkernError,
+    UnlikeChampionError,
+    UsageError,
+    refusing_old_names,
+)
 from streamkern.evaluation.metrics import NAMES
 from streamkern.events import Listener
 from streamkern.execute import open_executor
@@ -25,8 +32,10 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.planning import steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import feature_map_from_json, kernel_from_json
+from streamkern.memory import default_budget, parse_bytes
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine, load_model
+from streamkern.partition.trial import decided
 from streamkern.redaction import redacted
 from streamkern.registry import drift
 from streamkern.registry.gate import Gate, Verdict, default_gate
@@ -36,7 +45,7 @@ from streamkern.registry.nights import PROFILE, UPDATED, Night, added_night
 from streamkern.registry.paired_errors import Paired, compare_models, stored
 from streamkern.registry.warm_start import warm
 from streamkern.release import VERSION
-from streamkern.resources import Resources, given_resources, takes_resources
+from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
@@ -83,7 +92,7 @@ class RetrainResult(dict[str, Any]):
         return f"RetrainResult({self.status}, version {self.version}, champion {self.champion})"
 
 
-@takes_resources
+@refusing_old_names
 def retrain(
     pipeline: Pipeline,
     registry: str | os.PathLike[str],
@@ -210,6 +219,9 @@ def _decide(
     report: Callable[[Path], Path] | None,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
+    memory = settings["memory"]
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    pipeline = replace(pipeline, partition=decided(pipeline, budget, settings["device"]).partition)
     assert pipeline.test is not None
     key = _key(pipeline, gate, cold)
     standing = models.standing
@@ -353,7 +365,9 @@ def _trained(
         begun, why_cold = warm(pipeline, champion)
     try:
         return run(begun, folder, listeners=listeners, **settings), why_cold
-    except UnlikeChampionError as error:
+    except (UnlikeChampionError, PrecisionError) as error:
+        if begun is pipeline:
+            raise
         return run(pipeline, folder, listeners=listeners, **settings), error.what
 
 

@@ -11,6 +11,7 @@ from streamkern.centers import Given
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.planning import steps
+from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels.radial import MEDIAN
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
@@ -93,7 +94,17 @@ class _Warm:
 
 
 def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
-    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start."""
+    """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
+
+    A pipeline with ``dtype="auto"`` goes on in the champion's dtype.
+
+    Args:
+        pipeline: its ``partition`` is a ``Partition`` or None.
+        champion: the model.
+    """
+    if pipeline.dtype == AUTO:
+        begun, reason = warm(replace(pipeline, dtype=champion.Z.dtype.name), champion)
+        return (begun, None) if reason is None else (pipeline, reason)
     if pipeline.partition is not None:
         return _warm_leaves(pipeline, pipeline.partition, champion)
     reason = _obstacle(pipeline, champion)

@@ -67,10 +67,10 @@ def next_steps(record: RunDirectory) -> list[str]:
     base = baseline(record, "test")
     if base is not None and "accuracy" in test and test["accuracy"] <= base + 0.01:
         steps.append(
-            "No better than the commonest class: look at labels, scaling (standardise=True) and bandwidth first."
+            'No better than the commonest class: look at labels, scaling (scaling="standard") and bandwidth first.'
         )
     if "r2" in test and test["r2"] <= 0.01:
-        steps.append("No better than the mean: look at the target, scaling (standardise=True) and bandwidth first.")
+        steps.append('No better than the mean: look at the target, scaling (scaling="standard") and bandwidth first.')
     if "accuracy" in train and "accuracy" in test and train["accuracy"] - test["accuracy"] > _MUCH:
         gap = 100 * (train["accuracy"] - test["accuracy"])
         steps.append(

@@ -21,7 +21,7 @@ import numpy as np
 from streamkern.centers import Centers
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
-from streamkern.errors import StreamkernError, UsageError, options_of, quoted, require_types
+from streamkern.errors import StreamkernError, UsageError, options_of, quoted, refusing_old_names, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.fitting.arguments import drawn_centers, hold_out, is_made, require_arguments
 from streamkern.fitting.fit import TASKS
@@ -36,6 +36,7 @@ from streamkern.storage.files import given_path
 from streamkern.user_code import in_words, unknown_code, users_place
 
 
+@refusing_old_names
 @dataclass(frozen=True, eq=False)
 class Pipeline:
     """A training job: data, model and solver. Creating one reads no data.
@@ -63,7 +64,9 @@ class Pipeline:
             rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
             ``kernel=None`` chooses.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers, solver
+            or features, without ``diagnose`` and not on ``device="cuda"``. None: one model.
         class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
             that it lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities still describe the
             unweighted rows. With several labels a row, ``"balanced"``, or a list with a dict of the weights of 0 and 1
@@ -71,12 +74,13 @@ class Pipeline:
         threshold: the metric that the threshold between two classes maximises, on rows that the model is not
             fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several labels
             a row, there is a threshold for each. None: no threshold.
-        standardise: True: scale every feature to mean 0 and variance 1 over the training rows as the last step, so that
-            noise is in units of standard deviations: short for ``Standardise()``. False: leave plain numbers
-            unscaled. None: as ``preprocess`` determines.
-        seed: seed of the order of rows.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step, so
+            that noise is in units of standard deviations. ``"auto"``: as ``preprocess`` determines. None: rows of plain
+            numbers keep their units.
+        seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
-        dtype: ``float32`` or ``float64`` arithmetic.
+        dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
+            float64 where float32 cannot represent the kernel on these rows, with the reason in the result.
         diagnose: add a comparison of the weights with least squares, and the spectrum, to the result: one more sweep,
             and several matrices of p² numbers; see ``streamkern.runs.diagnostics.diagnose``.
         name: of the run in reports; the file's name by default.
@@ -84,7 +88,7 @@ class Pipeline:
         settings: settings given to the file.
 
     Raises:
-        UsageError: an unknown task or dtype, lanes below 1, or an argument of the wrong type.
+        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old name.
     """
 
     train: Dataset
@@ -96,16 +100,16 @@ class Pipeline:
     validation: Dataset | Any = None
     task: str = "classification"
     preprocess: tuple[Step, ...] | Any = AUTOMATIC
-    standardise: bool | None = None
+    scaling: str | None = AUTO
     seed: int = 0
     lanes: int = 4
-    dtype: str = "float32"
+    dtype: str = AUTO
     diagnose: bool = False
     name: str = ""
     file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     metric: AGOP | None = None
-    partition: Partition | None = None
+    partition: Partition | Any = AUTO
     class_weight: ClassWeight = None
     threshold: str | None = None
 
@@ -118,7 +122,7 @@ class Pipeline:
 
         fill("preprocess", () if self.preprocess is None else self.preprocess)
         fill("kernel", named_kernel(self.kernel, where("kernel")))
-        require_arguments(self, where, dtypes=("float32", "float64"))
+        require_arguments(self, where)
         if self.task not in TASKS:
             raise UsageError(f"task is {self.task!r}.", where=where("task"), expected=" or ".join(TASKS))
         if self.class_weight is not None and self.task != "classification":
@@ -128,11 +132,10 @@ class Pipeline:
                 expected="None for regression",
                 remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
             )
-        require_types(self, "standardise", "diagnose", "seed", "lanes", "name", "file", "settings")
+        require_types(self, "diagnose", "seed", "lanes", "name", "file", "settings")
         data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"
         for name, right, expected in (
             ("train", isinstance(self.train, Dataset), data),
-            ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
             ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
             (
                 "features",
@@ -142,8 +145,7 @@ class Pipeline:
         ):
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=where(name), expected=expected)
-        fill("solver", AUTO if self.solver is None else self.solver)
-        train, validation = hold_out(self.train, self.validation, self.seed)
+        train, validation = hold_out(self.train, self.validation, self.seed, self.task)
         fill("train", train)
         fill("validation", validation)
         if isinstance(self.centers, int | np.integer):

@@ -15,6 +15,7 @@ from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
+from streamkern.errors import refusing_old_names
 from streamkern.evaluation.metrics import ranking
 from streamkern.fitting.calibrate import planned_answers, source_of
 from streamkern.fitting.fit import Stages
@@ -26,6 +27,7 @@ from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import direction_work, sample_rows, sweeps_of
 from streamkern.partition.trial import (
     before_rows,
+    decided,
     in_leaves,
     leaves_of_sample,
     settled,
@@ -34,7 +36,7 @@ from streamkern.partition.trial import (
 )
 from streamkern.preprocessing.automatic import planned_note
 from streamkern.preprocessing.steps import Learning
-from streamkern.resources import Resources, default_threads, given_resources, takes_resources
+from streamkern.resources import Resources, default_threads, given_resources
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.stages import TRAIN_SAMPLE
 from streamkern.selection.bandwidth import ROWS, at_median, needs_median
@@ -146,7 +148,7 @@ class Plan:
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 
-@takes_resources
+@refusing_old_names
 def plan(
     pipeline: Pipeline,
     *,
@@ -173,6 +175,7 @@ def plan(
         UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """
     given = given_resources(resources, memory, threads)
+    pipeline = decided(pipeline, given.budget, given.device)
     if pipeline.partition is not None:
         pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
@@ -250,7 +253,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
-        preprocess=(), standardise=None, test=None, validation=None, partition=None,
+        preprocess=(), scaling=None, test=None, validation=None, partition=None,
     )  # fmt: skip
     each = [
         stage

@@ -23,22 +23,31 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.device import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.engine.device import Device
-from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.errors import (
+    NumericalError,
+    PlanRefusedError,
+    StorageError,
+    StreamkernError,
+    UsageError,
+    refusing_old_names,
+)
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.threads import evaluator
 from streamkern.fitting.calibrate import described_answers
+from streamkern.fitting.fit import Fitted
 from streamkern.fitting.placement import device_for
 from streamkern.fitting.planning import likely_outputs, planned, steps, width
+from streamkern.fitting.precision import in_dtype
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.memory import limited, peak_resident, resident
-from streamkern.partition.fit import model_of
+from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.trial import fit_any, settled
 from streamkern.progress import COMPILING, showing
 from streamkern.redaction import redacted
 from streamkern.release import version_of
-from streamkern.resources import Resources, given_resources, scheduler_name, takes_resources
+from streamkern.resources import Resources, given_resources, scheduler_name
 from streamkern.runs.pipeline import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
 from streamkern.runs.stages import KeptStages, diagnosed, evaluate_stage
@@ -50,7 +59,7 @@ from streamkern.storage.writer import locked, read_json, tidy, write_json
 from streamkern.user_code import users_code
 
 
-@takes_resources
+@refusing_old_names
 def run(
     pipeline: Pipeline,
     run_dir: str | os.PathLike[str] | None = None,
@@ -154,7 +163,7 @@ def run(
         return RunResult(result, folder)
 
 
-@takes_resources
+@refusing_old_names
 def resume(
     run_dir: str | os.PathLike[str],
     *,
@@ -259,10 +268,6 @@ def _train(
     ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
     """
     held_out, budget = pipeline.validation is None, given.budget
-    pipeline, reason = settled(pipeline, budget)
-    if reason:
-        events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
-    computing = device_for(pipeline, given.device)
     with open_executor(given.scheduler, given.threads) as executor:
         events.facts = partial(_held, executor.request_counts)
         workers = executor.members.to_json()
@@ -279,12 +284,25 @@ def _train(
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
-        besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        with unchanging(pipeline.train, pipeline.validation):
-            fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
+        besides = 0
+
+        def attempt(recipe: Pipeline) -> tuple[Pipeline, Device | None, Fitted | FittedPartition]:
+            nonlocal besides
+            recipe, reason = settled(recipe, budget, given.device)
+            if reason:
+                events.emit("choice", reason=reason, solver=recipe.solver.to_json())
+            computing = device_for(recipe, given.device)
+            besides = _diagnosis(recipe, executor.slots, budget) if recipe.diagnose else 0
+            with unchanging(recipe.train, recipe.validation):
+                fitted = fit_any(recipe, executor, budget, stages, on_plan, computing, folder / "scattered")
+            return recipe, computing, fitted
+
+        (pipeline, computing, fitted), arithmetic = in_dtype(pipeline, attempt)
         problem, outcome, report, projected, median = fitted[:5]
         median_facts = {} if median is None else {"median_distance": median}
-        model = model_of(fitted, pipeline=pipeline.name, **median_facts)
+        model = model_of(fitted, pipeline=pipeline.name, **median_facts, **arithmetic)
+        for each in arithmetic.values():
+            events.emit("choice", reason=f"arithmetic: {each}")
         for each in report.get("preprocess", []):
             events.emit("choice", reason=f"preprocessing: {each}")
         started = time.perf_counter()
@@ -310,6 +328,8 @@ def _train(
             **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
             **described_answers(fitted.answers),
             "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
+            "dtype": pipeline.dtype,
+            **arithmetic,
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),
             "history": outcome.history,
@@ -400,7 +420,7 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
         "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
-        "partition": None if pipeline.partition is None else pipeline.partition.to_json(),
+        "partition": pipeline.partition if pipeline.partition in (None, AUTO) else pipeline.partition.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
         "threshold": pipeline.threshold,

@@ -20,19 +20,19 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
-from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
+from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
 from streamkern.execute import opened
 from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, prepare
 from streamkern.fitting.planning import likely_outputs, planned
-from streamkern.fitting.precision import relative
+from streamkern.fitting.precision import dtype_of, relative
 from streamkern.fitting.solver_choice import AUTO, resolved
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
 from streamkern.memory import format_bytes, resident
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import showing
-from streamkern.resources import Resources, given_resources, takes_resources
+from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.runs.plan import plan, priced
 from streamkern.selection.bandwidth import AUTO_KERNEL, median_distance
@@ -202,14 +202,14 @@ class Tuning:
         return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
 
 
-@takes_resources
+@refusing_old_names
 def tune(
     data: Pipeline | Dataset,
     kernel: Kernel | str | Sequence[Kernel] | None = None,
     *,
     task: str = "classification",
     preprocess: Sequence[Step] | str | None = AUTOMATIC,
-    standardise: bool | None = None,
+    scaling: str | None = AUTO,
     rows: int = TUNING_ROWS,
     centers: int | None = None,
     seed: int = 0,
@@ -242,8 +242,8 @@ def tune(
             without a bandwidth is tried as it is.
         task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
         preprocess: with rows, steps of preprocessing, ``"auto"`` or None, as for a Pipeline.
-        standardise: with rows, whether every feature is scaled to mean 0 and variance 1. Unless it is True, plain
-            numbers stay as they are: bandwidths are in their units.
+        scaling: with rows, as for a Pipeline. Unless it is ``"standard"``, plain numbers stay as they are: bandwidths
+            are in their units.
         rows: rows of the subsample; a third of them is held out.
         centers: centers of the trials, at most; the pipeline's, up to 2,000, by default, and 1,000 for rows.
         seed: of the subsample and its parts.
@@ -262,11 +262,12 @@ def tune(
         NumericalError: a kernel matrix that is not positive definite.
     """
     begun = time.perf_counter()
-    given = given_resources(resources, memory, threads)
-    budget = given.budget
-    pipeline = _pipeline(data, task, preprocess, standardise, centers, budget)
+    granted = given_resources(resources, memory, threads)
+    budget, given = granted.budget, _pipeline(data, task, preprocess, scaling, centers)
+    pipeline = replace(given, dtype=dtype_of(given))
+    pipeline = resolved(pipeline, budget)[0] if pipeline.centers is None else pipeline
     families = _families(pipeline, kernel)
-    with opened(given) as executor, showing(verbose) as display:
+    with opened(granted) as executor, showing(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         search = None
@@ -309,8 +310,9 @@ def tune(
     choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
-        curve = _timed(made, curve, budget, given.slots, prices)
+        curve = _timed(made, curve, budget, granted.slots, prices)
         choice = next(trial for trial in curve if trial.centers == choice.centers)
+    made = replace(made, dtype=given.dtype)
     return Tuning(
         flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
         reasons, found,
@@ -368,8 +370,8 @@ class _Bench:
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
         # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
-        scaling = pipeline.standardise if search is not None else bool(pipeline.standardise)
-        recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
+        scaling = None if search is None and pipeline.scaling == AUTO else pipeline.scaling
+        recipe = replace(pipeline, train=sample, test=None, validation=None, scaling=scaling)
         scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
         assert facts.encoding is not None
@@ -420,9 +422,8 @@ def _pipeline(
     data: Pipeline | Dataset,
     task: str,
     preprocess: Sequence[Step] | str | None,
-    standardise: bool | None,
+    scaling: str | None,
     centers: int | None,
-    budget: int,
 ) -> Pipeline:
     """The pipeline given, or one for the rows given.
 
@@ -432,17 +433,17 @@ def _pipeline(
     if isinstance(data, Dataset):
         return Pipeline(
             data, AUTO, Uniform(centers or min(CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
-            preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), standardise=standardise,
+            preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), scaling=scaling,
         )  # fmt: skip
     if not isinstance(data, Pipeline):
         raise UsageError(
             f"The data is {data!r}.", where="tune(data)", expected="a Pipeline or a Dataset",
             remedy="sk.open_dataset(path, target=...) makes a Dataset",
         )  # fmt: skip
-    if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
+    if task != "classification" or preprocess != AUTOMATIC or scaling != AUTO:
         raise UsageError(
             "A pipeline is given together with parameters that belong to it.",
-            where="tune(task=..., preprocess=..., standardise=...)",
+            where="tune(task=..., preprocess=..., scaling=...)",
             expected="these with a Dataset only",
             remedy="set them in the pipeline",
         )
@@ -453,7 +454,7 @@ def _pipeline(
             expected="kernel values at centers",
             remedy="tune a pipeline without features: its bandwidth serves random features too",
         )
-    return resolved(data, budget)[0] if data.centers is None else data
+    return data
 
 
 def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:

@@ -25,7 +25,7 @@ from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.execute import Executor, open_executor, opened
 from streamkern.formats.tables import open_tables
@@ -38,7 +38,7 @@ from streamkern.memory import (
 from streamkern.models.machine import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
 from streamkern.release import VERSION
-from streamkern.resources import Resources, given_resources, takes_resources
+from streamkern.resources import Resources, given_resources
 from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.layout import few
@@ -104,7 +104,7 @@ class PredictionResult:
         )
 
 
-@takes_resources
+@refusing_old_names
 def predict(
     model: AnyModel,
     data: Any,

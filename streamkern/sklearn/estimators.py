@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,20 +26,22 @@ from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError
+from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_new_names
 from streamkern.execute import open_executor, opened
 from streamkern.fitting.arguments import drawn_centers, hold_out, require_arguments
 from streamkern.fitting.fit import Fitted, Stages
 from streamkern.fitting.placement import device_for
+from streamkern.fitting.precision import in_dtype
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.memory import peak_resident
 from streamkern.models.machine import KernelMachine
 from streamkern.models.tree import Partition
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.trial import fit_any, settled
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import COMPILING, showing
-from streamkern.resources import Resources, given_resources, refuse_fields, takes_resources
+from streamkern.resources import Resources, given_resources
 from streamkern.selection.metric import AGOP
 from streamkern.sklearn.calibrated import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.sklearn.inputs import (
@@ -49,6 +51,7 @@ from streamkern.sklearn.inputs import (
     require_no_target,
     with_parameter,
 )
+from streamkern.sklearn.result import FitResult, solvers_of
 from streamkern.sklearn.updates import ClassifierUpdates, RegressorUpdates, keeping_sums
 from streamkern.solvers import Solver
 from streamkern.sources.convert import is_mixed
@@ -69,7 +72,7 @@ class _Recipe:
     centers: Centers | None
     solver: Solver
     task: str
-    standardise: bool | None
+    scaling: str | None
     seed: int
     lanes: int
     dtype: str
@@ -115,24 +118,23 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     class_weight: ClassWeight = None
     threshold: str | None = None
 
-    @takes_resources
     def __init__(
         self,
         kernel: Kernel | str | None = None,
         centers: Centers | int | None = None,
-        solver: Solver | str | None = None,
+        solver: Solver | str = AUTO,
         *,
         memory: str | int | None = None,
         metric: AGOP | None = None,
         partition: Partition | str | None = AUTO,
-        scaling: str | None = None,
+        scaling: str | None = AUTO,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
-        dtype: str = "auto",
+        dtype: str = AUTO,
         lanes: int = 4,
         threads: int | None = None,
         resources: Resources | None = None,
-        random_state: int | np.random.RandomState | None = 0,
+        seed: int = 0,
         verbose: int = 0,
     ) -> None:
         self.kernel = kernel
@@ -148,19 +150,25 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.lanes = lanes
         self.threads = threads
         self.resources = resources
-        self.random_state = random_state
+        self.seed = seed
         self.verbose = verbose
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RENAMED:
+            raise AttributeError(f"{name} is now {RENAMED[name]}", name=name, obj=self)
+        return object.__getattribute__(self, name)  # the error of the attribute, or of the property, itself
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
 
         Raises:
-            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object; or
+                a name is old.
         """
+        require_new_names(params, type(self).__name__)
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
         nested = {name: params.pop(name) for name in parts if "__" in name}
-        refuse_fields(params)
         super().set_params(**params)
         for name, value in nested.items():
             part, _, field = name.partition("__")
@@ -199,69 +207,52 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
         """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
+        began = time.perf_counter()
         X, y, sample_weight = given_rows(X, y, sample_weight)
         if isinstance(X, Dataset) or is_dask_array(X):
-            data, dtype = self._streamed(X, y, sample_weight), "float32"
+            data = self._streamed(X, y, sample_weight)
         elif is_mixed(X):
-            y = given_target(y)
-            data = self._tabled(X, y, sample_weight)
-            schema = data.source.schema
-            plain = schema is not None and schema.plain and data.source.dtype == np.float64
-            dtype = "float64" if plain else "float32"
+            data = self._tabled(X, given_target(y), sample_weight)
         else:
-            y = given_target(y)
-            data, dtype = self._validated(X, y, sample_weight)
+            data = self._validated(X, given_target(y), sample_weight)
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))
-        seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
-        reason: dict[str, str] = {}
-        try:
-            fitted = self._fitted(self._recipe(data, dtype, seed, here, kept))
-        except PrecisionError as error:
-            if self.dtype != "auto" or dtype == "float64":
-                raise
-            reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed, here, kept))
+        fitted, reason = in_dtype(self._recipe(data, kept), self._fitted)
         self.model_ = model_of(fitted, **reason)
-        self.outcome_ = replace(fitted.outcome, sums=None)  # the model keeps them
-        self.report_ = fitted.report | {"seed": seed} | reason
+        report = fitted.report | reason
         if fitted.answers is not None and "threshold" in fitted.answers.facts:
-            self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
+            report |= {"threshold": fitted.answers.facts["threshold"]}
         if fitted.choice is not None:
-            self.report_ |= {"kernel": fitted.choice.summary()}
+            report |= {"kernel": fitted.choice.summary()}
         if fitted.metric is not None and fitted.columns is not None:
-            self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
+            report |= {"metric": fitted.metric.summary(fitted.columns)}
         held = fitted.problem.validation
         if self.validation is None and held is not None:
-            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
-        self.footprint_ = fitted.footprint
+            report |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
+        self.result_ = FitResult(
+            solver=solvers_of(report) or fitted.footprint.bill.solver.to_json()["name"],
+            kernel=repr(self.model_.kernel),
+            centers=self.model_.n_centers,
+            dtype=fitted.problem.dtype.name,
+            seconds=time.perf_counter() - began,
+            peak_bytes=peak_resident(),
+            report=report,
+            outcome=replace(fitted.outcome, sums=None),  # the model keeps them
+            footprint=fitted.footprint,
+        )
         return self
 
     def _where(self, name: str) -> str:
         """Return the name of a parameter for errors."""
         return f"{type(self).__name__}({name}=...)"
 
-    def _seed(self) -> int:
-        """Return the integer seed that ``random_state`` stands for."""
-        given = self.random_state
-        if given is None:
-            return secrets.randbits(31)
-        if isinstance(given, np.random.RandomState):
-            return int(given.randint(1 << 31, dtype=np.int64))
-        if isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0:
-            return int(given)
-        raise UsageError(
-            f"random_state is {given!r}.",
-            where=self._where("random_state"),
-            expected="an integer >= 0, a numpy.random.RandomState, or None for another seed in every fit",
-        )
-
     @property
     def _resources(self) -> Resources:
         return given_resources(self.resources, self.memory, self.threads)
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
-        recipe, _ = settled(recipe, budget := self._resources.budget)
+        given = self._resources
+        recipe, _ = settled(recipe, budget := given.budget, given.device)
         with (
             opened(self._resources) as executor,
             showing(self.verbose) as display,
@@ -290,8 +281,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
         A column's share is the sum over its features after preprocessing, each in units of its standard deviation;
-        ``report_["metric"]`` lists the features. If a step mixes columns, as a random projection does, the shares are
-        those of the features: shape (d,).
+        ``result_.report["metric"]`` lists the features. If a step mixes columns, as a random projection does, the
+        shares are those of the features: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -374,8 +365,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
         return X, y, sample_weight
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
-        """Check arrays as scikit-learn does; return them as a dataset, with the dtype to compute in."""
+    def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
+        """Check arrays as scikit-learn does; return them as a dataset."""
         names = [str(name) for name in X.columns] if (table := is_table(X)) else None
         named = not table or has_text_names(X)
         X, y, sample_weight = self._checked(X if named else X.set_axis(names, axis=1), y, sample_weight, False)
@@ -388,31 +379,19 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if table and names is not None and self.preprocess == AUTOMATIC:
             gaps = np.isnan(X).any(axis=0) if X.dtype.kind == "f" else np.zeros(X.shape[1], dtype=bool)
             schema = Schema(tuple(Column(name, missing=bool(gap)) for name, gap in zip(names, gaps, strict=True)))
-        data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
-        return data, "float64" if X.dtype == np.float64 else "float32"
+        return from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool, kept: bool = False) -> _Recipe:
+    def _recipe(self, data: Dataset, kept: bool = False) -> _Recipe:
         kernel = named_kernel(self.kernel, self._where("kernel"))
-        require_arguments(self, self._where, dtypes=("auto", "float32", "float64"))
-        for name, right, expected in (
-            (
-                "partition",
-                self.partition == AUTO or isinstance(self.partition, Partition | None),
-                'sk.Partition(), "auto" or None',
-            ),
-            ("scaling", self.scaling in (None, "standard"), 'None or "standard"'),
-        ):
-            if not right:
-                raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
-        partition = None if self.partition == AUTO and (kept or self._resources.device == "cuda") else self.partition
+        require_arguments(self, self._where)
         data.require_rows()
-        by_class = here and self._task == "classification" and data.target is not None and not data.target.outputs
-        data, validation = hold_out(data, self.validation, seed, by_class=by_class)
+        seed = int(self.seed)
+        data, validation = hold_out(data, self.validation, seed, self._task)
         data.require_rows()
         centers = drawn_centers(self.centers, seed, data)
-        solver: Any = AUTO if self.solver is None else self.solver
+        solver: Any = self.solver
         if kept:
-            solver = keeping_sums(solver, partition, self._where("solver"))
+            solver = keeping_sums(solver, self.partition, self._where("solver"))
         return _Recipe(
             data,
             validation,
@@ -420,18 +399,19 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers,
             solver,
             self._task,
-            True if self.scaling == "standard" else None,
+            self.scaling,
             seed,
             int(self.lanes),
-            dtype if self.dtype == "auto" else self.dtype,
+            self.dtype,
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
             metric=self.metric,
-            partition=partition,
+            partition=self.partition,
             class_weight=self.class_weight,
             threshold=self.threshold,
         )
 
 
+@refusing_old_names
 class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
@@ -439,15 +419,15 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
             held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds
-            (half a minute on slow cores where every row is a center); ``report_["kernel"]`` has its result. Fewer than
-            400 rows are left out one at a time, without a metric; with fewer than 40 the bandwidth is the root mean
-            square distance of two rows. To search bandwidths with scikit-learn, use the grid
+            (half a minute on slow cores where every row is a center); ``result_.report["kernel"]`` has its result.
+            Fewer than 400 rows are left out one at a time, without a metric; with fewer than 40 the bandwidth is the
+            root mean square distance of two rows. To search bandwidths with scikit-learn, use the grid
             ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: each of up to 10,000 rows where ``Direct`` factors their matrix,
             which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
             up to 8,000; fewer in little memory and of wide rows.
-        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, if that is less work and fits;
+        solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits;
             else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro`` with up to 20 passes: as
             many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
@@ -455,38 +435,38 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixi
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
             held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
-            solver; ``report_["partition"]`` has the reason. Validation rows then choose the width of blending. None:
-            one model.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None: as ``preprocess`` determines.
+            solver, and not on ``device="cuda"``; ``result_.report["partition"]`` has the reason. Validation rows then
+            choose the width of blending. None: one model.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step;
+            kernel and given centers are in those units. ``"auto"``: as ``preprocess`` determines. None: rows of plain
+            numbers keep their units.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
+            applies them in prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
         validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
             the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
             the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
             ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
-            intervals (``report_["held_out"]``).
-        dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
-            float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
+            intervals (``result_.report["held_out"]``).
+        dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
+            float64 where float32 cannot represent the kernel on these rows, with the reason in
+            ``result_.report["arithmetic"]``.
         lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
         threads: threads of this process; its cores by default. The weights do not depend on it.
         resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
             has been measured.
-        random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
-            ``numpy.random.RandomState`` to draw one from. None: a new seed in every fit. ``report_["seed"]`` has the
-            seed.
+        seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
         model_: the ``KernelMachine``.
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), if the rows had names.
-        outcome_: how training ended: passes, rows, seconds, history.
-        report_: findings of the solver: batch, step, spectrum; and the seed.
-        footprint_: expected peak memory, in bytes.
+        result_: a ``FitResult``, which prints a summary: solver, kernel, seconds, memory, metrics of the validation
+            rows; ``report`` (findings: ridge, batch, step, spectrum), ``outcome`` (how training ended: passes, rows,
+            seconds, history) and ``footprint`` (projected memory).
     """
 
     _task, _metric = "regression", "r2"
@@ -509,6 +489,7 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 
 
 @_whole
+@refusing_old_names
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
@@ -525,7 +506,8 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
             dict of the weights of 0 and 1 for each label; the weights of a row's labels are multiplied.
         threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
             are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
-            labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
+            labels a row, there is a threshold for each. ``result_.report["threshold"]`` has the result. None: no
+            threshold.
 
     Attributes:
         classes_: the labels, sorted, shape (K,); with several labels a row, their numbers, shape (L,).
@@ -533,32 +515,31 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
 
     _task, _metric = "classification", "accuracy"
 
-    @takes_resources
     def __init__(
         self,
         kernel: Kernel | str | None = None,
         centers: Centers | int | None = None,
-        solver: Solver | str | None = None,
+        solver: Solver | str = AUTO,
         *,
         class_weight: ClassWeight = None,
         threshold: str | None = None,
         memory: str | int | None = None,
         metric: AGOP | None = None,
         partition: Partition | str | None = AUTO,
-        scaling: str | None = None,
+        scaling: str | None = AUTO,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
-        dtype: str = "auto",
+        dtype: str = AUTO,
         lanes: int = 4,
         threads: int | None = None,
         resources: Resources | None = None,
-        random_state: int | np.random.RandomState | None = 0,
+        seed: int = 0,
         verbose: int = 0,
     ) -> None:
         super().__init__(
             kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
             preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
-            resources=resources, random_state=random_state, verbose=verbose,
+            resources=resources, seed=seed, verbose=verbose,
         )  # fmt: skip
         self.class_weight = class_weight
         self.threshold = threshold

@@ -13,9 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
 from streamkern.execute import opened
+from streamkern.fitting.solver_choice import AUTO
 from streamkern.models.machine import KernelMachine
 from streamkern.resources import Resources
 from streamkern.sklearn.inputs import given_rows, given_target, require_no_target
+from streamkern.sklearn.result import FitResult
 from streamkern.solvers.direct import Direct
 from streamkern.sources.convert import is_mixed
 from streamkern.sources.kinds import is_dask_array, is_table
@@ -30,12 +32,13 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
         UsageError: the solver is not ``Direct``, or there is a partition.
     """
     chosen = Direct() if isinstance(solver, str) else solver
-    if not isinstance(chosen, Direct) or partition is not None:
+    leaves = partition not in (None, AUTO)
+    if not isinstance(chosen, Direct) or leaves:
         name = type(chosen).__name__
         raise UsageError(
-            f"partial_fit takes the solver Direct, and this is {'one with a partition' if partition else name}.",
+            f"partial_fit takes the solver Direct, and this is {'one with a partition' if leaves else name}.",
             where=where,
-            expected='sk.Direct(...), None or "auto", without partition=',
+            expected='sk.Direct(...) or "auto", without partition=',
         )
     return replace(chosen, keep_sums=True)
 
@@ -58,7 +61,7 @@ class _Updates:
     """Base class of the classifier and the regressor."""
 
     model_: KernelMachine
-    report_: dict[str, Any]
+    result_: FitResult
     _resources: Resources
     _trained: Callable[..., Self]
     _checked: Callable[..., tuple[Any, Any, Any]]
@@ -102,7 +105,8 @@ class _Updates:
         added, forgotten = (data, None) if verb == "add" else (None, data)
         with opened(resources) as executor:
             self.model_ = updated(model, added, forgotten, None, False, executor, resources.budget)
-        self.report_ = self.report_ | {"updates": self.model_.metadata["updates"]}
+        report = self.result_.report | {"updates": self.model_.metadata["updates"]}
+        self.result_ = replace(self.result_, report=report)
         return self
 
 

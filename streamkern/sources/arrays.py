@@ -67,6 +67,7 @@ class ArraySource(Source):
             )
         self.bounds = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
         self.in_memory = bool(len(X)) and X[:2].flags.c_contiguous and X.dtype.isnative
+        self.from_memory = True
 
     @cached_property
     def fingerprint(self) -> str:

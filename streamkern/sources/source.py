@@ -64,6 +64,7 @@ class Source(ABC):
         shuffled: whether the rows are recorded to be in a uniformly random order.
         remote: whether reads wait for a network, so that several chunks should be read at once.
         in_memory: whether rows are views of arrays in memory, so that a read allocates nothing.
+        from_memory: whether rows are an array or a table that the user holds in memory, however they are read.
     """
 
     bounds: IntArray
@@ -78,6 +79,7 @@ class Source(ABC):
     shuffled: bool = False
     remote: bool = False
     in_memory: bool = False
+    from_memory: bool = False
 
     @property
     @abstractmethod

@@ -24,14 +24,14 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.errors import UnlikeChampionError, UsageError, warn
+from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
 from streamkern.execute import opened
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import decided_by, make_answers
 from streamkern.fitting.checks import unseen_categories
 from streamkern.models.machine import KernelMachine
 from streamkern.models.partitioned import PartitionedMachine
-from streamkern.resources import Resources, given_resources, takes_resources
+from streamkern.resources import Resources, given_resources
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved, StoredSums, Sums, normal_equations
 from streamkern.solvers.loop import Outcome
@@ -44,7 +44,7 @@ LANES = 4  # passed to the memory plan, whose sweep has no steps
 _KEPT = "kept from an earlier fit"
 
 
-@takes_resources
+@refusing_old_names
 def update_model(
     model: KernelMachine,
     add: Any = None,

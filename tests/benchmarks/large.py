@@ -64,9 +64,9 @@ def one(side: str, p: int, memory: str, rows: int, passes: int, seed: int) -> di
     model = sk.KernelClassifier(sk.Laplace(20.0 * 255.0), centers=centers, solver=solver, memory=memory)
     began = time.perf_counter()
     model.fit(X, y)
-    seconds, training, processor = time.perf_counter() - began, model.outcome_.seconds, time.process_time()
+    seconds, training, processor = time.perf_counter() - began, model.result_.outcome.seconds, time.process_time()
     peak = peak_resident()
-    report = model.report_
+    report = model.result_.report
     how = " ".join(str(report[name]) for name in ("projection", "lead") if name in report)
     accuracy = 100 * float(np.mean(model.predict(T) == t))
     spent = {"setup": seconds - training, "training": training, "processor": processor}

@@ -51,7 +51,7 @@ def main() -> int:
             model = sk.KernelRegressor().fit(X, y)
         seconds = time.perf_counter() - start
         scores.append(r2(model.predict(X_test)))
-        report = {name: model.report_[name] for name in SHOWN if name in model.report_}
+        report = {name: model.result_.report[name] for name in SHOWN if name in model.result_.report}
         said = [str(warning.message) for warning in told]
         print(f"{n:>9,} rows: R2 {scores[-1]:.4f} in {seconds:.0f} s, {report} {said}", flush=True)
     return int(scores != sorted(scores) or scores[0] < 0)

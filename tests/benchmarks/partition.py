@@ -122,7 +122,8 @@ def main() -> None:
             seconds, fitted = time.perf_counter() - start, time.process_time()
             error = 1 - model.score(X[test], y[test])
             row = 1e6 * (time.process_time() - fitted) / len(test)
-            leaves = getattr(model, "report_", {}).get("partition", {}).get("leaves", 1)
+            found = getattr(model, "result_", None)
+            leaves = 1 if found is None else found.report.get("partition", {}).get("leaves", 1)
             print(
                 f"{name:<9} {title:<10} {len(train):>9,} {leaves:>7} {error:>8.4f} {seconds:>8.1f} "
                 f"{fitted - cpu:>8.1f} {row:>8.1f} {peak_resident() / 2**20:>5.0f} MiB",

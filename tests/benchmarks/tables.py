@@ -294,7 +294,7 @@ def measure(
         took, worked = time.perf_counter() - begun, time.process_time() - before_work
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         score = accuracy_score(truth, predicted) if classes else r2_score(truth, predicted)
-        report = getattr(model, "report_", {})
+        report = model.result_.report if title in MINE else {}
         partition = report.get("partition", {}).get("reason", "")
         why = "; ".join(filter(None, (partition, report.get("kernel", {}).get("reason", ""))))
         p = model.model_.n_centers if title in MINE else 0

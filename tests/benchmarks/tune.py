@@ -49,7 +49,8 @@ def digits(centers: int, rows: int) -> sk.Pipeline:
 
     X, y = load_digits(return_X_y=True)
     train, test = sk.from_arrays(X / 16, y).split(0.25)
-    return sk.Pipeline(train, centers=sk.Uniform(min(centers, train.base_rows)), solver=sk.Direct(), test=test)
+    p = min(centers, train.base_rows)
+    return sk.Pipeline(train, centers=sk.Uniform(p), solver=sk.Direct(), test=test, dtype="float32")
 
 
 def fashion_mnist(centers: int, rows: int) -> sk.Pipeline:

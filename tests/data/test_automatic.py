@@ -36,7 +36,7 @@ class Recipe:
 
     def __init__(self, train: sk.Dataset, task: str = "regression", preprocess: Any = "auto", **given: Any) -> None:
         self.train, self.task, self.preprocess = train, task, preprocess
-        self.standardise = given.get("standardise")
+        self.scaling = given.get("scaling", "auto")
 
 
 def prepared(table: Any, y: Any, task: str = "regression", **given: Any) -> sk.Dataset:
@@ -179,7 +179,7 @@ def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_unit
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     X, y, rest = X[:150], y[:150], X[150:]
     model = sk.KernelClassifier(**SETTINGS).fit(X, y)
-    note, *joined = model.report_["preprocess"]
+    note, *joined = model.result_.report["preprocess"]
     assert note.startswith("features standardised" if standardised else "features left as they are")
     assert [each.startswith("joined by their normal quantiles: 0, 1, ") for each in joined] == [True] * standardised
     other = sk.KernelClassifier(**SETTINGS, preprocess=None)
@@ -233,7 +233,7 @@ def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
         with pytest.warns(UserWarning, match="make up 99% of the variance"):
             model = sk.KernelRegressor(**(SETTINGS | given)).fit(far, y)
         assert np.ndim(model.model_.factor) == 0
-        assert "preprocess" not in model.report_
+        assert "preprocess" not in model.result_.report
 
 
 def test_missing_numbers_of_a_table_are_filled_and_of_an_array_are_an_error() -> None:

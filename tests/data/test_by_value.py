@@ -88,7 +88,7 @@ def test_a_row_has_one_prediction_in_either_precision_and_unseen_numbers_are_not
     train = sk.open_dataset(tmp_path / "train.parquet", target="y")
     one, many = (sk.KernelRegressor(**SETTINGS, threads=k).fit(train) for k in (1, 3))
     assert one.model_.weights_sha256 == many.model_.weights_sha256
-    assert any("code (by value) (40)" in note for note in one.report_["preprocess"])
+    assert any("code (by value) (40)" in note for note in one.result_.report["preprocess"])
     one.save(tmp_path / "model.zarr")
     found = one.predict(frame[:200])
     np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_rows_can_be_forgotten_and_labels_be_several() -> None:
     """Sums that are kept have no features that depend on the targets of other rows."""
     frame, y = table()
     model = sk.KernelRegressor(**SETTINGS, solver=sk.Direct(1e-3, keep_sums=True)).fit(frame, y)
-    assert "mean" not in " ".join(model.report_["preprocess"])
+    assert "mean" not in " ".join(model.result_.report["preprocess"])
     model.forget(frame[:5], y[:5])
     labels = np.column_stack([y > 0, y > 1]).astype(int)
     several = sk.KernelClassifier(**SETTINGS).fit(frame, labels)

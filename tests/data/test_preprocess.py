@@ -40,12 +40,12 @@ class Recipe:
 
     class_weight = None
 
-    def __init__(self, train, steps, standardise=False, task="classification"):
-        self.train, self.preprocess, self.standardise, self.task = train, steps, standardise, task
+    def __init__(self, train, steps, scaling=None, task="classification"):
+        self.train, self.preprocess, self.scaling, self.task = train, steps, scaling, task
 
 
-def prepared(train, steps, threads, standardise=False) -> Dataset:
-    recipe = Recipe(train, steps, standardise)
+def prepared(train, steps, threads, scaling=None) -> Dataset:
+    recipe = Recipe(train, steps, scaling)
     return prepare(recipe, threads, Stages())[0]
 
 
@@ -177,9 +177,9 @@ def test_scaling_that_a_data_set_has_comes_first(cut_source, threads):
     np.testing.assert_allclose(rows_of(prepared(backwards, (sk.UnitRange(),), threads)), ranged(-2.0 * X), atol=1e-9)
 
 
-def test_standardise_is_short_for_a_last_step(cut_source, threads):
+def test_standard_scaling_is_short_for_a_last_step(cut_source, threads):
     data = Dataset(cut_source([60, 40]))
-    one, other = prepared(data, (), threads, standardise=True), prepared(data, (sk.Standardise(),), threads)
+    one, other = prepared(data, (), threads, scaling="standard"), prepared(data, (sk.Standardise(),), threads)
     assert one.fingerprint == other.fingerprint != data.fingerprint
 
 

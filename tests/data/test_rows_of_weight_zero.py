@@ -59,8 +59,8 @@ def test_a_model_is_that_of_the_other_rows(tmp_path: Path, edition: str) -> None
     data = opened(both, edition, tmp_path / "both")
     assert len(data) == N
     found = sk.KernelRegressor(**SETTINGS | EVERY_ROW).fit(data)
-    assert [line for line in found.report_["preprocess"] if "left out" in line] == []
-    assert found.report_["preprocess"] == expected.report_["preprocess"]
+    assert [line for line in found.result_.report["preprocess"] if "left out" in line] == []
+    assert found.result_.report["preprocess"] == expected.result_.report["preprocess"]
     features = rows[["size", "town", "flat"]]
     assert_allclose(found.predict(features), expected.predict(features), rtol=0, atol=1e-6)
     assert expected.score(features, rows["y"]) > 0.95

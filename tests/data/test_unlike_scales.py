@@ -52,5 +52,5 @@ def test_standardised_rows_are_not_told_of(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sk.KernelClassifier(centers=20, scaling="standard").fit(data)
-    pipeline = sk.Pipeline(data, centers=sk.Uniform(20), solver=sk.Direct(), standardise=True)
+    pipeline = sk.Pipeline(data, centers=sk.Uniform(20), solver=sk.Direct(), scaling="standard")
     assert "warning" not in sk.plan(pipeline, threads=1).text()

@@ -50,7 +50,7 @@ def data(tmp_path_factory):
 def everything(name, data, folder, scheduler, threads):
     """What a run and a prediction give: centers, weights, metrics, scores."""
     pipeline = sk.Pipeline(
-        train=data, test=data, kernel=sk.Laplace(4.0), standardise=True, name=name, **PIPELINES[name]
+        train=data, test=data, kernel=sk.Laplace(4.0), scaling="standard", name=name, **PIPELINES[name]
     )
     result = sk.run(pipeline, folder, resources=sk.Resources(scheduler=scheduler), threads=threads)
     model = sk.load_model(folder / "model.zarr")

@@ -53,9 +53,9 @@ def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
     labels, truth = y > 0, rows[1] > 0
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
-    assert model.report_["partition"]["leaves"] == 2
+    assert model.result_.report["partition"]["leaves"] == 2
     assert re.match(
-        r"leaves, squared error .* in two leaves of kernels of their own", model.report_["partition"]["reason"]
+        r"leaves, squared error .* in two leaves of kernels of their own", model.result_.report["partition"]["reason"]
     )
     asked = sk.KernelClassifier(memory="3GiB", threads=2, partition=sk.Partition()).fit(frame, labels)
     assert asked.model_.weights_sha256 == model.model_.weights_sha256
@@ -76,7 +76,8 @@ def test_the_one_model_of_a_trial_has_all_rows_as_centers_if_that_of_all_rows_wi
     for n, expected in ((4_500, (4_500, 4_500)), (20_000, (choice.TRIAL_CENTERS, choice.SECOND_CENTERS))):
         X, y = table(n)
         data = sk.from_arrays(X, y)
-        recipe = sk.Pipeline(train=data, task="regression", solver="auto", partition=sk.Partition(rows=2_000))
+        cut = sk.Partition(rows=2_000)
+        recipe = sk.Pipeline(train=data, task="regression", solver="auto", partition=cut, dtype="float32")
         assert choice.trial_centers(recipe, 8 << 30) == expected
     given = replace(recipe, train=sk.from_arrays(*table(20_000)), centers=sk.Uniform(20_000))
     assert choice.trial_centers(given, 8 << 30) == (choice.TRIAL_CENTERS, choice.SECOND_CENTERS)
@@ -101,8 +102,8 @@ def test_one_model_is_trained_where_it_is_as_good():
     X = rng.normal(size=(N, 2)).astype(np.float32)
     y = X[:, 0] + rng.normal(size=N)
     model, one = (sk.KernelRegressor(memory="3GiB", partition=how).fit(X, y) for how in ("auto", None))
-    assert model.report_["partition"]["leaves"] == 1
-    assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
+    assert model.result_.report["partition"]["leaves"] == 1
+    assert "in one model on held-out rows of a sample" in model.result_.report["partition"]["reason"]
     assert model.model_.weights_sha256 == one.model_.weights_sha256
     assert np.array_equal(model.predict_interval(X[:9]), one.predict_interval(X[:9]))
 
@@ -132,7 +133,7 @@ def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
 def test_a_small_table_is_one_model_without_a_trial():
     X, y = table(1000)
     model, one = (sk.KernelRegressor(partition=how).fit(X, y) for how in ("auto", None))
-    assert "partition" not in model.report_
+    assert "partition" not in model.result_.report
     assert model.model_.weights_sha256 == one.model_.weights_sha256
 
 
@@ -172,7 +173,7 @@ def test_augmented_rows_are_one_model():
 def test_rows_are_added_to_one_model():
     X, y = table()
     model = sk.KernelRegressor(centers=100).partial_fit(X, y)
-    assert "partition" not in model.report_
+    assert "partition" not in model.result_.report
     assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
 
 
@@ -182,7 +183,7 @@ def test_a_part_of_the_sample_with_one_class_alone_has_no_kernel_of_its_own():
     X = rng.uniform(-1, 1, size=(N, 2)).astype(np.float32)
     y = (X[:, 0] > 0.9) & (np.sin(20 * X[:, 1]) > 0)
     model = sk.KernelClassifier(memory="3GiB").fit(X, y)
-    assert "of kernels of their own" not in model.report_["partition"]["reason"]
+    assert "of kernels of their own" not in model.result_.report["partition"]["reason"]
     assert model.score(X, y) > 0.97
 
 
@@ -196,10 +197,10 @@ def test_leaves_that_are_a_little_better_are_compared_with_a_larger_model(monkey
     reasons = []
     for centers in (60, 1500):
         monkeypatch.setattr(choice, "SECOND_CENTERS", centers)
-        reasons.append(sk.KernelRegressor(memory="3GiB").fit(X, y).report_["partition"]["reason"])
+        reasons.append(sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"])
     assert [reason.split(",")[0] for reason in reasons] == ["leaves", "one model"]
     monkeypatch.setattr(choice, "SECOND_BETTER", 0.0)
     monkeypatch.setattr(choice, "SECOND_CENTERS", 60)
-    last = sk.KernelRegressor(memory="3GiB").fit(X, y).report_["partition"]["reason"]
+    last = sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"]
     assert last.startswith("one model")
     assert last.endswith("% better")

@@ -259,8 +259,10 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
     model = sk.KernelRegressor(
         "laplace", centers=50, preprocess=None, partition=sk.Partition(leaves=4, overlap=0.0, cuts="kmeans")
     ).fit(X, y, sample_weight=rng.uniform(0.5, 1.5, 4000) if weighted else None)
-    assert model.report_["partition"]["constant"] == 4  # each leaf is one cluster
-    assert sorted(each["rows"] for each in model.report_["partition"]["by_leaf"]) == sorted(np.bincount(of).tolist())
+    assert model.result_.report["partition"]["constant"] == 4  # each leaf is one cluster
+    assert sorted(each["rows"] for each in model.result_.report["partition"]["by_leaf"]) == sorted(
+        np.bincount(of).tolist()
+    )
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
     assert between_means((0, np.ones((9, 2)), y[:9], None, None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
     with pytest.raises(sk.UsageError, match="cuts is 'means'"):
@@ -356,7 +358,7 @@ def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_
     model = kind("laplace", centers=150, partition=PARTITION).fit(X[train], y[train])
     error = [1 - each.score(X[test], y[test]) for each in (one, model)]
     assert error[1] < 0.9 * error[0]
-    assert model.report_["partition"]["leaves"] == 4 == len(model.report_["partition"]["by_leaf"])
+    assert model.result_.report["partition"]["leaves"] == 4 == len(model.result_.report["partition"]["by_leaf"])
     model.save(tmp_path / "model")
     loaded = sk.load_model(tmp_path / "model")
     assert isinstance(loaded, sk.PartitionedMachine)
@@ -405,7 +407,7 @@ def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
     X = rng.normal(size=(4000, D)).astype(np.float32)
     y = np.where(X[:, 0] > 0.1, np.where(X[:, 1] > 0, "b", "c"), "a")
     model = sk.KernelClassifier(centers=100, partition=sk.Partition(leaves=4, overlap=0.0)).fit(X, y)
-    assert model.report_["partition"]["constant"] >= 1
+    assert model.result_.report["partition"]["constant"] >= 1
     assert model.score(X, y) > 0.94
     outputs = model.model_.decision_function(X)
     alone = (outputs == [1.0, 0.0, 0.0]).all(axis=1)
@@ -472,7 +474,7 @@ def test_a_leaf_of_one_value_has_the_narrowest_intervals():
     frame = pd.DataFrame(X, columns=list("abcde")).assign(sold=np.arange(len(X)) % 2)
     y = np.where(frame["sold"] == 1, y, 0.0)
     model = sk.KernelRegressor("laplace", centers=60, partition=sk.Partition(by="sold", rows=2500)).fit(frame, y)
-    assert model.report_["partition"]["constant"] == 1
+    assert model.result_.report["partition"]["constant"] == 1
     width = np.diff(model.predict_interval(frame))[:, 0]
     assert 0 < width[::2].max() < 0.3 * width[1::2].min()
 
@@ -500,7 +502,7 @@ def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.Monke
     with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
         model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
     assert np.array_equal(model.predict(X), right.predict(X))
-    assert {each["solver"] for each in model.report_["partition"]["by_leaf"]} == {"Direct"}
+    assert {each["solver"] for each in model.result_.report["partition"]["by_leaf"]} == {"Direct"}
 
 
 def test_weights_of_rows_reach_the_leaves():
@@ -520,7 +522,7 @@ def test_no_leaf_is_cut_for_stored_rows_of_weight_0(tmp_path: Path):
     rows.to_parquet(tmp_path / "rows.parquet", row_group_size=1000)
     data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
     model = sk.KernelRegressor("laplace", partition=sk.Partition(leaves=8)).fit(data)
-    found = [leaf["rows"] for leaf in model.report_["partition"]["by_leaf"]]
+    found = [leaf["rows"] for leaf in model.result_.report["partition"]["by_leaf"]]
     assert len(found) == 8
     assert min(found) > 100
     assert 1000 <= sum(found) < 1200
@@ -535,8 +537,8 @@ def test_a_table_with_a_metric_and_validation_rows():
         centers=80, metric=sk.AGOP(rounds=1, centers=60, rows=500), partition=sk.Partition(rows=900), validation=0.2
     )
     model.fit(frame, y)
-    blends = model.report_["partition"]["blends"]
-    assert blends[str(model.report_["partition"]["blend"])] == min(blends.values())
+    blends = model.result_.report["partition"]["blends"]
+    assert blends[str(model.result_.report["partition"]["blend"])] == min(blends.values())
     names = model.model_.metadata["metric"]["stored"]
     assert len(model.feature_importances_) == len(names)
     assert model.feature_importances_.sum() == pytest.approx(1.0)
@@ -555,7 +557,7 @@ def test_parts_by_a_column(scaling: str | None):
     frame = pd.DataFrame({"x": rng.normal(size=n), "shop": shop})
     y = np.sin(2 * frame["x"].to_numpy()) * [slope[each] for each in shop]
     model = sk.KernelRegressor(centers=60, scaling=scaling, partition=sk.Partition(by="shop")).fit(frame, y)
-    rows = [each["rows"] for each in model.report_["partition"]["by_leaf"]]
+    rows = [each["rows"] for each in model.result_.report["partition"]["by_leaf"]]
     assert sorted(rows) == sorted([*(int((shop == each).sum()) for each in "abc"), int((shop > "d").sum())])
     assert model.score(frame, y) > 0.97
     with pytest.warns(UserWarning, match="have a category of 'shop' that training did not see"):
@@ -765,7 +767,7 @@ def test_the_one_model_in_place_of_leaves_is_the_default_s():
         sk.KernelRegressor(sk.Laplace(1.0), partition=partition, memory="4GiB").fit(X, noise)
         for partition in (sk.Partition(rows=6000), None)
     )
-    assert parts.report_["partition"]["leaves"] == 1
+    assert parts.result_.report["partition"]["leaves"] == 1
     assert len(parts.model_.Z) > 2000  # centers of a leaf
     assert parts.model_.weights_sha256 == alone.model_.weights_sha256
     assert np.array_equal(parts.predict_interval(X[:5]), alone.predict_interval(X[:5]))
@@ -776,12 +778,12 @@ def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
     X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
     model = sk.KernelRegressor(centers=50, partition=sk.Partition(rows=1000)).fit(X, noise)
     assert not isinstance(model.model_, sk.PartitionedMachine)
-    assert model.report_["partition"]["leaves"] == 1
-    assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
+    assert model.result_.report["partition"]["leaves"] == 1
+    assert "in one model on held-out rows of a sample" in model.result_.report["partition"]["reason"]
     alone = sk.KernelRegressor(centers=50).fit(X, noise)
     assert np.array_equal(model.predict(X), alone.predict(X))
     few = sk.KernelRegressor(centers=50, partition=sk.Partition()).fit(X, noise)
-    assert "no more than a leaf may have" in few.report_["partition"]["reason"]
+    assert "no more than a leaf may have" in few.result_.report["partition"]["reason"]
     y = np.where(np.arange(3000) == 7, "once", labels(table(3000)[1]))  # a class of one row: the trial can do without
     rare = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), solver="auto", partition=sk.Partition(rows=1000))
     result = sk.run(rare, tmp_path / "run")
@@ -849,5 +851,5 @@ def test_values_of_a_column_that_are_near_are_parts_of_their_own():
     model = sk.KernelRegressor(
         "laplace", centers=60, partition=sk.Partition(by="site"), scaling="standard", preprocess=None
     ).fit(frame, y)
-    assert model.report_["partition"]["leaves"] == 4
+    assert model.result_.report["partition"]["leaves"] == 4
     assert model.score(frame, y) > 0.9

@@ -103,5 +103,5 @@ def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest
     for module in ("partition.trial", "fitting.fit", "partition.memory"):
         monkeypatch.setattr(f"streamkern.{module}.loaded", loaded)
     made = sk.KernelRegressor(sk.Laplace(3.0), memory=4096 * MIB, partition=sk.Partition(rows=100), threads=2)
-    assert made.fit(X, X[:, 0]).report_["partition"]["reason"]
+    assert made.fit(X, X[:, 0]).result_.report["partition"]["reason"]
     assert calls

@@ -135,11 +135,9 @@ def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostD
 
 def test_an_estimator_takes_a_device(device: HostDevice):
     X, y = load_digits(return_X_y=True)
-    fitted = sk.KernelClassifier(sk.Laplace(30.0), 100, resources=sk.Resources(device="cuda"), random_state=1).fit(
-        X[:600], y[:600]
-    )
-    plain = sk.KernelClassifier(sk.Laplace(30.0), 100, resources=sk.Resources(device="cpu"), random_state=1).fit(
-        X[:600], y[:600]
+    fitted, plain = (
+        sk.KernelClassifier(sk.Laplace(30.0), 100, resources=sk.Resources(device=name), seed=1).fit(X[:600], y[:600])
+        for name in ("cuda", "cpu")
     )
     assert np.mean(fitted.predict(X[600:]) == plain.predict(X[600:])) > 0.98
 

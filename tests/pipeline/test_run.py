@@ -95,7 +95,7 @@ def test_a_second_run_takes_every_stage_over(make: Make, tmp_path: Path):
         ({"centers": sk.Uniform(30)}, "centers"),
         ({"centers": sk.Uniform(40, seed=1)}, "centers"),
         ({"dtype": "float64"}, "centers"),
-        ({"standardise": True}, "centers"),
+        ({"scaling": "standard"}, "centers"),
         ({"task": "regression"}, "statistics"),
         ({"test": None}, "evaluate"),
     ],
@@ -108,7 +108,7 @@ def test_a_change_runs_again_what_depends_on_it_and_nothing_else(
     after = run(make(**change), tmp_path / "run")
     expected = ["save", *STAGES[STAGES.index(first_to_run) :]]
     expected = [name for name in STAGES if name in expected]
-    if change in ({"dtype": "float64"}, {"standardise": True}):
+    if change in ({"dtype": "float64"}, {"scaling": "standard"}):
         expected = ["check-test", *expected]  # as the test rows are prepared now
     if change == {"task": "regression"}:
         expected = [name for name in STAGES if name != "centers"]  # the rows are the same

@@ -91,7 +91,7 @@ def test_the_first_model_is_promoted_and_the_same_night_again_is_no_work(tmp_pat
 @pytest.mark.parametrize(
     "change",
     [
-        {"n": 700}, {"kernel": sk.Laplace(3.0)}, {"centers": sk.Uniform(31)}, {"seed": 1}, {"standardise": True},
+        {"n": 700}, {"kernel": sk.Laplace(3.0)}, {"centers": sk.Uniform(31)}, {"seed": 1}, {"scaling": "standard"},
     ],
     ids=str,
 )  # fmt: skip
@@ -460,7 +460,7 @@ def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
     ("change", "words"),
     [
         ({"solver": sk.Falkon()}, "EigenPro"), ({"solver": sk.EigenPro(projection="delayed")}, "EigenPro"),
-        ({"standardise": True}, "learnt"), ({"train": pipeline().train.scale(2.0)}, "scaling"),
+        ({"scaling": "standard"}, "learnt"), ({"train": pipeline().train.scale(2.0)}, "scaling"),
         ({"centers": sk.Uniform(31)}, "number"), ({"kernel": sk.Laplace(3.0)}, "kernel"),
         ({"dtype": "float64"}, "dtype"), ({"preprocess": (sk.UnitRange(),)}, "learnt"),
     ],

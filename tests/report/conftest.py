@@ -56,7 +56,7 @@ def columns() -> sk.Pipeline:
     train, validation = train.split(0.2, seed=2)
     return sk.Pipeline(
         train, sk.Laplace(6.0), sk.Uniform(150), sk.EigenPro(epochs=4), test=test, validation=validation,
-        task="regression", standardise=True, name="columns",
+        task="regression", scaling="standard", name="columns",
     )  # fmt: skip
 
 

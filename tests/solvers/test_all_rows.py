@@ -31,11 +31,11 @@ def made(centers: sk.Centers, **changes: object) -> sk.Pipeline:
     )  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("standardise", [False, True])
-def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(tmp_path: Path, standardise: bool):
+@pytest.mark.parametrize("scaling", [None, "standard"])
+def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(tmp_path: Path, scaling: str | None):
     n = len(made(sk.AllRows()).train)
-    stored = sk.run(made(sk.AllRows(), standardise=standardise), tmp_path / "stored")
-    held = sk.run(made(sk.Uniform(n), standardise=standardise), tmp_path / "held")
+    stored = sk.run(made(sk.AllRows(), scaling=scaling), tmp_path / "stored")
+    held = sk.run(made(sk.Uniform(n), scaling=scaling), tmp_path / "held")
     assert stored["n_centers"] == held["n_centers"] == n
     assert stored["metrics"]["test"]["r2"] > 0.9
     models = [sk.load_model(tmp_path / name / "model.zarr") for name in ("stored", "held")]
@@ -51,7 +51,7 @@ def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(
     np.testing.assert_array_equal(
         sk.load_model(tmp_path / "again").decision_function(X), models[0].decision_function(X)
     )
-    again = sk.run(made(sk.AllRows(), standardise=standardise), tmp_path / "stored")
+    again = sk.run(made(sk.AllRows(), scaling=scaling), tmp_path / "stored")
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["centers", "save"]
 
 

@@ -91,7 +91,7 @@ def test_a_ridge_is_worth_four_times_the_work():
 
 def test_a_table_without_a_kernel_gets_normal_equations():
     X = np.random.default_rng(0).standard_normal((20_000, 6))
-    job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), solver="auto", task="regression")
+    job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), solver="auto", task="regression", dtype="float32")
     wide = replace(job, train=sk.from_arrays(np.ones((20_000, 300), np.float32), X[:, 0]))
     passes = replace(job, kernel=sk.Laplace(2.0), centers=sk.Uniform(5000))
     assert [type(resolved(each, 8 << 30)[0].solver).__name__ for each in (job, passes)] == ["Direct", "EigenPro"]
@@ -125,7 +125,15 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
     if copies > 1:
         train = train.augment(sk.augment.GaussianNoise(0.1), copies=copies)
     centers = sk.Uniform(50 if copies == 1 else 500)
-    job = sk.Pipeline(train=train, test=rows(100), kernel=sk.Laplace(2.0), centers=centers, solver="auto", name="auto")
+    job = sk.Pipeline(
+        train=train,
+        test=rows(100),
+        kernel=sk.Laplace(2.0),
+        centers=centers,
+        solver="auto",
+        name="auto",
+        dtype="float32",
+    )
     chosen, reason = resolved(job, 1 << 30)
     assert type(chosen.solver).__name__ == expected
     made = sk.plan(job, memory="4GiB", threads=1)
@@ -147,7 +155,7 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
 
 
 def test_a_recipe_with_a_solver_is_left_alone():
-    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=sk.Uniform(50), solver=sk.EigenPro())
+    job = sk.Pipeline(rows(), sk.Laplace(2.0), sk.Uniform(50), sk.EigenPro(), dtype="float32")
     assert resolved(job, 1 << 30) == (job, "")
 
 
@@ -169,7 +177,7 @@ def test_another_word_is_refused():
 
 @pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
 def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(centers: Any):
-    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto")
+    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto", dtype="float32")
     chosen, reason = resolved(job, 1 << 20)
     assert isinstance(chosen.solver, sk.EigenPro2)
     assert chosen.solver.epochs == default_passes(600)

@@ -77,12 +77,12 @@ def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
     plain = fitted(X[:N], y[:N], "laplace")
     assert 1 - one.score(X[N:], y[N:]) < 0.3 * (1 - plain.score(X[N:], y[N:]))
     assert one.feature_importances_[[3, 7]].sum() > 0.9
-    found = one.report_["kernel"]
+    found = one.result_.report["kernel"]
     assert found["metric"] in ("diagonal", "full")
     assert "on held-out rows" in found["reason"]
     assert {trial["kernel"].get("norm", 2) for trial in found["trials"]} == {1, 2}
     assert one.model_.weights_sha256 == two.model_.weights_sha256
-    assert two.report_["kernel"] == found
+    assert two.result_.report["kernel"] == found
 
 
 @pytest.mark.usefixtures("generous")
@@ -92,8 +92,8 @@ def test_nothing_is_chosen_that_is_no_better():
     X = rng.normal(size=(N, 3))
     y = rng.normal(size=N)
     model = fitted(X, y)
-    assert model.report_["kernel"]["metric"] == "none"
-    assert "nothing of" in model.report_["kernel"]["reason"]
+    assert model.result_.report["kernel"]["metric"] == "none"
+    assert "nothing of" in model.result_.report["kernel"]["reason"]
     spread = float(np.sqrt(2 * np.var(X, axis=0).sum()))
     assert model.model_.kernel.bandwidth == pytest.approx(spread, rel=1e-6)
 
@@ -101,7 +101,7 @@ def test_nothing_is_chosen_that_is_no_better():
 @pytest.mark.usefixtures("generous")
 def test_a_ridge_that_is_given_stays():
     X, y = rows()
-    assert fitted(X, y).footprint_ is not None
+    assert fitted(X, y).result_.footprint is not None
     chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-3, 2000, _nothing(), (), 1.0, 0.5)
     assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-4)
     assert chosen.solver(sk.Direct(), 1000) == sk.Direct(1e-3)
@@ -166,7 +166,7 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     assert large is not None and small is not None  # noqa: PT018
     assert small.rows < large.rows
     assert search_for(bill, 39, size.d, 16 << 30) is None
-    assert "kernel" not in sk.KernelRegressor(memory="4GiB").fit(*rows(39)).report_
+    assert "kernel" not in sk.KernelRegressor(memory="4GiB").fit(*rows(39)).result_.report
 
 
 def test_a_small_table_of_many_levels_chooses_bandwidth_and_ridge():
@@ -181,9 +181,9 @@ def test_a_small_table_of_many_levels_chooses_bandwidth_and_ridge():
     y = 2 * frame["size"] + np.array([int(k[5:]) % 3 for k in frame["kind"]]) + rng.normal(size=n)
     model = sk.KernelRegressor(memory="4GiB")
     model.fit({k: v[:3200] for k, v in frame.items()}, y[:3200])
-    trials = model.report_["kernel"]["trials"]
+    trials = model.result_.report["kernel"]["trials"]
     assert {each["kind"] for each in trials} == {"none", "diagonal"}
-    assert model.report_["ridge"] > 1e-6
+    assert model.result_.report["ridge"] > 1e-6
     assert model.score({k: v[3200:] for k, v in frame.items()}, y[3200:]) > 0.75
 
 
@@ -217,7 +217,7 @@ def test_a_search_has_every_row_as_a_center_where_its_fit_has():
     assert some.work(size).priced(nominal(20)) < work <= LEAST_EVERY_ROW
     assert "models with every row that is not held out as a center" in every.text()
     X, y = rows(4_800)
-    trials = sk.KernelRegressor(memory="4GiB").fit(X, y).report_["kernel"]["trials"]
+    trials = sk.KernelRegressor(memory="4GiB").fit(X, y).result_.report["kernel"]["trials"]
     last = [each for each in trials if each["rows"] > 2_000]
     assert len(last) > 8
     assert all(each["centers"] == each["rows"] for each in last)
@@ -227,7 +227,8 @@ def test_a_search_has_every_row_as_a_center_where_its_fit_has():
 def test_every_row_is_a_center_where_one_factor_solves_for_all():
     def p(n: int, d: int, gigabytes: int) -> int:
         data = sk.from_arrays(np.broadcast_to(np.float32(0), (n, d)), np.zeros(n))
-        return resolved(sk.Pipeline(data, task="regression", solver="auto"), gigabytes << 30)[0].centers.p
+        job = sk.Pipeline(data, task="regression", solver="auto", dtype="float32")
+        return resolved(job, gigabytes << 30)[0].centers.p
 
     assert [p(n, 10, 10) for n in (900, 7_000, 10_000, 10_001, 60_000)] == [900, 7_000, 10_000, 2_500, 7_500]
     assert [p(n, 10, 2) for n in (4_000, 8_000)] == [4_000, 2_000]

@@ -44,7 +44,7 @@ CASES = {case[0]: case[1:] for case in tables()}
 @pytest.mark.parametrize("name", CASES)
 def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str, solver: str) -> None:
     X, labels, values, equal = CASES[name]
-    given: dict[str, Any] = {"solver": SOLVERS[solver], "random_state": 0}
+    given: dict[str, Any] = {"solver": SOLVERS[solver], "seed": 0}
     given |= {} if solver == "auto" else {"centers": sk.AllRows() if solver == "eigenpro2" else 200}
     classifier = sk.KernelClassifier(**given).fit(X, labels)
     assert np.isfinite(classifier.decision_function(X)).all()
@@ -63,7 +63,7 @@ def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str
 def test_models_are_not_compared_by_rounding_errors() -> None:
     """A metric chosen by rounding errors made EigenPro2 converge slowly."""
     X, _, values, _ = CASES["categories"]
-    model = sk.KernelRegressor(solver=sk.EigenPro2(), centers=sk.AllRows(), random_state=0).fit(X, values)
-    assert model.report_["kernel"]["metric"] == "none"
-    assert model.report_["kernel"]["reason"].endswith("its error is one of rounding")
+    model = sk.KernelRegressor(solver=sk.EigenPro2(), centers=sk.AllRows(), seed=0).fit(X, values)
+    assert model.result_.report["kernel"]["metric"] == "none"
+    assert model.result_.report["kernel"]["reason"].endswith("its error is one of rounding")
     assert model.score(X, values) > 1 - 1e-4

@@ -91,15 +91,15 @@ def test_a_small_table_has_a_ridge_and_noise_a_large_one():
         chosen = sk.KernelRegressor(memory="4GiB").fit(X[train], y[train])
         plain = sk.KernelRegressor(sk.Laplace(0.215), memory="4GiB").fit(X[train], y[train])
         better.append(chosen.score(X[test], y[test]) - plain.score(X[test], y[test]))
-        assert chosen.report_["ridge"] >= 1e-5
+        assert chosen.result_.report["ridge"] >= 1e-5
     assert np.mean(better) > 0.05
     assert min(better) > 0
     assert set(np.argsort(chosen.feature_importances_)[-2:]) == {2, 8}
-    assert "left out one at a time" in chosen.report_["kernel"]["reason"]
+    assert "left out one at a time" in chosen.result_.report["kernel"]["reason"]
     rng = np.random.default_rng(0)
     noise = sk.KernelRegressor(memory="4GiB").fit(rng.normal(size=(300, 5)), rng.normal(size=300))
     assert noise.score(rng.normal(size=(1000, 5)), rng.normal(size=1000)) > -0.1
-    assert noise.report_["ridge"] >= 0.01
+    assert noise.result_.report["ridge"] >= 0.01
 
 
 def test_any_threads_choose_the_same_and_a_given_kernel_stays():
@@ -108,10 +108,10 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
     y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=200)
     one, three = (sk.KernelRegressor(memory="4GiB", threads=threads).fit(X, y) for threads in (1, 3))
     assert one.model_.weights_sha256 == three.model_.weights_sha256
-    assert one.report_["kernel"] == three.report_["kernel"]
-    assert {trial["kernel"].get("norm", 2) for trial in one.report_["kernel"]["trials"]} == {1, 2}
-    assert "kernel" not in sk.KernelRegressor("laplace", memory="4GiB").fit(X, y).report_
-    assert sk.KernelRegressor(memory="4GiB", solver=sk.Direct(0.02)).fit(X, y).report_["ridge"] == 0.02
+    assert one.result_.report["kernel"] == three.result_.report["kernel"]
+    assert {trial["kernel"].get("norm", 2) for trial in one.result_.report["kernel"]["trials"]} == {1, 2}
+    assert "kernel" not in sk.KernelRegressor("laplace", memory="4GiB").fit(X, y).result_.report
+    assert sk.KernelRegressor(memory="4GiB", solver=sk.Direct(0.02)).fit(X, y).result_.report["ridge"] == 0.02
 
 
 def test_the_plan_says_what_is_tried_and_bounds_its_memory():

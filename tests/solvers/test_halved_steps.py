@@ -104,12 +104,12 @@ def test_a_few_rows_far_from_a_dense_rest():
     y = np.sin(5 * X[:, 0]) + 0.1 * rng.normal(size=n)
     y[far] += 3
     model = sk.KernelRegressor(
-        kernel=sk.Laplace(2.0), centers=sk.AllRows(), solver=sk.EigenPro2(epochs=5), preprocess=None, random_state=0
+        kernel=sk.Laplace(2.0), centers=sk.AllRows(), solver=sk.EigenPro2(epochs=5), preprocess=None, seed=0
     )
     with pytest.warns(UserWarning, match="half the step"):
         model.fit(X, y)
-    assert model.report_["peak"] < 0.5
-    assert model.report_["halvings"] == 1
+    assert model.result_.report["peak"] < 0.5
+    assert model.result_.report["halvings"] == 1
     np.testing.assert_allclose(model.predict(X[far]), y[far], atol=1.5)  # 20 off before, and growing
 
 

@@ -29,7 +29,7 @@ def test_a_linear_target_of_heavy_tails_has_one(n: int, tmp_path: Path):
     X, y = _linear(n)
     more, truth = _linear(3000, 8)
     model = sk.KernelRegressor(memory="4GiB").fit(X, y)
-    found = model.report_["kernel"]
+    found = model.result_.report["kernel"]
     radial, linear = radial_part(found["kernel"])
     assert linear
     assert "and a linear part" in found["reason"]
@@ -52,13 +52,13 @@ def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
     X = rng.normal(size=(n, 3))
     for y in (np.sin(3 * X[:, 0]) + X[:, 1] ** 2, rng.normal(size=n)):
         model = sk.KernelRegressor(memory="4GiB").fit(X, y)
-        kernels = [trial["kernel"] for trial in model.report_["kernel"]["trials"]]
+        kernels = [trial["kernel"] for trial in model.result_.report["kernel"]["trials"]]
         assert sum(radial_part(kernel)[1] for kernel in kernels) == 2
         assert isinstance(model.model_.kernel, sk.Laplace)
     classes = sk.KernelClassifier(memory="4GiB").fit(X, X[:, 0] > 0)
-    assert not any("parts" in trial["kernel"] for trial in classes.report_["kernel"]["trials"])
+    assert not any("parts" in trial["kernel"] for trial in classes.result_.report["kernel"]["trials"])
     passes = sk.KernelRegressor(memory="4GiB", solver=sk.EigenPro(epochs=2)).fit(X, X[:, 0])
-    assert not any("parts" in trial["kernel"] for trial in passes.report_["kernel"]["trials"])
+    assert not any("parts" in trial["kernel"] for trial in passes.result_.report["kernel"]["trials"])
 
 
 def test_errors_of_rounds_are_those_of_their_held_out_rows(monkeypatch: pytest.MonkeyPatch):

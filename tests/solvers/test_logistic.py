@@ -76,14 +76,14 @@ def test_a_step_that_is_too_long_is_made_shorter(bound, monkeypatch):
     expected = fitted(X, y)
     monkeypatch.setattr(logistic, "_BOUND", bound)
     other = fitted(X, y, solver=sk.Logistic(ridge=LAM, tolerance=1e-10, epochs=400))
-    assert other.report_["objective"] == pytest.approx(expected.report_["objective"], rel=1e-6)
+    assert other.result_.report["objective"] == pytest.approx(expected.result_.report["objective"], rel=1e-6)
 
 
 def test_passes_that_are_too_few_are_said():
     X, y = rows()
     with pytest.warns(UserWarning, match=r"Logistic has not reached .* after 2 passes of at most 2.*more epochs"):
         model = fitted(X, y, solver=sk.Logistic(ridge=1e-6, epochs=2))
-    assert model.report_["decrement"] > 0.01
+    assert model.result_.report["decrement"] > 0.01
 
 
 def test_threads_change_no_bit_and_float32_is_near():
@@ -134,9 +134,10 @@ def test_weights_of_classes_and_a_threshold_go_with_it():
     plain, balanced = fitted(X, y), fitted(X, y, class_weight="balanced")
     assert np.mean(balanced.predict(X) == 1) > 2 * np.mean(plain.predict(X) == 1)
     cut = fitted(X, y, validation=0.3, threshold="balanced_accuracy")
-    assert cut.report_["threshold"]["value"] != 0
+    assert cut.result_.report["threshold"]["value"] != 0
     np.testing.assert_array_equal(
-        cut.predict(X), (np.diff(cut.model_.decision_function(X), axis=1)[:, 0] > cut.report_["threshold"]["value"])
+        cut.predict(X),
+        (np.diff(cut.model_.decision_function(X), axis=1)[:, 0] > cut.result_.report["threshold"]["value"]),
     )
     with pytest.raises(sk.UsageError, match="without held-out rows"):
         fitted(X, y, threshold="f1")

@@ -148,7 +148,7 @@ def table(n: int = 1500) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", ["diagonal", "full", "auto"])
 def test_a_saved_model_predicts_the_same(tmp_path: Any, kind: str):
     X, y = table()
-    settings: dict[str, Any] = {"scaling": "standard", "centers": 200, "random_state": 1}
+    settings: dict[str, Any] = {"scaling": "standard", "centers": 200, "seed": 1}
     model = sk.KernelClassifier(KERNEL, metric=AGOP(kind=kind, **QUICK), **settings).fit(X[:1000], y[:1000])
     model.save(tmp_path / "model.zarr")
     loaded = sk.load_model(tmp_path / "model.zarr")
@@ -240,8 +240,8 @@ def test_levels_of_a_category_are_weighed_alike():
     noise = rng.normal(size=1200)
     data = sk.from_arrays({"town": town.tolist(), "x": x, "noise": noise}, x + 2.0 * (town == "a"))
     model = sk.KernelRegressor(KERNEL, 100, metric=AGOP(1, "diagonal", 1200, 100), memory="4GiB").fit(data)
-    assert model.report_["metric"]["kind"] == "diagonal"
-    names = model.report_["metric"]["columns"]
+    assert model.result_.report["metric"]["kind"] == "diagonal"
+    names = model.result_.report["metric"]["columns"]
     factor = np.asarray(model.model_.factor)
     levels = [j for j, name in enumerate(names) if name.startswith("town=")]
     assert len(levels) == 4
@@ -267,8 +267,10 @@ def test_a_table_through_a_turned_metric_keeps_its_preprocessing_and_its_importa
     y = x + 3.0 * (town == "a")
     model = sk.KernelRegressor(metric=sk.AGOP(rounds=1, kind="full", centers=60), centers=60, memory="4GiB", threads=1)
     model.fit(table, y)
-    assert any("an indicator for each category: town (3)" in each for each in model.report_["preprocess"])
-    found = dict(zip(model.report_["metric"]["columns"], model.report_["metric"]["importances"], strict=True))
+    assert any("an indicator for each category: town (3)" in each for each in model.result_.report["preprocess"])
+    found = dict(
+        zip(model.result_.report["metric"]["columns"], model.result_.report["metric"]["importances"], strict=True)
+    )
     by_column = dict(zip(table, model.feature_importances_, strict=True))
     assert by_column["town"] + by_column["x"] > 0.8
     town_share = sum(share for name, share in found.items() if name.startswith("town="))

@@ -85,8 +85,8 @@ def test_it_comes_to_the_least_squares_solution_and_threads_change_no_bit():
     ]
     assert np.mean((found[0].predict(X) - y) ** 2) <= 1.01 * least
     np.testing.assert_array_equal(found[0].predict(X), found[1].predict(X))
-    assert found[0].report_["projection"] == "packed"
-    assert found[0].report_["lead"] == 100
+    assert found[0].result_.report["projection"] == "packed"
+    assert found[0].result_.report["lead"] == 100
 
 
 def test_a_factor_with_a_lead_is_nearly_as_good_as_a_whole_one():

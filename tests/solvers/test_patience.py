@@ -26,7 +26,7 @@ def test_a_training_that_no_longer_gains_stops():
     model = sk.KernelRegressor(
         sk.Laplace(2.0), 8, sk.EigenPro(epochs=50, batch=100, patience=3), validation=0.25, dtype="float32"
     ).fit(X, y)
-    errors = [entry["validation"]["mse"] for entry in model.outcome_.history]
+    errors = [entry["validation"]["mse"] for entry in model.result_.outcome.history]
     assert len(errors) < 50
     assert stale(errors) == 3
 
@@ -36,6 +36,6 @@ def test_loss_and_mse_are_in_one_unit(solver: object):
     """Of a model that is 0 while it is trained, the loss is the mean over rows and outputs of the squared targets."""
     y = np.arange(400) % 4
     model = sk.KernelClassifier(sk.Laplace(2.0), 20, solver).fit(sk.from_arrays(X, y))
-    assert model.outcome_.history[0]["loss"] == pytest.approx(0.25, rel=1e-3)
+    assert model.result_.outcome.history[0]["loss"] == pytest.approx(0.25, rel=1e-3)
     if isinstance(solver, sk.EigenPro):
         assert model.model_.score(X, y)["mse"] == pytest.approx(0.25, rel=1e-3)

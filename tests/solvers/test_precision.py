@@ -57,16 +57,17 @@ def test_what_float32_cannot_represent_is_refused_in_words(name: str):
 
 
 @pytest.mark.parametrize("name", ["clusters", "product", "bandwidth"])
-def test_auto_computes_in_float64_where_that_is_enough_and_says_why(name: str):
+def test_auto_computes_in_float64_where_that_is_enough_and_says_why(name: str, tmp_path: Path):
     kernel, X, message, in_float64 = LOST[name]
-    data = sk.from_arrays(X, Y)  # a data set is computed in float32
+    sk.write_zarr(tmp_path / "rows.zarr", X, Y, target="y")
+    data = sk.open_dataset(tmp_path / "rows.zarr", "y")  # stored rows are computed in float32
     if not in_float64:
         with pytest.raises(sk.errors.PrecisionError, match=message):
             sk.KernelRegressor(kernel, 100, Direct(), threads=1).fit(data)
         return
     model = sk.KernelRegressor(kernel, 100, Direct(), threads=1).fit(data)
     assert model.model_.Z.dtype == F64
-    assert message in model.report_["arithmetic"]
+    assert message in model.result_.report["arithmetic"]
     assert message in model.model_.metadata["arithmetic"]
     assert r2_score(Y, model.predict(X)) == pytest.approx(r2_score(Y, fit(kernel, X, "float64").predict(X)), abs=1e-9)
 

@@ -267,7 +267,7 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
     with pytest.warns(UserWarning, match=r"a factor only with 0.0001 of its largest eigenvalue .*scaled features"):
         model.fit(X, y)
     assert model.score(X, y) > 0.9
-    assert model.report_["jitter"] == pytest.approx(1e-4)
+    assert model.result_.report["jitter"] == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(30.0), Laplace(3.0)])

@@ -58,7 +58,7 @@ def test_direct_reaches_the_exact_solution_where_one_sweep_cannot(name: str, ban
     """A jitter, of which the report alone told, cost up to 0.3 of R²."""
     model, found = fitted(sk.Direct(1e-9), name, bandwidth, "float64")
     assert off(found, exact(name, bandwidth, 1e-9)) < 0.03
-    report = model.report_
+    report = model.result_.report
     assert report["sweeps"] == 2
     assert report["residual"] < 1e-5
     assert report["jitter_per_ridge"] < 1e-6
@@ -69,9 +69,9 @@ def test_direct_reaches_the_exact_solution_where_one_sweep_cannot(name: str, ban
 def test_direct_takes_one_sweep_where_that_is_enough():
     model, found = fitted(sk.Direct(1e-7), "Gaussian", 2.0, "float64")
     assert off(found, exact("Gaussian", 2.0, 1e-7)) < 1e-5
-    assert "sweeps" not in model.report_
-    assert model.report_["residual"] < 1e-5
-    assert model.report_["rounding"] < 1e-4
+    assert "sweeps" not in model.result_.report
+    assert model.result_.report["residual"] < 1e-5
+    assert model.result_.report["rounding"] < 1e-4
 
 
 @pytest.mark.parametrize("ridge", [1e-9, 0.0], ids=["factored", "not positive definite"])
@@ -81,14 +81,14 @@ def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(
     monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
     with pytest.warns(UserWarning, match=r"Direct has not reached .*rounding.* Remedies: memory='[0-9.]+ GiB', which"):
         model, found = fitted(sk.Direct(ridge), "Gaussian", 20.0, "float64")
-    report = model.report_
+    report = model.result_.report
     assert "sweeps" not in report
     assert report["rounding"] > FAR
     assert np.isfinite(found).all()
     assert off(found, exact("Gaussian", 20.0, 1e-9)) < 0.7  # 0.03 with a second sweep
     monkeypatch.undo()
     fine = fitted(sk.Direct(1e-7), "Gaussian", 2.0, "float64")[0]
-    assert "warnings" not in fine.report_
+    assert "warnings" not in fine.result_.report
 
 
 def test_dependent_features_without_a_ridge_are_least_squares():
@@ -104,8 +104,8 @@ def test_dependent_features_without_a_ridge_are_least_squares():
 def test_direct_in_float32_says_what_rounding_costs():
     with pytest.warns(UserWarning, match=r"Direct has not reached .*float32.* times the one given.*float64"):
         model, found = fitted(sk.Direct(1e-9), "Gaussian", 20.0, "float32")
-    assert model.report_["jitter_per_ridge"] > 1
-    assert model.report_["warnings"]
+    assert model.result_.report["jitter_per_ridge"] > 1
+    assert model.result_.report["warnings"]
     right = exact("Gaussian", 20.0, 1e-9)
     assert off(found, right) < 0.3  # 0.37 with a jitter
 
@@ -114,18 +114,18 @@ def test_direct_in_float32_says_what_rounding_costs():
 def test_falkon_in_float32_comes_near_the_exact_solution(name: str, bandwidth: float):
     """Sums in float32 gave R² below 0, with status 0."""
     model, found = fitted(sk.Falkon(ridge=1e-9), name, bandwidth, "float32", quiet=True)
-    assert model.report_["products"] == "float64"
+    assert model.result_.report["products"] == "float64"
     assert off(found, exact(name, bandwidth, 1e-9)) < 0.2
     plain, _ = fitted(sk.Falkon(ridge=1e-6), "Laplace", 3.0, "float32")
-    assert plain.report_["products"] == "float32"
-    assert plain.report_["residual"] < FAR
+    assert plain.result_.report["products"] == "float32"
+    assert plain.result_.report["residual"] < FAR
 
 
 def test_falkon_says_where_its_passes_end_too_early():
     with pytest.warns(UserWarning, match=r"Falkon has not reached .*after 2 iterations of at most 2.*more epochs"):
         model, _ = fitted(sk.Falkon(ridge=1e-7, epochs=3), "Gaussian", 2.0, "float64")
-    assert model.report_["residual"] > FAR
-    assert model.report_["iterations"] == 2
+    assert model.result_.report["residual"] > FAR
+    assert model.result_.report["iterations"] == 2
 
 
 @pytest.mark.parametrize("kernel", [sk.Laplace(3.0), sk.Gaussian(2.0)], ids=repr)

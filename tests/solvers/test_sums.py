@@ -163,7 +163,7 @@ def test_a_saved_model_has_its_sums_beside_it(tmp_path: Path):
 def test_a_pickle_takes_the_sums_along():
     model = pickle.loads(pickle.dumps(regressor().partial_fit(X[:700], Y[:700])))
     assert far(model.partial_fit(X[700:], Y[700:]), by_hand(X, Y)[0]) < 1e-6
-    assert model.outcome_.sums is None
+    assert model.result_.outcome.sums is None
     assert not hasattr(clone(model), "model_")
 
 
@@ -210,7 +210,7 @@ def test_sums_in_a_better_basis_are_added_to_as_well():
         )
 
     whole = made().fit(X, Y)
-    assert whole.report_["sweeps"] == 2
+    assert whole.result_.report["sweeps"] == 2
     assert whole.model_.sums.change is not None
     model = made().fit(X[:700], Y[:700]).partial_fit(X[700:], Y[700:])
     assert np.allclose(model.predict(X), whole.predict(X), atol=1e-4)

@@ -51,7 +51,7 @@ def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(X, y)
-    assert model.report_["residual"] < FAR
+    assert model.result_.report["residual"] < FAR
     best = of(sk.Direct()).fit(X, y).score(X_TEST, Y_TEST)
     assert model.score(X_TEST, Y_TEST) > best - 0.02
 
@@ -59,14 +59,14 @@ def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
 @pytest.mark.parametrize("solver", TOO_FEW, ids=lambda solver: repr(solver)[:40])
 def test_a_fit_that_has_far_to_go_says_how_far(solver: Any):
     with pytest.warns(UserWarning, match=rf"{type(solver).__name__} has not reached .* after \d+ pass.*more epochs"):
-        report = of(solver).fit(X, y).report_
+        report = of(solver).fit(X, y).result_.report
     assert report["residual"] > FAR
 
 
 def test_noise_is_not_left_to_learn():
     X, y = noise(3000, 0)
     model = sk.KernelRegressor(sk.Laplace(4.0), 300, sk.EigenPro(epochs=10)).fit(X, y)
-    assert model.report_["residual"] < FAR
+    assert model.result_.report["residual"] < FAR
 
 
 def test_passes_by_default_see_half_a_million_rows():
@@ -80,16 +80,16 @@ def test_the_best_pass_on_held_out_rows_is_the_model(patience: int | None):
     held = sk.from_arrays(*noise(1000, 1))
     solver = sk.EigenPro(epochs=6, patience=patience)
     model = sk.KernelRegressor(sk.Laplace(4.0), 1000, solver, validation=held).fit(X, y)
-    errors = [entry["validation"]["mse"] for entry in model.outcome_.history]
+    errors = [entry["validation"]["mse"] for entry in model.result_.outcome.history]
     assert min(errors) < errors[-1]
     assert model.model_.score(held)["mse"] == pytest.approx(min(errors), rel=1e-9)
-    assert model.report_["best_pass"] == 1 + int(np.argmin(errors))
+    assert model.result_.report["best_pass"] == 1 + int(np.argmin(errors))
 
 
 def test_a_solver_that_takes_the_ridge_is_chosen_where_a_search_finds_one():
     """EigenPro took its place, without a ridge, and was worse than the mean on counts with noise."""
     rows = sk.from_arrays(*noise(80_000, 0))
-    job = sk.Pipeline(train=rows, task="regression")
+    job = sk.Pipeline(train=rows, task="regression", partition=None)
     made, reason = settled(job, 12 << 30)
     assert isinstance(made.solver, sk.Falkon)
     assert made.solver.patience == 3

@@ -76,7 +76,7 @@ def test_a_lazy_frame_is_the_rows_it_computes_on_every_door(model, tmp_path):
     assert evaluate(model, lazy, "y")["n"] == sk.ingest(lazy, tmp_path / "l.zarr", target="y").rows == N
     assert len(sk.from_arrays(X, want.y)) == len(sk.open_dataset(lazy, "y")) == N
     keeping = sk.KernelRegressor(kernel=sk.Laplace(2.0), centers=sk.Uniform(20), solver=sk.Direct(1e-3))
-    assert keeping.partial_fit(X, want.y).partial_fit(X, want.y).report_["updates"]
+    assert keeping.partial_fit(X, want.y).partial_fit(X, want.y).result_.report["updates"]
 
 
 def test_a_lazy_frame_is_read_in_batches_from_a_file_that_goes_with_its_source(tmp_path, monkeypatch):

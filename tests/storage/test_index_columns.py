@@ -100,7 +100,7 @@ def test_it_is_taken_on_purpose_and_named_where_rows_are_described(tmp_path: Pat
     plan = sk.plan(sk.Pipeline(data, centers=sk.Uniform(20), kernel=sk.Laplace(1.0)), memory="4GiB")
     assert any("left out" in line and "__index_level_0__" in line for line in plan.choices)
     model = sk.KernelClassifier(solver=sk.Direct(), centers=20).fit(data)
-    assert any("__index_level_0__" in line for line in model.report_["preprocess"])
+    assert any("__index_level_0__" in line for line in model.result_.report["preprocess"])
     sk.ingest([path], tmp_path / "rows.zarr", target="label")
     assert sk.open_dataset(tmp_path / "rows.zarr").columns == ("a", "b")
 
