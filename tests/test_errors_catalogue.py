@@ -296,6 +296,7 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
     ("plan(centers=sk.Uniform(600))", "600 rows"),
     ("sk.plan(job(), memory='4GiB', resources=sk.Resources(worker_memory='100MiB'))", "100.0 MiB"),
+    ("sk.Laplace(1.0)(X, X, threads=0)", "threads is 0"),
     ("sk.Resources(worker_threads=0)", "worker_threads is 0"),
     ("sk.Resources(workers=-1)", "workers is -1"),
     ("sk.Resources(device='tpu')", "tpu"),
