@@ -17,8 +17,8 @@ import numpy as np
 VALUES, SIZE, PAGES, DICTIONARY, NULLS = range(5)
 _FIELDS = ((3, 5), (3, 6), (3, 9), (3, 11), (3, 12, 3))  # where a column chunk states these numbers
 _ABSENT = b"\x01"  # -1
-_BOOLS, _BYTE, _INTEGERS, _DOUBLE, _TEXT, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
-_LONG = 1 << 17  # bytes of a footer from which it pays to compile the pattern
+_BOOLS, _BYTE, _INTEGERS, _LONG, _DOUBLE, _TEXT, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 6, 7, 8, (9, 10), 12
+_MANY = 1 << 17  # bytes of a footer from which it pays to compile the pattern
 
 
 class Chunks(NamedTuple):
@@ -56,7 +56,7 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
             for part, inside in reader.fields():
                 if (part, inside) == (1, _LISTS[0]):
                     chunks = [number for _ in range(reader.items()[0]) for number in reader.chunk()]
-                elif part == 3:
+                elif (part, inside) == (3, _LONG):
                     count = reader.value(inside)
                 else:
                     reader.value(inside)
@@ -74,7 +74,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
-        self._match = _pattern().match if len(data) > _LONG else None
+        self._match = _pattern().match if len(data) > _MANY else None
 
     def _byte(self) -> int:
         self._at += 1
@@ -104,12 +104,12 @@ class _Reader:
         return head >> 4 if head < 0xF0 else self._varint(), head & 15
 
     def value(self, kind: int, in_list: bool = False) -> Any:
-        """Return a struct's values by their number, and an integer's bytes; of other kinds None."""
+        """Return a struct's values by their number, and the bytes of an integer of 64 bits; of other kinds None."""
         start = self._at
         if kind in _INTEGERS:
             while self._byte() > 127:
                 pass
-            return self._data[start : self._at]
+            return self._data[start : self._at] if kind == _LONG else None
         if kind == _STRUCT:
             return {key: self.value(inside) for key, inside in self.fields()}
         if kind in _LISTS:
