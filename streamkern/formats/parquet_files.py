@@ -158,7 +158,8 @@ class DatasetFiles:
             if not footer.chunks.rows:
                 continue
             counts = footer.chunks.numbers[:, :, NULLS]
-            for name, gaps, known in zip(footer.paths, (counts > 0).any(0), (counts >= 0).all(0), strict=True):
+            gap, stated = np.any(counts > 0, axis=0), np.all(counts >= 0, axis=0)
+            for name, gaps, known in zip(footer.paths, gap.tolist(), stated.tolist(), strict=True):
                 before = found.get(name, False)
                 found[name] = True if before or gaps else None if before is None or not known else False
         return found
