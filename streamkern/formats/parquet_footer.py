@@ -18,7 +18,7 @@ VALUES, SIZE, PAGES, DICTIONARY, NULLS = range(5)
 _FIELDS = ((3, 5), (3, 6), (3, 9), (3, 11), (3, 12, 3))  # where a column chunk states these numbers
 _ABSENT = b"\x01"  # -1
 _BOOLS, _BYTE, _INTEGERS, _LONG, _DOUBLE, _TEXT, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 6, 7, 8, (9, 10), 12
-_MANY = 1 << 17  # bytes of a footer from which it pays to compile the pattern
+_MANY = 1 << 13  # bytes of a footer from which the pattern, which takes 40 ms to compile, is used
 
 
 class Chunks(NamedTuple):
