@@ -62,7 +62,7 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
                     reader.value(inside)
             rows.append(count)
             found.append(_decoded(chunks).reshape(columns, len(_FIELDS)))
-    numbers = np.array(found, np.int64).reshape(-1, columns, len(_FIELDS))
+    numbers = np.array(found, np.int64).reshape(len(found), columns, len(_FIELDS))
     lengths = _decoded(rows)
     if len(lengths) != len(numbers) or min(lengths.min(initial=0), numbers[:, :, :DICTIONARY].min(initial=0)) < 0:
         raise ValueError("a row group lacks its number of rows, or a number of a column chunk is negative")

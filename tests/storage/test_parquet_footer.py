@@ -34,6 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     nested = {"s": [{"p": 1, "q": [1, None]}] * 9, "m": pa.array([[(1, "x")]] * 9, pa.map_(pa.int64(), pa.string()))}
     pq.write_table(pa.table(nested), folder / "nested.parquet", row_group_size=4)
     pq.write_table(pa.table({"a": pa.array([], pa.int8())}), folder / "empty.parquet")
+    pq.write_table(pa.table({}), folder / "none.parquet")
     pq.write_table(pa.table({f"column {j}": [j, None] for j in range(300)}), folder / "wide.parquet", row_group_size=1)
     return files + sorted({*folder.glob("*.parquet")} - {*files})
 
