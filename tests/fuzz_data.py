@@ -2,10 +2,10 @@
 
     python tests/fuzz_data.py [--files 10000] [--seed 0] [--first 0]
 
-Each case takes a small data set (zarr of versions 2 and 3, shards, parquet as pandas, this library and lists write it,
-Feather, CSV, compressed CSV, NumPy's files, HDF5) and changes one value of a document that describes it, bytes of a
-file, or does what an accident would (``fuzz_artifacts.mutate``). It is opened, read and inspected: a StreamkernError or
-rows come of it. No case waits for anything, or takes the process ``FLOOR`` bytes more than it held.
+Each case takes a small data set (zarr of versions 2 and 3, shards, parquet as pandas, Arrow, this library and lists
+write it, Feather, CSV, compressed CSV, NumPy's files, HDF5) and changes one value of a document or a parquet footer,
+bytes of a file, or does what an accident would (``fuzz_artifacts.mutate``). It is opened, read and inspected: a
+StreamkernError or rows come of it. No case waits for anything, or takes the process ``FLOOR`` bytes more than it held.
 tests/storage/test_strangers_files.py runs fewer.
 """
 
@@ -24,6 +24,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import streamkern as sk
-from streamkern.formats import write_parquet, write_zarr
+from streamkern.formats import parquet_footer, write_parquet, write_zarr
 from streamkern.formats.tables import open_tables
 from streamkern.memory import resident
 from tests.fuzz_artifacts import ACCIDENTS, measured, mutate
@@ -55,6 +56,8 @@ NASTY: list[Any] = [
 ]
 DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "_streamkern.json")
 TEXTS = (".csv", ".gz", ".txt")
+TEXT_KIND, LIST_KIND, STRUCT_KIND = 8, 9, 12
+LISTS = (b"\x0c", b"\x05", b"\x08", b"\x1c\0", b"\xfc\xff\xff\xff\x07")
 GOOD = {"an error in words", "rows"}
 
 
@@ -75,6 +78,23 @@ def originals(folder: Path) -> list[Path]:
     frame.to_feather(folder / "frame.feather")
     write_parquet(folder / "ours.parquet", X, Y, row_group_rows=20, columns=list("abc"))
     pq.write_table(pa.table({"X": pa.array(X.tolist()), "target": Y}), folder / "lists.parquet")
+    mixed = pa.table(
+        {
+            "whole": pa.array(range(60), pa.int32()),
+            "flag": [True, False] * 30,
+            "day": pa.array(range(60), pa.date32()),
+            "price": pa.array(range(60), pa.decimal128(9, 2)),
+            "half": X[:, 1].astype(np.float16),
+            "text": [None if i % 7 == 0 else f"text {i}" for i in range(60)],
+            "word": pa.array(TEXT).dictionary_encode(),
+            "target": Y,
+        }
+    )
+    pq.write_table(mixed, folder / "mixed.parquet", row_group_size=25)
+    pq.write_table(mixed, folder / "indexed.parquet", 25, write_page_index=True, data_page_version="2.0", version="1.0")
+    pq.write_table(
+        mixed, folder / "plain.parquet", 25, write_statistics=False, use_dictionary=False, compression="none"
+    )
     sk.ingest(folder / "frame.parquet", folder / "made.zarr", target="target", shuffle=True)
     sk.ingest(folder / "frame.parquet", folder / "made", target="target", format="parquet")
     np.savez(folder / "t.npz", X=X, target=Y)
@@ -113,6 +133,53 @@ def forged(document: Any, chance: random.Random) -> Any:
     return document
 
 
+def forged_footer(footer: bytes, chance: random.Random) -> bytes:
+    """Return a parquet footer with one of its values replaced, or some of its bytes."""
+    data = bytearray(footer)
+    if chance.random() < 0.5:
+        start, stop, kind = chance.choice(spans(footer))
+        number = chance.choice((0, 1, 2, 3, 7, 60, 127, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, 2**64 - 1))
+        text = chance.randbytes(chance.choice((0, 1, 3, 7, 9, 200)))
+        values = {TEXT_KIND: varint(len(text)) + text, STRUCT_KIND: b"\0", LIST_KIND: chance.choice(LISTS)}
+        data[start:stop] = values.get(kind, varint(number))
+        return bytes(data)
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        at, length = chance.randrange(len(data)), chance.choice((1, 1, 2, 9, 50))
+        if (how := chance.random()) < 0.6:
+            data[at] = chance.randrange(256)
+        elif how < 0.8:
+            data[at] ^= 1 << chance.randrange(8)
+        elif how < 0.9:
+            del data[at : at + length]
+        else:
+            data[at:at] = data[at : at + length]
+    return bytes(data)
+
+
+@cache
+def spans(footer: bytes) -> list[tuple[int, int, int]]:
+    """Return (start, stop, kind) of every value in a parquet footer."""
+    found = []
+
+    class Spans(parquet_footer._Reader):
+        def value(self, kind: int, in_list: bool = False) -> Any:
+            start, value = self._at, super().value(kind, in_list)
+            found.append((start, self._at, kind))
+            return value
+
+    Spans(footer).value(STRUCT_KIND)
+    return found
+
+
+def varint(number: int) -> bytes:
+    """Return an integer in seven bits a byte, the lowest first."""
+    data = bytearray()
+    while number > 127:
+        data.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*data, number])
+
+
 def forge(place: Path, chance: random.Random) -> None:
     """Change a document of a data set, a parquet file's footer or marks, or any bytes of another file."""
     files = sorted(file for file in (place.rglob("*") if place.is_dir() else [place]) if file.is_file())
@@ -123,21 +190,24 @@ def forge(place: Path, chance: random.Random) -> None:
         return
     file = chance.choice(files)
     data = bytearray(file.read_bytes())
-    end = len(data)
     if file.suffix == ".parquet":
-        if chance.random() < 0.3:
+        if (how := chance.random()) < 0.5:
+            footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+            changed = forged_footer(bytes(data[footer:-8]), chance)
+            file.write_bytes(data[:footer] + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+            return
+        if how < 0.7:
             table = pq.read_table(file)
             marks = json.loads((table.schema.metadata or {}).get(b"streamkern", b'{"format": 1, "columns": ["a"]}'))
             table = table.replace_schema_metadata({"streamkern": json.dumps(forged(marks, chance))})
             pq.write_table(table, file, row_group_size=20)
             return
-        end -= 8 + int.from_bytes(data[-8:-4], "little")  # Arrow ends the process for some footers: docs/limits.md
-    elif chance.random() < 0.4 or file.suffix in TEXTS:
+    if chance.random() < 0.4 or file.suffix in TEXTS:
         kind = chance.randrange(len(ACCIDENTS) - 1)  # there is no other file
         file.write_bytes(mutate(kind, file.read_bytes(), chance, files))
         return
     for _ in range(chance.choice((1, 1, 2, 4))):
-        data[chance.randrange(end)] = chance.randrange(256)
+        data[chance.randrange(len(data))] = chance.randrange(256)
     file.write_bytes(data)
 
 

@@ -143,6 +143,7 @@ PLAIN = {
     "sources/object_store.py": "what a file system raises, caught by the registry",
     "formats/numpy_files.py": "caught and told with the file's name",
     "formats/parquet_files.py": "caught and told with the file's name",
+    "formats/parquet_footer.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
     "formats/blosc.py": "told with the name of the chunk by the array that reads it",
     "sources/remote.py": "what fsspec expects of a file system",

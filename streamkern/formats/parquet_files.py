@@ -11,14 +11,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
 from streamkern.sources.remote import Remote, Retry, bare, is_remote, reread, version
 from streamkern.storage.files import SIGNS, changed, explaining, natural, not_seen, split_pattern, stamp
 
@@ -64,6 +66,14 @@ class DataFile:
         return [self.name, self.size, self.version, self.footer]
 
 
+class _Footer(NamedTuple):
+    """A footer as Arrow reads it, the path of every stored column, and the numbers of its column chunks."""
+
+    metadata: pq.FileMetaData
+    paths: list[str]
+    chunks: Chunks
+
+
 class DatasetFiles:
     """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or any fsspec URL.
 
@@ -98,7 +108,7 @@ class DatasetFiles:
                 expected=f"a file, or a directory or glob with files that end in {', '.join(SUFFIXES)}",
                 remedy="check the URL" if is_remote(url) else f"check the path; relative paths start at {os.getcwd()}",
             )
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._footers: dict[str, _Footer] = {}
         self._lock = Lock()
         with ThreadPoolExecutor(8) as pool:  # reading each remote footer waits for the network
             self.files: list[DataFile] = list(pool.map(self._describe, *zip(*found, strict=True)))
@@ -145,27 +155,22 @@ class DatasetFiles:
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)
-            paths = _paths(footer)
-            types = [footer.schema.column(j).physical_type for j in range(len(paths))]
-            for group in map(footer.row_group, range(footer.num_row_groups)):
-                columns = map(group.column, range(group.num_columns))
-                for name, kind, column in zip(paths, types, columns, strict=True):
-                    # Statistics of another type than the schema's would end the process.
-                    known = column.physical_type == kind and column.is_stats_set and column.statistics.has_null_count
-                    gaps = column.statistics.null_count > 0 if known else None
-                    before = found.get(name, False)
-                    found[name] = True if before or gaps else None if before is None or gaps is None else False
+            if not footer.chunks.rows:
+                continue
+            counts = footer.chunks.numbers[:, :, NULLS]
+            gap, stated = np.any(counts > 0, axis=0), np.all(counts >= 0, axis=0)
+            for name, gaps, known in zip(footer.paths, gap.tolist(), stated.tolist(), strict=True):
+                before = found.get(name, False)
+                found[name] = True if before or gaps else None if before is None or not known else False
         return found
 
     def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
         """Return (rows, values) of a list column in each row group, from the footer."""
         footer = self._footer(file)
-        groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
-        if not groups:
-            return []
-        names = _paths(footer)
-        leaf = next(j for j, name in enumerate(names) if name.split(".")[0] == column or name.startswith(f"{column}."))
-        return [(group.num_rows, group.column(leaf).num_values) for group in groups]
+        leaf = next(
+            j for j, name in enumerate(footer.paths) if name.split(".")[0] == column or name.startswith(f"{column}.")
+        )
+        return list(zip(footer.chunks.rows, footer.chunks.numbers[:, leaf, VALUES].tolist(), strict=True))
 
     def read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
@@ -272,17 +277,16 @@ class DatasetFiles:
         if self.remote or not any(file.rows):
             return sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in columns)
         footer, held = self._footer(file), 0
-        group = footer.row_group(max(range(len(file.rows)), key=lambda g: file.rows[g]))
+        group = footer.chunks.numbers[max(range(len(file.rows)), key=lambda g: file.rows[g])]
         with open(file.address, "rb") as stream:
-            for j, name in enumerate(_paths(footer)):
+            for name, numbers in zip(footer.paths, group.tolist(), strict=True):
                 if name not in columns and name.split(".")[0] not in columns:
                     continue
-                column = group.column(j)
-                for at in (column.dictionary_page_offset, column.data_page_offset):
-                    if at is not None:
+                for at in (numbers[DICTIONARY], numbers[PAGES]):
+                    if at >= 0:
                         stream.seek(at)
                         page = max(_page_bytes(stream.read(_HEADER)), 2 * _PAGE)  # pages after a dictionary are larger
-                        held += min(page, 2 * column.total_uncompressed_size)
+                        held += min(page, 2 * numbers[SIZE])
                 held += _BUFFER
         return held
 
@@ -294,7 +298,7 @@ class DatasetFiles:
                 raise self._changed(file, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
         return pq.ParquetFile(
-            stream, metadata=footer, page_checksum_verification=True, pre_buffer=pre_buffer,
+            stream, metadata=footer.metadata, page_checksum_verification=True, pre_buffer=pre_buffer,
             read_dictionary=list(words), buffer_size=buffer_size,
         )  # fmt: skip
 
@@ -332,21 +336,18 @@ class DatasetFiles:
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
         with explaining(path, "a whole parquet file", "the footer of the file cannot be used"):
-            rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
-            schema = footer.schema.to_arrow_schema()
+            schema = footer.metadata.schema.to_arrow_schema()
             widest = _widest(footer, schema)
-        return DataFile(path, address, name, size, tag, rows, schema, widest, digest, partitions)
+        return DataFile(path, address, name, size, tag, footer.chunks.rows, schema, widest, digest, partitions)
 
-    def _footer(self, file: DataFile) -> pq.FileMetaData:
+    def _footer(self, file: DataFile) -> _Footer:
         with self._lock:
             if file.address in self._footers:
                 return self._footers[file.address]
         return self._read_footer(file.address, file.path, file.size, file.footer)[0]
 
-    def _read_footer(
-        self, address: str, path: str, size: int, expected: str | None = None
-    ) -> tuple[pq.FileMetaData, str]:
-        def read() -> tuple[pq.FileMetaData, str]:
+    def _read_footer(self, address: str, path: str, size: int, expected: str | None = None) -> tuple[_Footer, str]:
+        def read() -> tuple[_Footer, str]:
             with self._fs.open(address, size) if isinstance(self._fs, Remote) else open(address, "rb") as stream:
                 stream.seek(max(0, size - 8))
                 end = stream.read(8)
@@ -358,7 +359,9 @@ class DatasetFiles:
             digest = hashlib.sha256(tail).hexdigest()
             if expected not in (None, digest):
                 raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
-            return pq.read_metadata(pa.BufferReader(tail)), digest
+            metadata = pq.read_metadata(pa.BufferReader(tail))
+            paths = [metadata.schema.column(j).path for j in range(len(metadata.schema))]
+            return _Footer(metadata, paths, read_chunks(tail[:-8], len(paths))), digest
 
         try:
             footer, digest = reread(read)
@@ -380,15 +383,6 @@ class DatasetFiles:
         return footer, digest
 
 
-def _paths(footer: pq.FileMetaData) -> list[str]:
-    """Return the path of every stored column in the schema.
-
-    A row group repeats the paths; Arrow aborts the process for one of its columns that is not as in the schema.
-    """
-    schema = footer.schema
-    return [schema.column(j).path for j in range(len(schema))]
-
-
 def _page_bytes(header: bytes) -> int:
     """Return bytes of a page, decoded and stored: the second and third field of its header in Thrift's compact form.
 
@@ -407,16 +401,13 @@ def _page_bytes(header: bytes) -> int:
     return sum(fields[1:3])
 
 
-def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
+def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:
     """Return the largest bytes of every column in a row group."""
-    most, paths = dict.fromkeys(schema.names, 0), _paths(footer)
-    for g in range(footer.num_row_groups):
-        group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
-        for j, name in zip(range(group.num_columns), paths, strict=True):
-            name = name if name in sizes else name.split(".")[0]
-            sizes[name] = sizes.get(name, 0) + group.column(j).total_uncompressed_size
-        most = {name: max(size, sizes[name]) for name, size in most.items()}
-    return tuple(most.values())
+    groups = footer.chunks.numbers[:, :, SIZE].T
+    sizes = {name: np.zeros(len(footer.chunks.rows)) for name in schema.names}
+    for name, stored in zip(footer.paths, groups, strict=True):
+        sizes[name if name in sizes else name.split(".")[0]] += stored
+    return tuple(int(size.max(initial=0)) for size in sizes.values())
 
 
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
