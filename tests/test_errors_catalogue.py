@@ -283,7 +283,7 @@ NAMES: dict[str, Any] = {
         speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
-NAMES |= {"LOOPS": default_engine().loops, "NUMPY": NumpyLoops()}
+LOOPS, NUMPY = default_engine().loops, NumpyLoops()
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
