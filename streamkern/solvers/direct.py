@@ -260,7 +260,7 @@ class DirectIteration(FullPassIteration):
         equations have a condition of about 1/λ, and no jitter is needed.
         """
         R = self.basis.penalty_matrix()
-        if R is None:
+        if R is None:  # functions that are orthonormal in this norm may be nearly dependent on the rows
             R = self.problem.engine.mirror(self._equations(sums.gram, sums.mass))
         eps = float(np.finfo(np.float64).eps)
         change = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
@@ -281,7 +281,7 @@ class DirectIteration(FullPassIteration):
             VV = engine.product_t(V, V)
             solved = G + (ridge + noise) * VV
             G += ridge * VV
-        else:  # in which ψ are orthonormal
+        else:  # ψ are orthonormal in the norm of the ridge: Vᵀ R V is the identity
             G[np.diag_indices(len(G))] += ridge
             solved = G + noise * engine.product_t(V, V)
         norm = float(np.max(np.sum(np.abs(G), axis=0)))
