@@ -989,6 +989,7 @@ MODULES = {
     "models/tree.py": "partition/test_partition.py",
     "partition/warm_start.py": "registry/test_retrain.py",
     "models/calibrated.py": "test_intervals.py",
+    "serving/open_model.py": "serving/test_predictor.py",
     "updates/rows.py": "solvers/test_sums.py",
     "calibration/intervals.py": "test_intervals.py",
     "calibration/held_out.py": "test_intervals.py",
