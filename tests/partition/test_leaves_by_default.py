@@ -189,7 +189,7 @@ def test_a_small_table_is_one_model_without_a_trial():
 
 def recipe(n: int = LEAST_TABLE, d: int = 3, **how: Any) -> Any:
     X = np.zeros((n, d), dtype=np.float32)
-    return sk.KernelRegressor(**how)._recipe(sk.from_arrays(X, np.zeros(n)), "float32", 0, True)
+    return sk.KernelRegressor(**how, dtype="float32")._recipe(sk.from_arrays(X, np.zeros(n)))
 
 
 def test_a_large_table_of_which_all_is_left_open_is_tried():
