@@ -145,21 +145,6 @@ def test_defaults_are_the_same_fit_of_stored_rows(task: str, tmp_path: Path) -> 
     require_equal(run_model(sk.Pipeline(data, task=task), tmp_path / "run"), model.model_, data)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_defaults_are_the_same_leaves_of_a_large_table(task: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(35_000, 2)).astype(np.float32)
-    values = np.sign(rows[:, 0]) * np.sin(6 * rows[:, 1]) + np.cos(8 * rows[:, 0])
-    data = sk.from_arrays(rows, values if task == "regression" else values > 0)
-    model = estimator(task).fit(data)
-    assert isinstance(model.model_, sk.PartitionedMachine)
-    made = sk.plan(sk.Pipeline(data, task=task), memory=BUDGET)
-    assert any(choice.startswith("partition: about") for choice in made.choices)
-    require_equal(run_model(sk.Pipeline(data, task=task), tmp_path / "run"), model.model_, rows[:500])
-
-
 def test_labels_that_few_rows_have_are_held_out_by_class_through_every_door(tmp_path: Path) -> None:
     rare = np.where(np.arange(len(X)) % 40 == 0, "rare", "common")
     data, given = sk.from_arrays(X, rare), {"kernel": sk.Laplace(2.0), "centers": 20, "validation": 0.25}

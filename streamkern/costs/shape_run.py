@@ -263,7 +263,7 @@ class _Run:
         del basis
         meter.peak = 0
         self._train()
-        training, residual = meter.peak, 0
+        training, residual = int(meter.peak), 0  # sizes of NumPy are no numbers of JSON
         if not measured_by_itself(iteration.report):
             meter.peak = 0
             self._unlearned()

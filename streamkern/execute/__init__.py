@@ -11,7 +11,7 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.memory import limited
 from streamkern.resources import Resources, Scheduler
 
-__all__ = ["Executor", "ThreadsExecutor", "open_executor", "opened"]
+__all__ = ["Executor", "ThreadsExecutor", "open_executor", "open_resources"]
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
 
 
 @contextmanager
-def opened(resources: Resources) -> Iterator[Executor]:
+def open_resources(resources: Resources) -> Iterator[Executor]:
     """Hold this process to the memory of resources, and open their executor."""
     with limited(resources.budget), open_executor(resources.scheduler, resources.threads) as executor:
         yield executor

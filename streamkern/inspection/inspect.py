@@ -19,7 +19,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import DataError
-from streamkern.execute import Executor, opened
+from streamkern.execute import Executor, open_resources
 from streamkern.formats.tables import open_tables
 from streamkern.inspection.shuffle_quality import BATCH, WARN_ABOVE, Spread, stored_ratio
 from streamkern.inspection.sketches import BINS, ColumnSketches, ColumnSums, Histogram, finish
@@ -186,7 +186,7 @@ def inspect(
     """
     given = given_resources(resources, memory, threads)
     budget = given.budget
-    with opened(given) as executor:
+    with open_resources(given) as executor:
         read = partial(
             open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
             memory=budget, read_options=read_options,

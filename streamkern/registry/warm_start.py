@@ -96,16 +96,13 @@ class _Warm:
 def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
     """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
 
-    A pipeline with ``dtype="auto"`` goes on in the champion's dtype.
-
-    Args:
-        pipeline: its ``partition`` is a ``Partition`` or None.
-        champion: the model.
+    A pipeline with ``dtype="auto"`` goes on in the champion's dtype; one with ``partition="auto"``, which ``retrain``
+    decides beforehand, as one model.
     """
     if pipeline.dtype == AUTO:
         begun, reason = warm(replace(pipeline, dtype=champion.Z.dtype.name), champion)
         return (begun, None) if reason is None else (pipeline, reason)
-    if pipeline.partition is not None:
+    if pipeline.partition not in (None, AUTO):
         return _warm_leaves(pipeline, pipeline.partition, champion)
     reason = _obstacle(pipeline, champion)
     if reason is not None:

@@ -21,7 +21,7 @@ from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
-from streamkern.execute import opened
+from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, prepare
 from streamkern.fitting.planning import likely_outputs, planned
@@ -267,7 +267,7 @@ def tune(
     pipeline = replace(given, dtype=dtype_of(given))
     pipeline = resolved(pipeline, budget)[0] if pipeline.centers is None else pipeline
     families = _families(pipeline, kernel)
-    with opened(granted) as executor, showing(verbose) as display:
+    with open_resources(granted) as executor, showing(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         search = None

@@ -27,7 +27,7 @@ from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
 from streamkern.evaluation.metrics import ranks_bytes
-from streamkern.execute import Executor, open_executor, opened
+from streamkern.execute import Executor, open_executor, open_resources
 from streamkern.formats.tables import open_tables
 from streamkern.memory import (
     check,
@@ -522,7 +522,7 @@ def evaluate(
     """
     given = given_resources(resources, memory, threads)
     budget = given.budget
-    with opened(given) as executor:
+    with open_resources(given) as executor:
         machine = open_model(model)
         source = open_tables(
             [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options

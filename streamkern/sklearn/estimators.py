@@ -27,7 +27,7 @@ from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes
 from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_new_names
-from streamkern.execute import open_executor, opened
+from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import drawn_centers, hold_out, require_arguments
 from streamkern.fitting.fit import Fitted, Stages
 from streamkern.fitting.placement import device_for
@@ -254,7 +254,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         given = self._resources
         recipe, _ = settled(recipe, budget := given.budget, given.device)
         with (
-            opened(self._resources) as executor,
+            open_resources(self._resources) as executor,
             showing(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
-from streamkern.execute import opened
+from streamkern.execute import open_resources
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.models.machine import KernelMachine
 from streamkern.resources import Resources
@@ -103,7 +103,7 @@ class _Updates:
             rows = (X, y, sample_weight)
         data, resources = rows_for(model, rows), self._resources
         added, forgotten = (data, None) if verb == "add" else (None, data)
-        with opened(resources) as executor:
+        with open_resources(resources) as executor:
             self.model_ = updated(model, added, forgotten, None, False, executor, resources.budget)
         report = self.result_.report | {"updates": self.model_.metadata["updates"]}
         self.result_ = replace(self.result_, report=report)

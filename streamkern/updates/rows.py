@@ -25,7 +25,7 @@ from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
-from streamkern.execute import opened
+from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import decided_by, make_answers
 from streamkern.fitting.checks import unseen_categories
@@ -94,7 +94,7 @@ def update_model(
         )
     resources = given_resources(resources, memory, threads)
     given = {name: rows_for(model, rows) for name, rows in (("add", add), ("forget", forget), ("v", validation))}
-    with opened(resources) as executor, unchanging(*given.values()):
+    with open_resources(resources) as executor, unchanging(*given.values()):
         return updated(model, given["add"], given["forget"], given["v"], drop_centers, executor, resources.budget)
 
 

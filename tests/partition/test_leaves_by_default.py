@@ -1,4 +1,4 @@
-"""``partition="auto"``, the default of estimators: leaves or one model for large tables, one model for all else."""
+"""``partition="auto"``, the default everywhere: leaves or one model for large tables, one model for all else."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from streamkern.evaluation.paired_errors import Errors
 from streamkern.models import tree
 from streamkern.partition import trial as choice
 from streamkern.partition.trial import LEAST_TABLE, by_default
+from streamkern.report.page import write_report
+from streamkern.report.run_directory import read_run
 from streamkern.selection import kernel_search
 
 N, D = 4_500, 5
@@ -97,6 +99,54 @@ def test_a_trial_of_few_rows_trains_the_one_model_that_would_be(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("soon")
+def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estimator(tmp_path: Path):
+    X, y = table()
+    data, how = sk.from_arrays(X, y > 0), {"memory": "3GiB", "threads": 1}
+    model = sk.KernelClassifier(**how).fit(data)
+    assert model.result_.report["partition"]["leaves"] == 2
+    pipeline, folder = sk.Pipeline(train=data), tmp_path / "run"
+    assert (pipeline.partition, pipeline.dtype) == ("auto", "auto")
+    assert any(choice.startswith("partition: about 2 leaves") for choice in sk.plan(pipeline, **how).choices)
+
+    def stop(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sk.run(pipeline, folder, listeners=(stop,), **how)
+    result = sk.run(pipeline, folder, **how)
+    kept = {stage["name"].partition("-")[0] for stage in result["stages"] if stage["cached"]}
+    assert {"one", "leaf"} <= kept
+    assert result["solver_report"]["partition"]["reason"] == model.result_.report["partition"]["reason"]
+    made = sk.load_model(result.model_path)
+    assert isinstance(made, sk.PartitionedMachine)
+    assert made.weights_sha256 == model.model_.weights_sha256
+    np.testing.assert_array_equal(made.predict_proba(X[:300]), model.predict_proba(X[:300]))
+    assert "2 leaves" in write_report([read_run(folder)], tmp_path / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_pipeline_of_defaults_is_retrained_in_the_leaves_of_its_champion(tmp_path: Path):
+    def pipeline(far: float) -> sk.Pipeline:
+        X, y = table()
+        y = np.where(X[:, 0] > far, -y, y)
+        return sk.Pipeline(train=sk.from_arrays(X, y), test=sk.from_arrays(*table(200, 1)), task="regression")
+
+    how: dict[str, Any] = {"gate": "r2 > -10", "memory": "3GiB", "threads": 1}
+    nights = [sk.retrain(pipeline(far), tmp_path / "models", **how) for far in (9.0, 9.0, 2.5)]
+    assert [night.status for night in nights] == ["promoted", "unchanged", "promoted"]
+    assert (nights[0]["start"], nights[2]["start"]) == ("cold", "warm")
+
+
+@pytest.mark.usefixtures("soon")
+def test_no_leaves_are_tried_on_a_card_or_with_a_diagnosis():
+    data = sk.from_arrays(*table())
+    for pipeline, device in ((sk.Pipeline(data), "cuda"), (sk.Pipeline(data, diagnose=True), "auto")):
+        assert choice.decided(pipeline, 3 << 30, device).partition is None
+    assert choice.decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=4_000)
+
+
+@pytest.mark.usefixtures("soon")
 def test_one_model_is_trained_where_it_is_as_good():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2)).astype(np.float32)
@@ -139,7 +189,7 @@ def test_a_small_table_is_one_model_without_a_trial():
 
 def recipe(n: int = LEAST_TABLE, d: int = 3, **how: Any) -> Any:
     X = np.zeros((n, d), dtype=np.float32)
-    return sk.KernelRegressor(**how)._recipe(sk.from_arrays(X, np.zeros(n)), "float32", 0, True)
+    return sk.KernelRegressor(**how, dtype="float32")._recipe(sk.from_arrays(X, np.zeros(n)))
 
 
 def test_a_large_table_of_which_all_is_left_open_is_tried():

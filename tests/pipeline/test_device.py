@@ -25,7 +25,7 @@ def digits(solver: Any, kernel: Any = None, noise: bool = True, **more: Any) -> 
     train, test = sk.from_arrays(X[:1200], y[:1200]), sk.from_arrays(X[1200:], y[1200:])
     if noise:
         train = train.augment(sk.augment.GaussianNoise(0.1), copies=2)
-    more = {"kernel": kernel or sk.Laplace(8.0), "centers": sk.Uniform(150), "lanes": 1} | more
+    more = {"kernel": kernel or sk.Laplace(8.0), "centers": sk.Uniform(150), "lanes": 1, "partition": None} | more
     return Pipeline(train=train, test=test, solver=solver, task="classification", name="digits", **more)
 
 
