@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from streamkern.release import VERSION
+from streamkern.version import VERSION
 from typing import TYPE_CHECKING, Any
 
-from streamkern.starting import paused_collector  # first: whatever is imported next may take most of a second
+from streamkern.startup import paused_collector  # first: whatever is imported next may take most of a second
 
 if TYPE_CHECKING:
     from streamkern import augment as augment, errors as errors
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
         open_dataset as open_dataset,
         read_options as read_options,
     )
-    from streamkern.preprocessing.automatic import Dates as Dates, Quantile as Quantile
-    from streamkern.preprocessing.categories import OneHot as OneHot, Ordinal as Ordinal, TargetEncode as TargetEncode
+    from streamkern.preprocessing.automatic_steps import Dates as Dates, Quantile as Quantile
+    from streamkern.preprocessing.category_steps import (
+        OneHot as OneHot,
+        Ordinal as Ordinal,
+        TargetEncode as TargetEncode,
+    )
     from streamkern.preprocessing.steps import (
         Impute as Impute,
         Normalise as Normalise,
@@ -61,9 +65,9 @@ if TYPE_CHECKING:
         RandomFourier as RandomFourier,
         ReLUFeatures as ReLUFeatures,
     )
-    from streamkern.models.machine import KernelMachine as KernelMachine
-    from streamkern.models.partitioned import PartitionedMachine as PartitionedMachine, load_model as load_model
-    from streamkern.models.tree import Partition as Partition
+    from streamkern.models.kernel_machine import KernelMachine as KernelMachine
+    from streamkern.models.partitioned_machine import PartitionedMachine as PartitionedMachine, load_model as load_model
+    from streamkern.models.partition_tree import Partition as Partition
     from streamkern.resources import Resources as Resources
     from streamkern.runs.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
     from streamkern.runs.plan import plan as plan
@@ -71,11 +75,11 @@ if TYPE_CHECKING:
     from streamkern.runs.tune import tune as tune
     from streamkern.registry import Registry as Registry, retrain as retrain
     from streamkern.inspection.inspect import inspect as inspect
-    from streamkern.report.mlflow import log_to_mlflow as log_to_mlflow
+    from streamkern.report.mlflow_export import log_to_mlflow as log_to_mlflow
     from streamkern.serving import Predictor as Predictor
     from streamkern.serving.explain import explain as explain
     from streamkern.serving.predict_files import predict as predict
-    from streamkern.selection.metric import AGOP as AGOP
+    from streamkern.selection.learned_metric import AGOP as AGOP
     from streamkern.solvers import (
         SGD as SGD,
         SVRG as SVRG,
@@ -92,7 +96,7 @@ if TYPE_CHECKING:
     from streamkern.formats import Retry as Retry, write_parquet as write_parquet, write_zarr as write_zarr
     from streamkern.ingestion.ingest import ingest as ingest
     from streamkern.sources.schema import Schema as Schema
-    from streamkern.updates.rows import update_model as update_model
+    from streamkern.updates.update_model import update_model as update_model
 
 __version__ = VERSION
 
@@ -100,8 +104,8 @@ _NAMES = {
     "streamkern": ("augment", "errors"),
     "streamkern.centers": ("AllRows", "Centers", "Given", "KMeans", "RPCholesky", "Uniform"),
     "streamkern.data": ("Dataset", "from_arrays", "open_dataset", "read_options"),
-    "streamkern.preprocessing.automatic": ("Dates", "Quantile"),
-    "streamkern.preprocessing.categories": ("OneHot", "Ordinal", "TargetEncode"),
+    "streamkern.preprocessing.automatic_steps": ("Dates", "Quantile"),
+    "streamkern.preprocessing.category_steps": ("OneHot", "Ordinal", "TargetEncode"),
     "streamkern.preprocessing.steps": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
     "streamkern.errors": (
         "DataError",
@@ -131,9 +135,9 @@ _NAMES = {
         "RandomFourier",
         "ReLUFeatures",
     ),
-    "streamkern.models.machine": ("KernelMachine",),
-    "streamkern.models.partitioned": ("PartitionedMachine", "load_model"),
-    "streamkern.models.tree": ("Partition",),
+    "streamkern.models.kernel_machine": ("KernelMachine",),
+    "streamkern.models.partitioned_machine": ("PartitionedMachine", "load_model"),
+    "streamkern.models.partition_tree": ("Partition",),
     "streamkern.resources": ("Resources",),
     "streamkern.runs.pipeline": ("Pipeline", "load_pipeline"),
     "streamkern.runs.plan": ("plan",),
@@ -141,11 +145,11 @@ _NAMES = {
     "streamkern.runs.tune": ("tune",),
     "streamkern.registry": ("Registry", "retrain"),
     "streamkern.inspection.inspect": ("inspect",),
-    "streamkern.report.mlflow": ("log_to_mlflow",),
+    "streamkern.report.mlflow_export": ("log_to_mlflow",),
     "streamkern.serving": ("Predictor",),
     "streamkern.serving.explain": ("explain",),
     "streamkern.serving.predict_files": ("predict",),
-    "streamkern.selection.metric": ("AGOP",),
+    "streamkern.selection.learned_metric": ("AGOP",),
     "streamkern.solvers": (
         "SGD",
         "SVRG",
@@ -162,7 +166,7 @@ _NAMES = {
     "streamkern.formats": ("Retry", "write_parquet", "write_zarr"),
     "streamkern.ingestion.ingest": ("ingest",),
     "streamkern.sources.schema": ("Schema",),
-    "streamkern.updates.rows": ("update_model",),
+    "streamkern.updates.update_model": ("update_model",),
 }
 """Public names by module, which is imported when one of them is first used; the same as for type checkers above."""
 

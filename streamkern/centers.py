@@ -22,19 +22,24 @@ from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
-from streamkern.kernels.streamed import in_tiles
+from streamkern.kernels.stored_centers import tiles_of_blocks
 from streamkern.rng import generator
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gather, sweep
 from streamkern.types import Array, IntArray, Parameters
 
-_SWEPT = 256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
-_SWEPT_LEAST = 1 << 16
-_CONVERGED = 5e-3  # relative fall of the squared distances below which another sweep is not worth its price
-_CANDIDATES = 256  # most candidates of a round: enough for the rate of a matrix product
-_ROWS = 1024  # rows of a task on the host
+_SWEEP_ROWS_PER_CENTER = (
+    256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
+)
+_MIN_SWEEP_ROWS = 1 << 16
+_MIN_RELATIVE_DECREASE = 5e-3  # relative fall of the squared distances below which another sweep is not worth its price
+_MAX_CANDIDATES = 256  # most candidates of a round: enough for the rate of a matrix product
+_TASK_ROWS = 1024  # rows of a task on the host
 _TILE_NUMBERS = 1 << 22  # distances held at once by one thread
-_SINGULAR = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}  # of k(x, x): a smaller residual is rounding
+_SINGULAR_RESIDUAL = {
+    np.dtype(np.float32): 1e-5,
+    np.dtype(np.float64): 1e-12,
+}  # of k(x, x): a smaller residual is rounding
 
 
 @serializable
@@ -73,14 +78,14 @@ class Centers(Protocol):
         """The request, for fingerprints and reports."""
 
 
-class Drawn:
+class DrawnCenters:
     """Centers that are drawn, and not computed."""
 
     def operations(self, dataset: Dataset) -> Operations:
         return Operations()
 
 
-class InMemory(Parameters, Drawn):
+class CentersInMemory(Parameters, DrawnCenters):
     """Centers in memory, p of them."""
 
     stored = False
@@ -94,7 +99,7 @@ class InMemory(Parameters, Drawn):
 
 
 @dataclass(frozen=True)
-class Uniform(InMemory):
+class Uniform(CentersInMemory):
     """p stored rows drawn without replacement, in one pass: those of smallest hash. They are not augmented.
 
     Args:
@@ -147,11 +152,11 @@ class DatasetCenters:
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         scan = Scan(self.assembly)
-        return in_tiles(scan.block((i,)).X for i in range(len(scan)))
+        return tiles_of_blocks(scan.block((i,)).X for i in range(len(scan)))
 
 
 @dataclass(frozen=True)
-class AllRows(Drawn):
+class AllRows(DrawnCenters):
     """Every training row as a center, read from its file: Z = X, for ``EigenPro2``. Rows need not fit in memory.
 
     A saved model has a copy of the rows in its directory, and reads them from there.
@@ -181,7 +186,7 @@ def _row_sum(block: Block, state: Any) -> Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Given(InMemory):
+class Given(CentersInMemory):
     """The centers as an array.
 
     Args:
@@ -225,7 +230,7 @@ class Given(InMemory):
 
 
 @dataclass(frozen=True)
-class KMeans(InMemory):
+class KMeans(CentersInMemory):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
 
     An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
@@ -264,10 +269,10 @@ class KMeans(InMemory):
             DataError: the sample has fewer than p distinct rows, or a row is not finite.
         """
         data, rng = dataset.plain(), generator("k-means", self.seed)
-        _, X = _distinct_rows(data, executor, dtype, _drawn_from(self.p), self.p, self.seed)
+        _, X = _distinct_rows(data, executor, dtype, _candidate_rows(self.p), self.p, self.seed)
         center = np.asarray(X.mean(axis=0, dtype=np.float64), dtype=dtype)  # float32 distances need centred rows
         X -= center
-        Z = X[rng.permutation(_spread(X, self.p, executor, rng))].astype(np.float64)
+        Z = X[rng.permutation(_kmeans_plus_plus(X, self.p, executor, rng))].astype(np.float64)
         del X
         batch = self.swept(data)
         whole = batch == data.base_rows
@@ -285,14 +290,14 @@ class KMeans(InMemory):
             Z[had] /= seen[had, None]
             if whole and not had.all():
                 Z[~had] = self._fresh(data, executor, Z[had].astype(dtype), center, iteration)
-            elif whole and loss >= (1 - _CONVERGED) * before:
+            elif whole and loss >= (1 - _MIN_RELATIVE_DECREASE) * before:
                 break
             before = loss
         return CenterSet((Z + center).astype(dtype), None)
 
     def swept(self, dataset: Dataset) -> int:
         """Rows of an iteration."""
-        return min(dataset.base_rows, self.batch or max(_SWEPT * self.p, _SWEPT_LEAST))
+        return min(dataset.base_rows, self.batch or max(_SWEEP_ROWS_PER_CENTER * self.p, _MIN_SWEEP_ROWS))
 
     def operations(self, dataset: Dataset) -> Operations:
         return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
@@ -300,20 +305,20 @@ class KMeans(InMemory):
     def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
         """Return rows to replace centers without rows: k-means++ goes on from the others."""
         k, rng = self.p - len(Z), generator("k-means again", self.seed, iteration)
-        ids = data.draw(min(data.base_rows, _drawn_from(self.p)), self.seed, iteration)
+        ids = data.draw(min(data.base_rows, _candidate_rows(self.p)), self.seed, iteration)
         X, _ = gather(executor, Assembly(data, center=center, dtype=Z.dtype), ids)
-        return X[_spread(X, k, executor, rng, Z)]
+        return X[_kmeans_plus_plus(X, k, executor, rng, Z)]
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """The sample three times while it is read, or the sums of a sweep."""
         d = dataset.n_features
-        sample = 3 * min(dataset.base_rows, _drawn_from(self.p)) * d * itemsize
+        sample = 3 * min(dataset.base_rows, _candidate_rows(self.p)) * d * itemsize
         sums = (6 * slots + 7) * self.p * (d + 1) * 8 + 3 * self.p * d * 8
         return max(sample, sums) + slots * (16 << 20)
 
 
 @dataclass(frozen=True)
-class RPCholesky(InMemory):
+class RPCholesky(CentersInMemory):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the
@@ -352,26 +357,26 @@ class RPCholesky(InMemory):
             DataError: the subsample has fewer than p distinct rows, or a row is not finite.
         """
         data = dataset.plain()
-        size = self.subsample or _drawn_from(self.p)
+        size = self.subsample or _candidate_rows(self.p)
         ids, X = _distinct_rows(data, executor, dtype, size, self.p, self.seed)
         pivots = _pivots(X, self.kernel, self.p, executor, generator("pivots", self.seed))
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
         """A kernel value for each row of the subsample and each pivot, and the factor's products."""
-        rows = float(min(dataset.base_rows, self.subsample or _drawn_from(self.p)))
+        rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """The factor of the subsample's rows, and the rows three times while they are read."""
-        rows = min(dataset.base_rows, self.subsample or _drawn_from(self.p))
+        rows = min(dataset.base_rows, self.subsample or _candidate_rows(self.p))
         return rows * (self.p + 3 * dataset.n_features) * itemsize
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "name": "RPCholesky", "kernel": self.kernel.to_json()}
 
 
-def _drawn_from(p: int) -> int:
+def _candidate_rows(p: int) -> int:
     """Rows that p centers are drawn from by default."""
     return max(10 * p, 10_000)
 
@@ -458,7 +463,7 @@ def _draw(k: int, weights: Array, accept: Accept, rng: np.random.Generator, chos
     """
     while len(chosen) < k and (total := weights.sum()) > 0:
         # As many candidates as there are rows already: then the weights do not fall by much within a round.
-        size = min(k - len(chosen), max(1, len(chosen)), _CANDIDATES)
+        size = min(k - len(chosen), max(1, len(chosen)), _MAX_CANDIDATES)
         candidates = rng.choice(len(weights), size, p=weights / total)
         kept = candidates[accept(candidates, rng.random(size))]
         weights[kept] = 0
@@ -467,10 +472,12 @@ def _draw(k: int, weights: Array, accept: Accept, rng: np.random.Generator, chos
     return np.concatenate([chosen, rest[: k - len(chosen)]])
 
 
-def _spread(X: Array, k: int, executor: Executor, rng: np.random.Generator, Z: Array | None = None) -> IntArray:
+def _kmeans_plus_plus(
+    X: Array, k: int, executor: Executor, rng: np.random.Generator, Z: Array | None = None
+) -> IntArray:
     """k-means++: rows of X with weights ‖x − z‖² to the nearest z of those before, which begin with Z."""
     weights = np.full(len(X), np.inf)
-    tiles = [slice(start, start + _ROWS) for start in range(0, len(X), _ROWS)]
+    tiles = [slice(start, start + _TASK_ROWS) for start in range(0, len(X), _TASK_ROWS)]
 
     def lower(Z: Array) -> None:
         def tile(rows: slice) -> None:
@@ -506,9 +513,9 @@ def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random
     if kernel.translation_invariant:
         X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
     weights = kernel.diag(X).astype(np.float64)
-    rounding = _SINGULAR[X.dtype] * weights
+    rounding = _SINGULAR_RESIDUAL[X.dtype] * weights
     F = np.empty((len(X), k), dtype=X.dtype)
-    tiles = [slice(start, start + _ROWS) for start in range(0, len(X), _ROWS)]
+    tiles = [slice(start, start + _TASK_ROWS) for start in range(0, len(X), _TASK_ROWS)]
     width = 0
 
     def accept(candidates: IntArray, uniform: Array) -> IntArray:

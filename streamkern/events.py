@@ -18,15 +18,16 @@ Listener = Callable[[str, dict[str, Any]], None]
 """Called with the kind of an event and its fields."""
 
 
-OFTEN = 0.05
+EARLY_STEP_SHARE = 0.05
 """A step goes to the file a second after the last one, or after this share of the time since the first."""
 
 
 class EventLog:
     """Append events to a file and call listeners. Steps go to listeners at once, and to the file once a second.
 
-    Early steps go there more often, as ``OFTEN`` says: a loss falls fast at first, and a short run has a curve too.
-    A line has the field ``timeline`` of all steps since the one before it, added up, so that lines sum to the run.
+    Early steps go there more often, as ``EARLY_STEP_SHARE`` says: a loss falls fast at first, and a short run has a
+    curve too. A line has the field ``timeline`` of all steps since the one before it, added up, so that lines sum to
+    the run.
 
     Args:
         path: the file; None keeps nothing.
@@ -66,10 +67,10 @@ class EventLog:
         if kind == "step":
             now = time.monotonic()
             if "timeline" in line and self._step is not None:
-                line["timeline"] = added(self._step.get("timeline", {}), line["timeline"])
+                line["timeline"] = merge_sums(self._step.get("timeline", {}), line["timeline"])
             self._step = line
             self._first_step = min(self._first_step, now)
-            due = min(1.0, OFTEN * (now - self._first_step))
+            due = min(1.0, EARLY_STEP_SHARE * (now - self._first_step))
             if now - self._last_step < due and fields.get("rows") != fields.get("total_rows"):
                 return
             self._last_step = now
@@ -120,7 +121,7 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) not in (b"", b"\n")
 
 
-def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+def merge_sums(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """Numbers of two nested mappings, added up name by name; a name of one stays as it is."""
     total = dict(a)
     for name, value in b.items():
@@ -128,5 +129,5 @@ def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         if before is None:
             total[name] = value
         else:
-            total[name] = added(before, value) if isinstance(value, dict) else before + value
+            total[name] = merge_sums(before, value) if isinstance(value, dict) else before + value
     return total

@@ -21,7 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
     "TIB": 1 << 40,
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-_KEPT = 32 << 20
+_KEPT_BYTES = 32 << 20
 _PAGE = resource.getpagesize()
 _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
@@ -75,15 +75,15 @@ def machine_memory() -> int:
     return total
 
 
-def release() -> None:
+def release_free_memory() -> None:
     """Hand memory that is free inside the process back to the system: between stages whose arrays differ in size."""
     if not getattr(_thread, "keeps", False):
         _trim()
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """Let ``release`` do nothing in this thread: of many fits alike, each takes the memory of the one before.
+def keep_free_memory() -> Iterator[None]:
+    """Let ``release_free_memory`` do nothing in this thread: each of many similar fits takes the memory of the last.
 
     Looking through the heap takes 4 ms, and the pages are requested again: a fifth of the time of 512 leaves.
     """
@@ -122,11 +122,11 @@ def keep_heap() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT)
-        library.mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT)
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Resident memory of this process now, in bytes."""
     return _pages()[0]
 
@@ -158,8 +158,8 @@ _changing = threading.Lock()
 
 
 @contextmanager
-def limited(budget: int) -> Iterator[None]:
-    """Hold this process to a budget: while the block runs, ``check`` raises where it is exceeded.
+def memory_limit(budget: int) -> Iterator[None]:
+    """Hold this process to a budget: while the block runs, ``check_memory`` raises where it is exceeded.
 
     A budget is the whole process's, with its memory before. Of several in force at a time, in threads of one process,
     the largest counts.
@@ -179,7 +179,7 @@ def limited(budget: int) -> Iterator[None]:
             raise
         raise MemoryLimitError(
             f"The system refused to allocate memory: {str(error) or 'an allocation failed'}.",
-            where=f"this process holds {format_bytes(resident())}; its budget is {format_bytes(budget)}",
+            where=f"this process holds {format_bytes(resident_bytes())}; its budget is {format_bytes(budget)}",
             expected="as much memory as the budget",
             remedy="end other programs, or raise the limit that is set for this process (ulimit -v); or give a smaller "
             "memory=, so that less is planned for",
@@ -189,7 +189,7 @@ def limited(budget: int) -> Iterator[None]:
             _limits.remove(limit)
 
 
-def check(coming: int = 0, where: str | None = None) -> None:
+def check_memory(coming: int = 0, where: str | None = None) -> None:
     """Raise where this process holds more than its budget, or will with ``coming`` more bytes. Takes microseconds.
 
     Called between blocks of rows, so that the files of a run are complete.
@@ -209,7 +209,7 @@ def check(coming: int = 0, where: str | None = None) -> None:
         return
     more = f", and {format_bytes(coming)} more are needed" if coming else ""
     raise MemoryLimitError(
-        f"The process holds {format_bytes(resident())}{more}: its budget is {format_bytes(limit.budget)}.",
+        f"The process holds {format_bytes(resident_bytes())}{more}: its budget is {format_bytes(limit.budget)}.",
         where=where or "between two blocks of rows",
         expected="at most the projected memory; rows, texts or chunks may be larger than the first ones, or other code "
         "in this process holds memory",
@@ -217,7 +217,7 @@ def check(coming: int = 0, where: str | None = None) -> None:
     )
 
 
-def peak_resident() -> int:
+def peak_resident_bytes() -> int:
     """Largest resident memory of this process since it began, in bytes."""
     try:
         with open("/proc/self/status") as file:

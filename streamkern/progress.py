@@ -21,7 +21,7 @@ LINE_EVERY = 10.0
 _BAR, _WIDE = 12, 80  # columns of a bar, on terminals that are at least so wide
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Seconds for people: ``4.2 s``, ``3:05``, ``1:02:03``."""
     if seconds < 59.95:
         return f"{max(0.0, seconds):.1f} s"
@@ -35,7 +35,7 @@ COMPILING = "compiling for this processor, which is done once: this run takes so
 
 
 @contextmanager
-def showing(verbose: int) -> Iterator[Display | None]:
+def display_if_verbose(verbose: int) -> Iterator[Display | None]:
     """A display on standard error where ``verbose`` is not 0, closed at the end; else None."""
     if not verbose:
         yield None
@@ -84,7 +84,7 @@ class Display:
                 self._next = self._clock() + (0.0 if self._live else LINE_EVERY)
                 self._draw(fields["name"], f"{fields['name']} ...")
             case "stage", "end":
-                how = "reused from an earlier run" if fields["cached"] else duration(fields["seconds"])
+                how = "reused from an earlier run" if fields["cached"] else duration_text(fields["seconds"])
                 self._line(f"{fields['name']}: {how}")
             case "memory", _:
                 self._line(f"memory: {format_bytes(fields['projected'])} of {format_bytes(fields['budget'])} projected")
@@ -224,7 +224,7 @@ def _step(fields: dict[str, Any]) -> tuple[str, ...]:
         f"{rows:,} of {total:,} rows",
         f"{rows / seconds:,.0f} rows/s",
         f"loss {fields['loss']:.4g}",
-        f"ETA {duration((total - rows) * seconds / max(1, rows))}",
+        f"ETA {duration_text((total - rows) * seconds / max(1, rows))}",
         f"{fields['wait']:.0%} waiting for data",
         f"pass {fields['pass_'] + 1}",
     )

@@ -18,7 +18,7 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
-from streamkern.memory import check
+from streamkern.memory import check_memory
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
@@ -169,7 +169,7 @@ def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
     for leaf in range(index << level, min((index + 1) << level, n)):
         parts = work.contribute(work.build(leaf), state)
         total = parts if total is None else add(total, parts)
-        check()
+        check_memory()
     assert total is not None
     return total
 
@@ -186,11 +186,11 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     Raises:
         DataError: a row id that the source does not have, or no row id.
     """
-    X, y, _ = gathered(executor, assembly, ids, block_rows)
+    X, y, _ = gather_weighted(executor, assembly, ids, block_rows)
     return X, y
 
 
-def gathered(
+def gather_weighted(
     executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
 ) -> tuple[Array, Array | None, Array | None]:
     """Features (k, d), encoded targets and sample weights (k,) of rows by id; see ``gather``."""

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import just
 
 from streamkern.costs import machine_speed as calibrate
-from streamkern.memory import release
+from streamkern.memory import release_free_memory
 from tests.starter import COMMANDS, NAMES, TIMED, Command, starter
 
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.
@@ -35,7 +35,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-calibrate.TIMED = TIMED
+calibrate.MEASUREMENT_SECONDS = TIMED
 
 # Worker processes of this one are forks of a process that has imported what they need, which takes each two seconds;
 # that they start as they do for users, anew, is seen where scripts, examples and pages are run.
@@ -102,7 +102,7 @@ def free_memory() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
-    release()
+    release_free_memory()
 
 
 @pytest.fixture(scope="session")

@@ -49,12 +49,12 @@ from numcodecs import blosc
 import streamkern as sk
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.memory import peak_resident, resident
-from streamkern.registry.warm_start import warm
+from streamkern.memory import peak_resident_bytes, resident_bytes
+from streamkern.registry.warm_start import with_warm_start
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint
-from streamkern.storage.digest import digest
-from streamkern.storage.files import LARGEST_JSON
+from streamkern.storage.untrusted_files import MAX_JSON_BYTES
+from streamkern.storage.value_digest import digest
 from streamkern.testing.solver import small_problem
 
 SECONDS, WAITED = 1.0, 20.0
@@ -213,7 +213,7 @@ def stated(case: Path) -> int:
     total = 0
     for document in case.rglob("*.json*"):
         try:
-            if document.is_symlink() or not document.is_file() or document.stat().st_size > LARGEST_JSON:
+            if document.is_symlink() or not document.is_file() or document.stat().st_size > MAX_JSON_BYTES:
                 continue
             total += 32 * document.stat().st_size
             for array in json.loads(document.read_bytes())["attributes"]["streamkern"]["arrays"].values():
@@ -232,7 +232,7 @@ def measured(read: Callable[[], Any]) -> tuple[Any, float, int, int]:
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     tracemalloc.reset_peak()
     traced = tracemalloc.get_traced_memory()[0]
-    before, begun = resident(), time.process_time()  # of a busy machine the clock says nothing
+    before, begun = resident_bytes(), time.process_time()  # of a busy machine the clock says nothing
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, WAITED)
     found: Any = None
@@ -243,7 +243,7 @@ def measured(read: Callable[[], Any]) -> tuple[Any, float, int, int]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     taken = tracemalloc.get_traced_memory()[1] - traced
-    return found, time.process_time() - begun, taken, max(0, peak_resident() - before)
+    return found, time.process_time() - begun, taken, max(0, peak_resident_bytes() - before)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -397,7 +397,7 @@ def of_trainings(root: Path) -> Readers:
 
     def read_champion(place: Path) -> Any:
         found = sk.load_model(place)
-        goes_on, why_not = warm(pipeline, found)
+        goes_on, why_not = with_warm_start(pipeline, found)
         if why_not is None:
             sk.run(goes_on, place.parent / "on", memory="4GiB", threads=1, checkpoint_seconds=3600)
         return found

@@ -5,8 +5,8 @@
 Each case takes a small data set (zarr of versions 2 and 3, shards, parquet as pandas, Arrow, this library and lists
 write it, Feather, CSV, compressed CSV, NumPy's files, HDF5) and changes one value of a document or a parquet footer,
 bytes of a file, or does what an accident would (``fuzz_artifacts.mutate``). It is opened, read and inspected: a
-StreamkernError or rows come of it. No case waits for anything, or takes the process ``FLOOR`` bytes more than it held.
-tests/storage/test_strangers_files.py runs fewer.
+StreamkernError or rows come of it. No case waits for anything, or takes the process ``MIN_RELATIVE_SCALE`` bytes more
+than it held. tests/storage/test_strangers_files.py runs fewer.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if __name__ == "__main__":
 
 import streamkern as sk
 from streamkern.formats import parquet_footer, write_parquet, write_zarr
-from streamkern.formats.tables import open_tables
-from streamkern.memory import resident
+from streamkern.formats.joined_tables import open_tables
+from streamkern.memory import resident_bytes
 from tests.fuzz_artifacts import ACCIDENTS, measured, mutate
 
 FLOOR = 256 << 20
@@ -235,7 +235,7 @@ def case(number: int, seed: int, whole: list[Path], folder: Path) -> Path:
 
 def outcome(place: Path) -> str:
     """What comes of reading a case; in capitals, what must not."""
-    held = resident()
+    held = resident_bytes()
     found, seconds, _, grown = measured(lambda: read(place))
     if isinstance(found, sk.StreamkernError):
         said = "an error in words"

@@ -10,7 +10,7 @@ from streamkern.data import from_arrays
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.errors import DataError, UsageError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 
 F32 = np.dtype(np.float32)

@@ -15,7 +15,7 @@ from streamkern.centers import RPCholesky
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.errors import DataError, UsageError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import Gaussian, Kernel, Laplace
 

@@ -45,7 +45,7 @@ def python(checkout: Path, program: str) -> str:
 
 def test_its_version_is_unknown(checkout: Path):
     program = (
-        "import streamkern, streamkern.release as r; print(r.VERSION, r.version_of('streamkern'), streamkern.__file__)"
+        "import streamkern, streamkern.version as r; print(r.VERSION, r.version_of('streamkern'), streamkern.__file__)"
     )
     assert python(checkout, program).split() == ["0+unknown"] * 2 + [str(checkout / "streamkern" / "__init__.py")]
 

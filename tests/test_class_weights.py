@@ -73,8 +73,8 @@ def test_probabilities_are_those_of_the_rows_as_they_are(given):
 def test_the_search_for_a_kernel_weighs_its_errors(monkeypatch):
     from streamkern.selection import kernel_search as choice
 
-    monkeypatch.setattr(choice, "SIZES", ((800, 60),))
-    monkeypatch.setattr(choice, "SHARE", 1e9)
+    monkeypatch.setattr(choice, "SUBSAMPLE_SIZES", ((800, 60),))
+    monkeypatch.setattr(choice, "MAX_WORK_SHARE", 1e9)
     X, y = _rare(1200, 0.06)
     factor = compute_sample_weight("balanced", y)
     models = [
@@ -185,7 +185,7 @@ def test_rows_of_a_rare_class_are_held_out_by_its_share(weighted):
     held = set()
     for seed in range(6):
         model = _model(SOLVERS[0], validation=0.1, seed=seed).fit(X, y, w)
-        found = model.model_.answers.sets.starts
+        found = model.model_.calibration.sets.starts
         held.add((int(found[1] - found[0]), int(found[2] - found[1])))
     assert held == {(97, 3)}
     # Classes with rows enough are left to chance, which is the split of data sets.
@@ -193,4 +193,4 @@ def test_rows_of_a_rare_class_are_held_out_by_its_share(weighted):
     _, rest = sk.from_arrays(X, y, sample_weight=w).split(0.1, 0)
     assert len(rest) != 100
     model = _model(SOLVERS[0], validation=0.1).fit(X, y, w)
-    assert model.model_.answers.facts["rows"] == len(rest)
+    assert model.model_.calibration.facts["rows"] == len(rest)

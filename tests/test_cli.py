@@ -24,7 +24,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.evaluation.metrics import flat
+from streamkern.evaluation.metrics import flat_metrics
 from streamkern.progress import Display
 from streamkern.resources import default_threads
 
@@ -278,7 +278,7 @@ def test_ctrl_c_while_the_command_is_still_loading_is_one_line():
     )  # fmt: skip
     assert process.stderr is not None
     # As early as there is something to stop; it cannot end meanwhile, as what it has to say does not fit into the pipe.
-    while b"streamkern.starting" not in process.stderr.readline():
+    while b"streamkern.startup" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -361,13 +361,13 @@ def test_evaluate_scores_a_saved_model_as_the_run_did(capsys: pytest.CaptureFixt
     sk.write_parquet("new.parquet", X, y, target="label")
     assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "label", "--json"]) == 0
     metrics = json.loads(capsys.readouterr().out)
-    assert flat(metrics) == pytest.approx(flat(sk.load_model("runs/mine/model.zarr").score(X, y)))
+    assert flat_metrics(metrics) == pytest.approx(flat_metrics(sk.load_model("runs/mine/model.zarr").score(X, y)))
     assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "label"]) == 0
     assert "(300 rows)" in capsys.readouterr().out
     np.savetxt("new.csv", np.c_[X, y], delimiter=",", header="f0,f1,f2,label", comments="")
     capsys.readouterr()
     assert main(["evaluate", "runs/mine/model.zarr", "new.csv", "--target", "label", "--json"]) == 0
-    assert flat(json.loads(capsys.readouterr().out)) == pytest.approx(flat(metrics))
+    assert flat_metrics(json.loads(capsys.readouterr().out)) == pytest.approx(flat_metrics(metrics))
     assert main(["evaluate", "absent.zarr", "new.parquet", "--target", "label"]) == 1
     assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "lable"]) == 1
     assert "Traceback" not in capsys.readouterr().err

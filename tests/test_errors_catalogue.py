@@ -32,15 +32,15 @@ from streamkern.cpu import default_engine
 from streamkern.data import Quarantined
 from streamkern.data.stream import Assembly
 from streamkern.engine.elementwise import NumpyLoops
-from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.dask_executor import DaskExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.lanczos import speedup_ratio
-from streamkern.precondition.rsvd import randomized_eigensystem
-from streamkern.registry.gate import Gate
+from streamkern.precondition.randomized_svd import randomized_eigensystem
+from streamkern.registry.promotion_gate import Gate
 from streamkern.runs.diagnostics import effective_dimension, rayleigh_quotient
 from streamkern.storage.serialize import unflatten
 from streamkern.sweep import gather
@@ -108,35 +108,35 @@ def test_every_error_says_where_and_what_was_expected_and_what_to_do() -> None:
 PLAIN = {
     "__init__.py": "AttributeError of a module, as Python wants it",
     "engine/elementwise.py": "protocol",
-    "data/reader.py": "protocol",
+    "data/chunk_cache.py": "protocol",
     "data/targets.py": "ValueError, told as a damaged model",
     "data/encoders.py": "ValueError, told as a damaged model",
     "data/transforms.py": "ValueError, told as a damaged model",
     "engine/abstract_array.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
     "events.py": "protocol",
-    "models/machine.py": "KeyError, told as a damaged model",
+    "models/kernel_machine.py": "KeyError, told as a damaged model",
     "formats/__init__.py": "AttributeError of a module, as Python wants it",
-    "sources/convert.py": "UnfitError and others, told as a DataError by the source or by as_table",
+    "sources/arrow_conversion.py": "UnfitError and others, told as a DataError by the source or by as_table",
     "sources/schema.py": "ValueError, told as a damaged model",
     "sklearn/estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
-    "execute/dask.py": "LostError, caught where the step is repeated",
-    "execute/lanes.py": "LostError, caught where the step is repeated",
-    "execute/shared_lanes.py": "LostError, caught where the step is repeated",
-    "execute/shared.py": "LostError, caught where the step is repeated; what another worker raised",
-    "execute/threads.py": "an exception of another thread, raised here",
+    "execute/dask_executor.py": "LostError, caught where the step is repeated",
+    "execute/dask_lanes.py": "LostError, caught where the step is repeated",
+    "execute/shared_centers_driver.py": "LostError, caught where the step is repeated",
+    "execute/shared_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
+    "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
-    "registry/gate.py": "a comparison without a result, caught by the verdict",
-    "registry/models.py": "caught below, and told as a damaged file",
+    "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",
+    "registry/model_registry.py": "caught below, and told as a damaged file",
     "report/run_directory.py": "caught by whoever reads a run that may not be there",
-    "sources/layout.py": "IndexError of a position, as Python has it",
+    "sources/chunk_layout.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
-    "partition/memory.py": "rows of shapes alone, which a projection never reads",
-    "models/partitioned.py": "KeyError, told as a damaged artifact",
-    "partition/shuffle.py": "OSError of a file that is too short, raised again as a StorageError",
-    "sklearn/updates.py": "AttributeError, by which scikit-learn knows that a method is missing",
-    "sklearn/calibrated.py": "AttributeError, by which scikit-learn knows that a method is missing",
-    "calibration/saved.py": "KeyError, told as a damaged artifact",
+    "partition/partition_memory.py": "rows of shapes alone, which a projection never reads",
+    "models/partitioned_machine.py": "KeyError, told as a damaged artifact",
+    "partition/leaf_rows.py": "OSError of a file that is too short, raised again as a StorageError",
+    "sklearn/partial_fit.py": "AttributeError, by which scikit-learn knows that a method is missing",
+    "sklearn/calibration_mixins.py": "AttributeError, by which scikit-learn knows that a method is missing",
+    "calibration/serialization.py": "KeyError, told as a damaged artifact",
     "storage/artifact.py": "KeyError, told as a damaged artifact",
     "storage/artifact_arrays.py": "ValueError, told as a damaged artifact; TypeError of a state that is no numbers",
     "formats/named_arrays.py": "caught by the file that is read",
@@ -146,9 +146,9 @@ PLAIN = {
     "formats/parquet_footer.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
     "formats/blosc.py": "told with the name of the chunk by the array that reads it",
-    "sources/remote.py": "what fsspec expects of a file system",
-    "ingestion/permutation.py": "OSError, told by the ingest",
-    "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
+    "sources/remote_store.py": "what fsspec expects of a file system",
+    "ingestion/external_shuffle.py": "OSError, told by the ingest",
+    "storage/atomic_writes.py": "OSError of the system, put in words by staged and Workspace",
     "formats/zarr_store.py": "what zarr expects of a store",
     "cpu/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
     "commands/parser.py": "argparse's own, and signals",
@@ -663,15 +663,15 @@ def _table(text: str) -> dict[str, str]:
 ELSEWHERE = _table("""
 runs/pipeline.py: The setting
     pipeline/test_pipeline.py::test_settings_of_a_file_are_typed_values_texts_or_keywords
-sklearn/inputs.py: ... has no parameter
+sklearn/input_checks.py: ... has no parameter
     test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
-sources/columns.py: f'column {missing!r} is not there' + (f', nor are
+sources/column_roles.py: f'column {missing!r} is not there' + (f', nor are
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
 formats/hdf5.py: the values of this dataset are stored in other fil
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
 formats/zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
-kernels/registry.py: The kernel is combined of
+kernels/named_kernels.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
 storage/artifact.py: This is a symbolic link.
     storage/test_crafted_models.py::test_what_lies_inside_a_model_is_no_link
@@ -695,21 +695,21 @@ data/row_checks.py: A feature is
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 sklearn/estimators.py: ... is given without a kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
-sklearn/inputs.py: y is the text
+sklearn/input_checks.py: y is the text
     test_estimators.py::test_no_target_at_all_is_told
-sklearn/inputs.py: A target is
+sklearn/input_checks.py: A target is
     test_estimators.py::test_a_target_that_is_no_finite_number_is_told_by_its_row
-sklearn/inputs.py: A target is missing:
+sklearn/input_checks.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-sklearn/inputs.py: Targets are of two types:
+sklearn/input_checks.py: Targets are of two types:
     test_estimators.py::test_targets_of_two_types_are_told_by_their_rows
-sklearn/inputs.py: There is no target: this estimator requires y to b
+sklearn/input_checks.py: There is no target: this estimator requires y to b
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
-sklearn/updates.py: partial_fit takes the solver Direct, and this is
+sklearn/partial_fit.py: partial_fit takes the solver Direct, and this is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
-sklearn/updates.py: The classes are
+sklearn/partial_fit.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
@@ -767,33 +767,33 @@ cpu/elementwise.py: Outputs of
     cpu/test_fused_predict.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
-execute/shares.py: The shares of a checkpoint have
+execute/shared_centers_files.py: The shares of a checkpoint have
     pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
-execute/wire.py: ... lost its workers
+execute/worker_messages.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
-execute/dask.py: A worker has no memory left:
+execute/dask_executor.py: A worker has no memory left:
     execute/test_clusters.py::test_a_worker_without_memory_is_a_clear_error
-execute/client.py: No Dask scheduler answered within
+execute/dask_client.py: No Dask scheduler answered within
     execute/test_open_executor.py::test_an_address_where_nothing_answers_is_an_error_within_seconds
-execute/dask.py: The Dask scheduler is gone, or does not answer.
+execute/dask_executor.py: The Dask scheduler is gone, or does not answer.
     execute/test_faults.py::test_a_dead_scheduler_is_a_clear_error
-execute/client.py: The address of the scheduler cannot be used:
+execute/dask_client.py: The address of the scheduler cannot be used:
     execute/test_open_executor.py::test_an_address_that_cannot_be_used_is_a_usage_error
-execute/dask.py: The cluster cannot run a task:
+execute/dask_executor.py: The cluster cannot run a task:
     execute/test_open_executor.py::test_what_the_workers_cannot_import_is_a_clear_error
-execute/dask.py: The cluster has had no workers for
+execute/dask_executor.py: The cluster has had no workers for
     execute/test_faults.py::test_all_workers_killed_and_none_started_is_a_clear_error
-execute/dask.py: The worker processes did not start.
+execute/dask_executor.py: The worker processes did not start.
     execute/test_clusters.py::test_a_script_without_a_guard_is_told_of_it
-kernels/features.py: ... changes when rows are centred.
+kernels/feature_maps.py: ... changes when rows are centred.
     kernels/test_features.py::test_the_features_of_a_row_do_not_depend_on_centring
-kernels/features.py: ... of rows of width
+kernels/feature_maps.py: ... of rows of width
     kernels/test_features.py::test_a_map_that_is_none_is_refused
-kernels/features.py: K(Z, Z) of
+kernels/feature_maps.py: K(Z, Z) of
     kernels/test_features.py::test_a_kernel_that_is_not_positive_definite_is_named
 kernels/radial.py: The bandwidth is
     solvers/test_bandwidth.py::test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told
-kernels/registry.py: The kernel is the user's function
+kernels/named_kernels.py: The kernel is the user's function
     kernels/test_radial.py::test_a_profile_is_saved_by_name_and_loading_does_not_import_it
 memory.py: The process holds
     test_memory_limit.py::test_what_outgrows_its_budget_is_told_in_words
@@ -809,15 +809,15 @@ serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
 formats/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-sources/kinds.py: ... is sparse: a
+sources/value_kinds.py: ... is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
 formats/table_file.py: the file is not in the encoding
     storage/test_text_tables.py::test_a_wrong_encoding_is_named_with_its_option
 serving/predictor.py: This is a path, or a text:
     storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
-sklearn/inputs.py: X is a path:
+sklearn/input_checks.py: X is a path:
     storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
-formats/lazy_frame.py: computing the LazyFrame failed:
+formats/polars_lazy_frame.py: computing the LazyFrame failed:
     storage/test_doors.py::test_a_lazy_frame_that_cannot_be_computed_is_one_error
 formats/named_arrays.py: This array is structured: its fields are
     storage/test_odd_types.py::test_records_in_a_file_are_one_error_that_names_the_fields
@@ -825,15 +825,15 @@ sources/read_options.py: ... is
     storage/test_text_tables.py::test_options_out_of_range_are_refused
 sources/read_options.py: read_options is
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
-formats/stored.py: this is a zip archive
+formats/open_stored.py: this is a zip archive
     storage/test_odd_types.py::test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it
-formats/tables.py: read_options are given, and no source is a text ta
+formats/joined_tables.py: read_options are given, and no source is a text ta
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
 serving/predict_files.py: The id column and a column of the predictions are
     serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
 serving/predict_files.py: An array of zarr cannot be called
     serving/test_ids.py::test_names_that_zarr_cannot_store_are_refused_by_zarr_alone
-sources/columns.py: The
+sources/column_roles.py: The
     serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
 serving/predict_files.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
@@ -851,9 +851,9 @@ precondition/nystrom.py: The preconditioned kernel is not positive: mean di
     precondition/test_nystrom.py::test_what_is_not_positive
 serving/predictor.py: The columns differ from those of training.
     serving/test_predictor.py::test_what_cannot_be_answered_is_one_error
-formats/stored.py: the ingest to this place has not been completed
+formats/open_stored.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
-sources/source.py: The feature
+sources/base.py: The feature
     data/test_tables_as_they_are.py::test_a_value_of_another_kind_is_named_as_it_is_written
 formats/arrow.py: column
     storage/test_tables.py::test_a_missing_target_is_an_error_with_its_row
@@ -861,29 +861,29 @@ storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
-data/rows_of_weight_zero.py: Every sample weight is 0.
+data/zero_weight_rows.py: Every sample weight is 0.
     data/test_rows_of_weight_zero.py::test_nothing_is_left
-sklearn/inputs.py: The whole number
+sklearn/input_checks.py: The whole number
     storage/test_kinds_of_whole_columns.py::test_labels_in_a_list_stay_apart_or_are_refused
-formats/cf.py: The attribute
+formats/cf_conventions.py: The attribute
     storage/test_packed_arrays.py::test_what_is_not_decoded_is_refused_by_name
-sources/source.py: the weight is
+sources/base.py: the weight is
     data/test_weights.py::test_bad_weights_are_told
-sources/columns.py: ... without a matching dtype and shape
+sources/column_roles.py: ... without a matching dtype and shape
     storage/test_parquet_bad_input.py::test_fixed_size_binary_needs_its_dtype_and_shape
-sources/columns.py: The column
+sources/column_roles.py: The column
     data/test_weights.py::test_bad_weights_are_told
-sources/columns.py: weight
+sources/column_roles.py: weight
     storage/test_source_facets.py::test_weights_that_are_no_numbers_are_refused
-formats/dask.py: computing a block failed:
+formats/dask_source.py: computing a block failed:
     storage/test_array_source.py::test_a_failing_dask_block_is_named
-formats/dask.py: the Dask array
+formats/dask_source.py: the Dask array
     storage/test_array_source.py::test_unknown_dask_chunks_say_how_to_know_them
-sources/source.py: The columns differ from those of training:
+sources/base.py: The columns differ from those of training:
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
-formats/dask.py: the block computed is
+formats/dask_source.py: the block computed is
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
-formats/dask.py: the target block computed has shape
+formats/dask_source.py: the target block computed has shape
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
 formats/parquet.py: two files differ:
     storage/test_parquet_bad_input.py::test_files_that_differ_are_both_named
@@ -891,21 +891,21 @@ formats/parquet_files.py: row group
     storage/test_parquet_bad_input.py::test_a_corrupt_page_is_named_by_file_and_row_group
 formats/parquet_files.py: the file has changed since the dataset was opened:
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
-sources/remote.py: http has no listing: the objects below this URL ca
+sources/remote_store.py: http has no listing: the objects below this URL ca
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
-sources/remote.py: the server sends whole files where a part was requ
+sources/remote_store.py: the server sends whole files where a part was requ
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
-sources/remote.py: the store did not return this object:
+sources/remote_store.py: the store did not return this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline
-sources/remote.py: the store refuses:
+sources/remote_store.py: the store refuses:
     storage/test_remote.py::test_a_refusal_is_not_repeated
 formats/table_file.py: the file has changed since it was opened:
     storage/test_tables.py::test_a_file_cut_short_after_it_was_opened_is_an_error
-formats/tables.py: two tables differ:
+formats/joined_tables.py: two tables differ:
     storage/test_tables.py::test_tables_that_differ_are_an_error_that_names_both
-storage/writer.py: ... cannot be written:
+storage/atomic_writes.py: ... cannot be written:
     storage/test_writer.py::test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on
-storage/writer.py: The directory cannot be written:
+storage/atomic_writes.py: The directory cannot be written:
     pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error
 formats/zarr_array.py: chunk
     storage/test_zarr_damage.py::test_a_missing_chunk_is_an_error_not_rows_of_zeros
@@ -917,17 +917,17 @@ formats/zarr_array.py: a row of the array is stored in
     storage/test_strangers_files.py::test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted
 formats/zarr.py: the array has shape
     storage/test_strangers_files.py::test_consolidated_metadata_that_say_something_else_are_refused
-storage/files.py: ... : the system refused to allocate memory:
+storage/untrusted_files.py: ... : the system refused to allocate memory:
     storage/test_strangers_files.py::test_sizes_that_no_memory_holds_are_an_error_in_words
-storage/files.py: process
+storage/untrusted_files.py: process
     storage/test_paths_of_workers.py::test_a_worker_that_does_not_see_the_data_says_where_it_looked
-storage/files.py: the data have changed since they were opened
+storage/untrusted_files.py: the data have changed since they were opened
     storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
-storage/files.py: the file has
+storage/untrusted_files.py: the file has
     storage/test_artifact_attacks.py::test_a_file_is_read_to_its_bound
-storage/files.py: this is
+storage/untrusted_files.py: this is
     storage/test_artifact_attacks.py::test_only_regular_files_are_read
-storage/files.py: the JSON has
+storage/untrusted_files.py: the JSON has
     storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed
 formats/zarr_store.py: the array is not read:
     storage/test_zarr_codecs.py::test_pickle_is_never_made
@@ -941,19 +941,19 @@ sweep.py: The data set has no rows.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
-fitting/leaf.py: The weights are not finite.
+fitting/leaf_fit.py: The weights are not finite.
     kernel values that are not finite: refused before, by their precision
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
 commands/runs.py: The report needs
     an installation without Bokeh
-models/machine.py: The model's description is incomplete:
+models/kernel_machine.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there
 formats/arrow.py: 'a piece differs from its declaration: ' + (reason
     a Dask frame whose partitions are not as it declares
 storage/artifact.py: The description is damaged: its checksum differs.
     fuzz_artifacts.py
-formats/dask.py: computing the frame failed:
+formats/dask_source.py: computing the frame failed:
     a Dask frame whose partitions fail
 formats/hdf5.py: HDF5 files need h5py, which is not installed
     an installation without h5py
@@ -975,36 +975,36 @@ MODULES = {
     "gpu/cupy.py": "engine/test_device.py",
     "gpu/loops.py": "engine/test_gpu_loops.py",
     "cpu/__init__.py": "pipeline/test_device.py",
-    "preprocessing/automatic.py": "data/test_automatic.py",
+    "preprocessing/automatic_steps.py": "data/test_automatic.py",
     "data/class_weights.py": "test_class_weights.py",
-    "preprocessing/categories.py": "data/test_automatic.py",
+    "preprocessing/category_steps.py": "data/test_automatic.py",
     "data/encoders.py": "data/test_tables_as_they_are.py",
-    "selection/direction.py": "solvers/test_direction.py",
-    "fitting/placement.py": "pipeline/test_device.py",
-    "partition/fit.py": "partition/test_partition.py",
-    "partition/grow.py": "partition/test_partition.py",
-    "partition/memory.py": "partition/test_partition.py",
-    "models/partitioned.py": "partition/test_partition.py",
-    "partition/shuffle.py": "partition/test_partition_resume.py",
-    "models/tree.py": "partition/test_partition.py",
-    "partition/warm_start.py": "registry/test_retrain.py",
-    "models/calibrated.py": "test_intervals.py",
+    "selection/gradient_outer_product.py": "solvers/test_direction.py",
+    "fitting/device_placement.py": "pipeline/test_device.py",
+    "partition/fit_partition.py": "partition/test_partition.py",
+    "partition/grow_tree.py": "partition/test_partition.py",
+    "partition/partition_memory.py": "partition/test_partition.py",
+    "models/partitioned_machine.py": "partition/test_partition.py",
+    "partition/leaf_rows.py": "partition/test_partition_resume.py",
+    "models/partition_tree.py": "partition/test_partition.py",
+    "partition/warm_partition.py": "registry/test_retrain.py",
+    "models/calibrated_model.py": "test_intervals.py",
     "serving/open_model.py": "serving/test_predictor.py",
-    "updates/rows.py": "solvers/test_sums.py",
+    "updates/update_model.py": "solvers/test_sums.py",
     "calibration/intervals.py": "test_intervals.py",
-    "calibration/held_out.py": "test_intervals.py",
+    "calibration/out_of_sample.py": "test_intervals.py",
     "fitting/calibrate.py": "test_thresholds.py",
     "calibration/thresholds.py": "test_thresholds.py",
     "calibration/probabilities.py": "test_probabilities.py",
     "runs/tune.py": "pipeline/test_tune.py",
-    "registry/store.py": "registry/test_models.py",
-    "registry/models.py": "registry/test_models.py",
-    "report/mlflow.py": "report/test_mlflow.py",
-    "selection/bandwidth.py": "solvers/test_bandwidth.py",
+    "registry/registry_storage.py": "registry/test_models.py",
+    "registry/model_registry.py": "registry/test_models.py",
+    "report/mlflow_export.py": "report/test_mlflow.py",
+    "selection/median_bandwidth.py": "solvers/test_bandwidth.py",
     "formats/csv_records.py": "storage/test_csv_damage.py",
     "ingestion/ingest.py": "storage/test_ingest.py",
     "sources/object_store.py": "registry/test_models.py",
-    "sources/weighted.py": "data/test_weights.py",
+    "sources/weighted_source.py": "data/test_weights.py",
 }
 """Modules whose errors have a test file of their own: a device, a store of objects, a service."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamkern import events as module
-from streamkern.events import OFTEN, EventLog
+from streamkern.events import EARLY_STEP_SHARE, EventLog
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -41,7 +41,8 @@ def test_listeners_hear_every_step_and_the_file_gets_early_ones_one_a_second_and
     gaps = [(b - a) * pace for a, b in itertools.pairwise(rows)]
     assert max(gaps) <= 1.0 + 2 * pace
     assert all(
-        gap >= OFTEN * a * pace - 2 * pace or gap >= 1.0 - 2 * pace for a, gap in zip(rows, gaps[:-1], strict=False)
+        gap >= EARLY_STEP_SHARE * a * pace - 2 * pace or gap >= 1.0 - 2 * pace
+        for a, gap in zip(rows, gaps[:-1], strict=False)
     )
     assert len(rows) < 180
 

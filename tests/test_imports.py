@@ -14,7 +14,7 @@ import pytest
 import streamkern as sk
 from streamkern import formats
 from streamkern.defaults import RADIAL_NAMES
-from streamkern.kernels import RADIAL
+from streamkern.kernels import RADIAL_KERNELS
 
 ROOT = Path(__file__).parent.parent
 SLOW = {
@@ -35,7 +35,7 @@ def loaded(program: str) -> tuple[set[str], set[str]]:
 
 
 def test_importing_the_library_loads_nothing_else():
-    assert loaded("import streamkern") == ({"streamkern", "streamkern.release", "streamkern.starting"}, set())
+    assert loaded("import streamkern") == ({"streamkern", "streamkern.version", "streamkern.startup"}, set())
 
 
 COMMAND = """
@@ -50,10 +50,10 @@ except SystemExit:
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["ingest", "--help"], ["ingest"], ["--version"]])
 def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
     ours, others = loaded(COMMAND.format(words=words))
-    light = {"commands", "commands.parser", "commands.output", "defaults", "errors", "memory", "redaction"} | {
-        "release",
-        "starting",
-        "user_code",
+    light = {"commands", "commands.parser", "commands.terminal", "defaults", "errors", "memory", "redaction"} | {
+        "version",
+        "startup",
+        "user_code_digest",
     }
     assert ours == {"streamkern", *(f"streamkern.{name}" for name in light)}
     assert others == {"numpy"}
@@ -148,15 +148,15 @@ def test_modules_among_the_names_are_imported_when_they_are_used():
         "streamkern",
         "streamkern.errors",
         "streamkern.redaction",
-        "streamkern.release",
-        "streamkern.starting",
+        "streamkern.version",
+        "streamkern.startup",
     }
     assert "streamkern.augment" not in ours
     assert "streamkern.augment" in loaded("import streamkern as sk; sk.augment.MixUp")[0]
 
 
 def test_the_names_that_help_shows_are_those_of_the_kernels():
-    assert tuple(sorted(RADIAL)) == RADIAL_NAMES
+    assert tuple(sorted(RADIAL_KERNELS)) == RADIAL_NAMES
 
 
 def test_every_command_has_a_function():

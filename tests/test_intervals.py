@@ -9,8 +9,8 @@ import zarr
 from sklearn.datasets import load_diabetes, make_friedman1
 
 import streamkern as sk
-from streamkern.calibration.intervals import Intervals, ranked, relative_scales
-from streamkern.calibration.saved import loaded_answers, saved_answers
+from streamkern.calibration.intervals import Intervals, rank_scores, relative_scales
+from streamkern.calibration.serialization import dump_calibration, load_calibration
 
 
 def _noisy(n=6000, seed=0):
@@ -146,7 +146,7 @@ def _synthetic(m, seed):
 def test_every_fifth_of_the_scale_is_covered_whatever_the_distribution_of_its_errors(coverage):
     levels, scores, w = _synthetic(20_000, 0)
     mean = np.array([3.0, 0.1])
-    made = Intervals(mean=mean, weights=np.zeros((0, 2)), facts={}, **ranked(scores, w, levels)._asdict())
+    made = Intervals(mean=mean, weights=np.zeros((0, 2)), facts={}, **rank_scores(scores, w, levels)._asdict())
     made.require(2, 0)
     levels, scores, w = _synthetic(20_000, 1)
     inside = scores * levels * mean <= made.half_widths(levels, coverage)
@@ -170,30 +170,30 @@ def _one_quantile(levels, scores, w):
 
 def test_few_rows_share_a_quantile_and_so_do_few_of_a_fifth_for_a_high_coverage():
     levels, scores, w = _synthetic(499, 0)
-    made = ranked(scores, w, levels)
+    made = rank_scores(scores, w, levels)
     assert (made.starts[1:] == 499).all()
     several = Intervals(mean=np.ones(2), weights=np.zeros((0, 2)), facts={}, **made._asdict())
     one = Intervals(*_one_quantile(levels, scores, w), np.ones(2), np.zeros((0, 2)), {})
     np.testing.assert_array_equal(several.half_widths(levels, 0.9), one.half_widths(levels, 0.9))
     levels, scores, w = _synthetic(1000, 0)
-    several = Intervals(mean=np.ones(2), weights=np.zeros((0, 2)), facts={}, **ranked(scores, w, levels)._asdict())
+    several = Intervals(mean=np.ones(2), weights=np.zeros((0, 2)), facts={}, **rank_scores(scores, w, levels)._asdict())
     one = Intervals(*_one_quantile(levels, scores, w), np.ones(2), np.zeros((0, 2)), {})
     assert len(np.unique((several.half_widths(levels, 0.9) / levels).round(9))) == 10
     # 200 rows of a fifth tell no quantile of 99.7%: it is that of all rows.
     np.testing.assert_allclose(several.half_widths(levels, 0.997), one.half_widths(levels, 0.997))
     assert np.isinf(several.half_widths(levels, 0.9999)).all()
-    same = ranked(scores, w, np.ones_like(levels))
+    same = rank_scores(scores, w, np.ones_like(levels))
     assert (same.starts[1:] == 1000).all()
-    assert ranked(scores[:0], w[:0], levels[:0]).starts.tolist() == [[0, 0]] * 6
+    assert rank_scores(scores[:0], w[:0], levels[:0]).starts.tolist() == [[0, 0]] * 6
 
 
 def test_models_of_earlier_releases_have_the_intervals_that_they_had(fitted):
     X, _ = _noisy()
-    answers = fitted.model_.answers
+    answers = fitted.model_.calibration
     scores, shares = _one_quantile(answers.levels, answers.scores, np.diff(answers.shares[:, 0], prepend=0.0))
-    tree, arrays = saved_answers(Intervals(scores, shares, answers.mean, answers.weights, answers.facts))
+    tree, arrays = dump_calibration(Intervals(scores, shares, answers.mean, answers.weights, answers.facts))
     del tree["fields"]["levels"], tree["fields"]["starts"]
-    loaded = loaded_answers(tree, arrays, fitted.model_.encoding, 150)
+    loaded = load_calibration(tree, arrays, fitted.model_.encoding, 150)
     outputs = fitted.model_.decision_function(X[:200], scales=True)
     q = scores[np.searchsorted(shares[:, 0], 0.9 - 1e-12), 0]
     half = q * answers.mean[0] * np.maximum(1 + outputs[:, 1].astype(float), 0.1)
@@ -216,11 +216,11 @@ def test_what_cannot_be_is_refused(fitted, tmp_path):
     with pytest.raises(sk.UsageError, match="classifier"):
         sk.predict(classes, tmp_path / "new.npy", tmp_path / "made.parquet", interval=0.9)
     model = sk.KernelRegressor(centers=20, threads=1).fit(X, y).model_
-    model.answers = Intervals(np.ones((3, 2)), np.ones((3, 2)), np.ones(2), np.zeros((0, 2)), {})
+    model.calibration = Intervals(np.ones((3, 2)), np.ones((3, 2)), np.ones(2), np.zeros((0, 2)), {})
     saved = model.save(tmp_path / "model.zarr")
     with pytest.raises(sk.errors.ModelFormatError, match="intervals"):
         sk.load_model(saved)
-    made = fitted.model_.answers
+    made = fitted.model_.calibration
     wrong = made.starts.copy()
     wrong[2] = wrong[3] + 1
     for damaged in ({"starts": wrong}, {"starts": made.starts[:-1]}, {"starts": made.starts + 1}, {"levels": None}):

@@ -25,14 +25,14 @@ from streamkern.fitting.fit import fit
 from streamkern.memory import (
     default_budget,
     format_bytes,
-    keeping,
+    keep_free_memory,
     parse_bytes,
-    peak_resident,
-    release,
-    resident,
+    peak_resident_bytes,
+    release_free_memory,
+    resident_bytes,
     share_heap,
 )
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
 from streamkern.types import Array
 
 MIB = 1 << 20
@@ -84,11 +84,11 @@ def measured(case: dict[str, Any]) -> None:
     named: Any = getattr(sk, case.get("solver", "EigenPro"))
     solver = named(**case.get("settings", {"projection": case.get("projection", "auto")}))
     recipe = Recipe(data, sk.Uniform(case["p"]), solver, validation=validation, dtype=case.get("arithmetic", "float32"))
-    before = peak_resident() - resident()
+    before = peak_resident_bytes() - resident_bytes()
     with open_executor("threads", case["threads"]) as executor:
         fitted = fit(recipe, executor, parse_bytes(case["memory"]))
         sk.KernelMachine.of(fitted).score(data.plain(), executor=executor)
-    print(json.dumps([before, peak_resident(), fitted.footprint.peak, fitted.report.get("projection", "")]))
+    print(json.dumps([before, peak_resident_bytes(), fitted.footprint.peak, fitted.report.get("projection", "")]))
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
     with anew, open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
-        before = client.run(peak_resident)
+        before = client.run(peak_resident_bytes)
         fitted = fit(recipe, executor, 4 << 30)
-        after = client.run(peak_resident)
+        after = client.run(peak_resident_bytes)
     projected = fitted.footprint.worker_bytes(1)
     for address, held in before.items():
         grown = after[address] - held
@@ -177,9 +177,9 @@ def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(store
     anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
     with anew, open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
-        before = client.run(peak_resident)
-        fitted = fit(recipe, executor, resident() + (1 << 30))
-        after = client.run(peak_resident)
+        before = client.run(peak_resident_bytes)
+        fitted = fit(recipe, executor, resident_bytes() + (1 << 30))
+        after = client.run(peak_resident_bytes)
     projected = fitted.footprint.worker_bytes(1)
     assert fitted.footprint.share
     grown = max(after[address] - held for address, held in before.items())
@@ -321,17 +321,17 @@ def test_sizes_are_written() -> None:
 
 
 def test_what_the_process_holds() -> None:
-    assert 0 < resident() <= peak_resident() + MIB
+    assert 0 < resident_bytes() <= peak_resident_bytes() + MIB
     assert default_budget() > 0
     pieces = [np.ones(2000) for _ in range(20_000)]  # too small for pages of their own
-    held = resident()
+    held = resident_bytes()
     del pieces
-    freed = resident()  # some of it at once, where it lay at the end of the heap
-    with keeping():
-        release()
-        assert resident() > freed - 50 * MIB
-    release()
-    assert resident() < held - 100 * MIB
+    freed = resident_bytes()  # some of it at once, where it lay at the end of the heap
+    with keep_free_memory():
+        release_free_memory()
+        assert resident_bytes() > freed - 50 * MIB
+    release_free_memory()
+    assert resident_bytes() < held - 100 * MIB
 
 
 _THREADS = """

@@ -19,18 +19,18 @@ import zarr
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.costs.footprint import loaded
+from streamkern.costs.footprint import load_libraries
 from streamkern.cpu import gemm
+from streamkern.data.chunk_cache import CachedReader, reading_bytes
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import Reader, reading_bytes
-from streamkern.data.split import ranges, runs
+from streamkern.data.row_selection import ranges, runs
 from streamkern.data.statistics import Moments
-from streamkern.data.stream import Assembly, Raw, Stream
-from streamkern.data.targets import Classes, distinct
+from streamkern.data.stream import Assembly, RawRows, Stream
+from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
 from streamkern.execute.base import Allowance
-from streamkern.formats.tables import open_tables
-from streamkern.memory import check, limited, release, resident
+from streamkern.formats.joined_tables import open_tables
+from streamkern.memory import check_memory, memory_limit, release_free_memory, resident_bytes
 from streamkern.rng import generator
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
@@ -43,49 +43,49 @@ MIB = 1 << 20
 
 
 def test_what_outgrows_its_budget_is_told_in_words() -> None:
-    check()
-    release()  # else an array may lie in memory that other tests have freed and the process still holds
-    with limited(resident() + 64 * MIB):
-        check()
+    check_memory()
+    release_free_memory()  # else an array may lie in memory that other tests have freed and the process still holds
+    with memory_limit(resident_bytes() + 64 * MIB):
+        check_memory()
         kept = np.ones(64 * MIB)
         with pytest.raises(MemoryLimitError, match=r"its budget is [0-9.]+ [MG]iB"):
-            check()
-    check()
+            check_memory()
+    check_memory()
     assert len(kept)
     assert MemoryLimitError.exit_status == 1
 
 
 def test_what_will_not_fit_is_told_before_it_is_read() -> None:
-    release()
-    with limited(resident() + 64 * MIB):
-        check(32 * MIB, "rows.zarr")
+    release_free_memory()
+    with memory_limit(resident_bytes() + 64 * MIB):
+        check_memory(32 * MIB, "rows.zarr")
         with pytest.raises(MemoryLimitError, match=r"(?s)512.0 MiB more are needed.*where: rows.zarr, chunk 3"):
-            check(512 * MIB, "rows.zarr, chunk 3")
+            check_memory(512 * MIB, "rows.zarr, chunk 3")
 
 
 def test_of_several_budgets_the_largest_counts() -> None:
-    with limited(1 << 40), limited(1):
-        check()
-    with limited(1), pytest.raises(MemoryLimitError):
-        check()
+    with memory_limit(1 << 40), memory_limit(1):
+        check_memory()
+    with memory_limit(1), pytest.raises(MemoryLimitError):
+        check_memory()
 
 
 @pytest.mark.parametrize("error", [MemoryError("Unable to allocate 1 TiB"), RuntimeError("can't start new thread")])
 def test_memory_that_the_system_refuses_is_told_in_words(error: Exception) -> None:
     with (
         pytest.raises(MemoryLimitError, match=r"(?s)The system refused to allocate memory: .*ulimit -v"),
-        limited(1 << 40),
+        memory_limit(1 << 40),
     ):
         raise error
-    with pytest.raises(RuntimeError, match="another"), limited(1 << 40):
+    with pytest.raises(RuntimeError, match="another"), memory_limit(1 << 40):
         raise RuntimeError("another")
 
 
 def test_pages_of_mapped_files_do_not_count(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(16 * MIB))
-    with limited(resident() + 32 * MIB):
+    with memory_limit(resident_bytes() + 32 * MIB):
         total = np.load(tmp_path / "x.npy", mmap_mode="r").sum()
-        check()
+        check_memory()
     assert total == 16 * MIB
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_outgrows_its_budget_stops_with_a_checkpoint_and_goes_on(tmp_
         if kind == "step" and fields["rows"] >= 5000 and not kept:
             kept.append(np.ones(50 * MIB))
 
-    budget = loaded() + 300 * MIB
+    budget = load_libraries() + 300 * MIB
     with pytest.raises(MemoryLimitError, match="the same command then continues"):
         sk.run(job(tmp_path), tmp_path / "run", memory=budget, threads=1, listeners=(another,))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
@@ -160,12 +160,12 @@ def test_chunks_that_are_kept_count_with_their_texts(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "r.parquet", row_group_size=2000)
     named = open_tables([str(tmp_path / "r.parquet")], columns=["a"], id="id")
     assert len(named.bounds) == 5  # row groups of long texts are not joined
-    reader = Reader(Dataset(named), cache_bytes=9 << 20)
+    reader = CachedReader(Dataset(named), cache_bytes=9 << 20)
     sizes = [reader.chunk(chunk).nbytes for chunk in range(4)]
     assert min(sizes) > 2000 * 2000
     assert sum(chunk.nbytes for chunk in reader._chunks.values()) <= 9 << 20
     labelled = open_tables([str(tmp_path / "r.parquet")], "y", ["a"])
-    few = Reader(Dataset(labelled), cache_bytes=4 << 20).chunk(0)
+    few = CachedReader(Dataset(labelled), cache_bytes=4 << 20).chunk(0)
     assert few.nbytes < len(few.X) * 16 + 4 * 2 * 2000  # texts that rows of a row group share count once
 
 
@@ -215,7 +215,7 @@ def test_one_chunk_is_projected_once_whatever_the_threads() -> None:
 def test_long_labels_take_no_array_of_wide_texts() -> None:
     labels = ["a" * 10_000, "b"]
     y = np.array(labels * 1000, dtype=object)
-    raw = Raw(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
+    raw = RawRows(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
     moments = Moments(np.zeros(1), None)
     moments((raw, "rows"), None)  # the first call loads compiled code
     tracemalloc.start()
@@ -225,7 +225,7 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     tracemalloc.stop()
     assert {label: found[0] for label, found in sums[4].items()} == dict.fromkeys(labels, 1000)
     assert codes.tolist() == [0, 1] * 1000
-    assert distinct(y)[0] == labels
+    assert distinct_labels(y)[0] == labels
     assert peak < 2 * MIB  # 76 as NumPy's texts
 
 

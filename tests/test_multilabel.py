@@ -265,7 +265,7 @@ def test_rows_are_added_and_forgotten_under_weights_and_thresholds_of_labels():
     first, whole = clone(made).fit(X[:400], Y[:400]), clone(made).fit(X, Y)
     model = clone(made).partial_fit(X[:400], Y[:400]).partial_fit(X[400:], Y[400:])
     np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-6)
-    assert model.model_.encoding.cuts == tuple(model.model_.answers.cuts)
+    assert model.model_.encoding.cuts == tuple(model.model_.calibration.cuts)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.forget(X[400:], Y[400:])
@@ -311,7 +311,7 @@ def test_a_damaged_description_is_refused():
         with pytest.raises(ValueError, match="of 3 labels"):
             encoding_from_json(told | {"cuts": wrong})
     assert encoding_from_json(told | {"cuts": [0.1, 0.2, 0.3]}).cuts == (0.1, 0.2, 0.3)
-    calibration = _model().fit(*_rows(200)).model_.answers
+    calibration = _model().fit(*_rows(200)).model_.calibration
     with pytest.raises(sk.errors.ModelFormatError, match="parameters have shape"):
         replace(calibration, cuts=np.zeros(2)).require(3)
     with pytest.raises(sk.errors.ModelFormatError, match="parameters have shape"):

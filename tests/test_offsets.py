@@ -17,8 +17,8 @@ from sklearn.metrics import mean_squared_error, r2_score
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.data.targets import Continuous, encoding_from_json, encoding_to_json
-from streamkern.models.partitioned import load_model
-from streamkern.registry.retrain import warm
+from streamkern.models.partitioned_machine import load_model
+from streamkern.registry.retrain import with_warm_start
 from streamkern.solvers import Direct, EigenPro, EigenPro2
 
 UNIX = 1.7e9
@@ -285,7 +285,7 @@ def test_a_champion_goes_on_far_from_0(tmp_path: Path):
         task="regression",
     )  # fmt: skip
     sk.run(pipeline, tmp_path / "cold")
-    going_on, reason = warm(pipeline, load_model(tmp_path / "cold" / "model.zarr"))
+    going_on, reason = with_warm_start(pipeline, load_model(tmp_path / "cold" / "model.zarr"))
     assert reason is None
     assert sk.run(going_on, tmp_path / "warm")["metrics"]["train"]["r2"] > 0.95
 

@@ -16,15 +16,15 @@ from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
 from streamkern.calibration import probabilities as module
-from streamkern.calibration.held_out import LeftOut
-from streamkern.calibration.probabilities import ProbabilityCalibration, calibrated
-from streamkern.calibration.saved import loaded_answers, saved_answers
+from streamkern.calibration.out_of_sample import OutOfSample
+from streamkern.calibration.probabilities import ProbabilityCalibration, fit_probabilities
+from streamkern.calibration.serialization import dump_calibration, load_calibration
 from streamkern.cpu import default_engine
 from streamkern.data.stream import Scan
 from streamkern.evaluation import metrics
 from streamkern.fitting import calibrate as answers
 from streamkern.fitting import solver_choice as auto
-from streamkern.models import machine as model_module
+from streamkern.models import kernel_machine as model_module
 from streamkern.serving import predict_files as serving
 from streamkern.serving.predict_files import evaluate
 
@@ -39,13 +39,13 @@ def _left_out(k=4, n=1500, weighted=False):
     rng = np.random.default_rng(k)
     y = rng.choice(k, n, p=np.arange(1, k + 1) / np.arange(1, k + 1).sum())
     F = 0.25 * rng.standard_normal((n, k)) + 0.5 * (y[:, None] == np.arange(k)) + 0.5 / k
-    return LeftOut(F, y, rng.random(n) + 0.1 if weighted else None, "validation", np.arange(n))
+    return OutOfSample(F, y, rng.random(n) + 0.1 if weighted else None, "validation", np.arange(n))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("own", [False, True])
 def test_newton_finds_the_mode_that_another_method_finds(own, weighted, monkeypatch):
-    monkeypatch.setattr(module, "OWN_PARAMETERS", 100 if own else 1)
+    monkeypatch.setattr(module, "MAX_CLASSES_WITH_OWN_PARAMETERS", 100 if own else 1)
     rows = _left_out(weighted=weighted)
     fit = module._Newton(
         module._features(rows.outputs, False), rows.y,
@@ -82,7 +82,7 @@ def test_without_rows_that_say_otherwise_probabilities_are_the_outputs():
 def test_classes_that_the_rows_lack_share_the_others_parameters():
     rows = _left_out()
     F = np.column_stack([rows.outputs, np.zeros(len(rows.y))])
-    found = calibrated(LeftOut(F, rows.y, None, "validation", rows.ids), default_engine())
+    found = fit_probabilities(OutOfSample(F, rows.y, None, "validation", rows.ids), default_engine())
     assert found.facts["missing"] == [4]
     P = found.probabilities(np.array([[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0, 0.0]]))
     assert P.argmax(axis=1).tolist() == [4, 1]
@@ -92,7 +92,7 @@ def test_hundreds_of_classes():
     rng = np.random.default_rng(0)
     y = np.concatenate([np.arange(300), rng.integers(300, size=1500)])
     F = 0.05 * rng.standard_normal((1800, 300)) + 0.4 * (y[:, None] == np.arange(300))
-    found = calibrated(LeftOut(F, y, None, "validation", np.arange(1800)), default_engine())
+    found = fit_probabilities(OutOfSample(F, y, None, "validation", np.arange(1800)), default_engine())
     assert np.ptp(found.below) == 0
     assert log_loss(y, found.probabilities(F)) < 1.0
 
@@ -106,9 +106,9 @@ def test_a_link_of_two_softnesses_finds_what_one_does_not(wide, monkeypatch):
     P = truth.probabilities(F)
     y = (rng.random((n, 1)) > P.cumsum(axis=1)).sum(axis=1)
     missed = []
-    for softness in (module.WIDE, module.SOFTNESS):
-        monkeypatch.setattr(module, "WIDE", softness)
-        found = calibrated(LeftOut(F, y, None, "validation", np.arange(n)), default_engine())
+    for softness in (module.WIDE_LINK_SOFTNESS, module.LINK_SOFTNESS):
+        monkeypatch.setattr(module, "WIDE_LINK_SOFTNESS", softness)
+        found = fit_probabilities(OutOfSample(F, y, None, "validation", np.arange(n)), default_engine())
         missed.append(np.abs(found.probabilities(F) - P).mean())
     assert missed[0] < 0.006
     assert missed[1] > 0.01
@@ -119,8 +119,8 @@ def test_probabilities_of_two_classes_have_the_order_of_the_scores(seed):
     rng = np.random.default_rng(seed)
     y = rng.integers(2, size=60)
     f = y + 0.3 * rng.standard_normal(60)
-    left_out = LeftOut(np.column_stack([1 - f, f]), y, None, "validation", np.arange(60))
-    found = calibrated(left_out, default_engine())
+    out_of_sample = OutOfSample(np.column_stack([1 - f, f]), y, None, "validation", np.arange(60))
+    found = fit_probabilities(out_of_sample, default_engine())
     f = np.linspace(-2.0, 3.0, 200)
     log_p = found.log_probabilities(np.column_stack([1 - f, f]))
     assert (np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all()
@@ -155,12 +155,12 @@ def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
 def test_a_model_saved_before_probabilities_decided_goes_on_as_it_did(tmp_path):
     X, y, X_test, _ = _halves(load_digits)
     model = sk.KernelClassifier(centers=80, threads=1).fit(X, y).model_
-    tree, arrays = saved_answers(model.answers)
+    tree, arrays = dump_calibration(model.calibration)
     for name in ("wide", "decides"):  # which such a model lacks
         del tree["fields"][name]
-    old = loaded_answers(tree, arrays, model.encoding, len(model.weights))
+    old = load_calibration(tree, arrays, model.encoding, len(model.weights))
     assert (old.wide, old.decides) == (None, False)
-    model.answers, model.encoding = old, answers.decided_by(model.encoding, old)
+    model.calibration, model.encoding = old, answers.with_decision_rule(model.encoding, old)
     loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
     F = loaded.decision_function(X_test)
     np.testing.assert_array_equal(loaded.predict(X_test), loaded.encoding.values[F.argmax(axis=1)])
@@ -176,20 +176,20 @@ def test_weights_of_classes_decide_by_outputs():
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
 def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     X, y, X_test, y_test = _halves(load)
-    left_out = sk.KernelClassifier(threads=1).fit(X, y)
+    out_of_sample = sk.KernelClassifier(threads=1).fit(X, y)
     held_out = sk.KernelClassifier(threads=1, validation=0.3).fit(X, y)
-    assert left_out.model_.answers.facts["source"] == "leave-one-out"
-    assert held_out.model_.answers.facts["source"] == "validation"
-    losses = [log_loss(y_test, model.predict_proba(X_test)) for model in (left_out, held_out)]
+    assert out_of_sample.model_.calibration.facts["source"] == "leave-one-out"
+    assert held_out.model_.calibration.facts["source"] == "validation"
+    losses = [log_loss(y_test, model.predict_proba(X_test)) for model in (out_of_sample, held_out)]
     uncalibrated = ProbabilityCalibration(np.ones(len(set(y))), np.zeros(len(set(y))), np.zeros(len(set(y))), {})
-    plain = log_loss(y_test, uncalibrated.probabilities(left_out.model_.decision_function(X_test)))
+    plain = log_loss(y_test, uncalibrated.probabilities(out_of_sample.model_.decision_function(X_test)))
     assert losses[0] < 0.9 * plain
     assert losses[0] < 1.15 * losses[1]
-    P = left_out.predict_proba(X_test)
-    np.testing.assert_array_equal(left_out.predict(X_test), np.unique(y)[P.argmax(axis=1)])
+    P = out_of_sample.predict_proba(X_test)
+    np.testing.assert_array_equal(out_of_sample.predict(X_test), np.unique(y)[P.argmax(axis=1)])
     np.testing.assert_allclose(P.sum(axis=1), 1.0)
-    np.testing.assert_allclose(left_out.predict_log_proba(X_test), np.log(P), atol=1e-6)
-    assert left_out.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)
+    np.testing.assert_allclose(out_of_sample.predict_log_proba(X_test), np.log(P), atol=1e-6)
+    assert out_of_sample.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)
 
 
 def test_tools_of_scikit_learn():
@@ -230,7 +230,7 @@ def test_a_saved_model_and_a_predictor_have_the_same_bits(tmp_path):
 def test_a_damaged_calibration_is_refused(tmp_path):
     X, y, _, _ = _halves(load_breast_cancer)
     model = sk.KernelClassifier(centers=30, threads=1).fit(X, y).model_
-    model.answers = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
+    model.calibration = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
     saved = model.save(tmp_path / "model.zarr")
     with pytest.raises(sk.errors.ModelFormatError, match="shape"):
         sk.load_model(saved)
@@ -287,16 +287,20 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
     assert few.prediction_set(X[:50], 0.99)[:, 2].all()
     with pytest.raises(sk.UsageError, match="coverage"):
         model.prediction_set(X, 1.5)
-    loaded.answers = replace(loaded.answers, sets=replace(loaded.answers.sets, starts=np.array([0, 5, 2, 9])))
+    loaded.calibration = replace(
+        loaded.calibration, sets=replace(loaded.calibration.sets, starts=np.array([0, 5, 2, 9]))
+    )
     saved = loaded.save(tmp_path / "damaged.zarr")
     with pytest.raises(sk.errors.ModelFormatError, match="ascending"):
         sk.load_model(saved)
 
 
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
-    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 3000)
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 3000)
     # Not by a budget that normal equations exceed: what tests before this one left in the process may exceed it first.
-    monkeypatch.setattr(auto, "choose_solver", lambda *_, **__: auto.Choice(sk.EigenPro(epochs=5), "EigenPro: a test"))
+    monkeypatch.setattr(
+        auto, "choose_solver", lambda *_, **__: auto.SolverChoice(sk.EigenPro(epochs=5), "EigenPro: a test")
+    )
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 3))
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
@@ -312,15 +316,17 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
 
 
 def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
-    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 100)
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.result_.report
 
 
 def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
-    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 600)
-    monkeypatch.setattr(auto, "choose_solver", lambda *_, **__: auto.Choice(sk.EigenPro(epochs=2), "EigenPro: a test"))
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 600)
+    monkeypatch.setattr(
+        auto, "choose_solver", lambda *_, **__: auto.SolverChoice(sk.EigenPro(epochs=2), "EigenPro: a test")
+    )
     X = np.random.default_rng(0).normal(size=(800, 3))
     data = sk.from_arrays(X, X[:, 0] > 0)
     pipeline = sk.Pipeline(data, sk.Laplace(2.0), sk.Uniform(40), "auto")
@@ -348,7 +354,7 @@ def _lines(path):
 @pytest.mark.parametrize("classes", [True, False])
 def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, tmp_path, monkeypatch):
     # Few rows fill what is held at a time: scores whose order is kept, a task, a part of a file.
-    monkeypatch.setattr(metrics, "CELLS", 100)
+    monkeypatch.setattr(metrics, "MAX_DISTINCT_SCORES", 100)
     monkeypatch.setattr(model_module, "_TASK_ROWS", 2000)
     monkeypatch.setattr(serving, "PART_BYTES", 1 << 16)
     held, raw = [], Scan.raw

@@ -13,7 +13,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import DataError
 from streamkern.execute.base import Stack
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.sweep import ScanWork, gather, sweep
 

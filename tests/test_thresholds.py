@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 import streamkern as sk
-from streamkern.calibration.thresholds import METRICS, cut_for
+from streamkern.calibration.thresholds import METRICS, best_threshold
 from streamkern.serving.predict_files import evaluate
 
 SCORES = {name: getattr(metrics, name if name == "matthews_corrcoef" else f"{name}_score") for name in METRICS}
@@ -26,7 +26,7 @@ def test_no_cut_is_better(metric, weighted):
     y = rng.random(300) < 0.2
     s = np.round(rng.standard_normal(300) + 1.2 * y - 1.0, 1)  # with ties
     w = rng.random(300) if weighted else None
-    cut = cut_for(metric, s, y, w)
+    cut = best_threshold(metric, s, y, w)
     every = [SCORES[metric](y, s > c, sample_weight=w) for c in [*(np.unique(s) - 0.05), 9.0]]
     assert cut.best == pytest.approx(max(every), abs=1e-12)
     assert SCORES[metric](y, s > cut.value, sample_weight=w) == pytest.approx(cut.best, abs=1e-12)
@@ -34,9 +34,9 @@ def test_no_cut_is_better(metric, weighted):
 
 
 def test_a_class_that_is_missing_and_a_cut_that_is_best_already():
-    assert cut_for("f1", np.arange(3.0), np.zeros(3, dtype=bool)) is None
-    assert cut_for("f1", np.array([-1.0, -0.5, 0.5, 2.0]), np.array([0, 0, 1, 1], dtype=bool)).value == 0.0
-    assert cut_for("accuracy", np.array([-1.0, -0.5, -3.0]), np.array([1, 1, 0], dtype=bool)).value == -2.0
+    assert best_threshold("f1", np.arange(3.0), np.zeros(3, dtype=bool)) is None
+    assert best_threshold("f1", np.array([-1.0, -0.5, 0.5, 2.0]), np.array([0, 0, 1, 1], dtype=bool)).value == 0.0
+    assert best_threshold("accuracy", np.array([-1.0, -0.5, -3.0]), np.array([1, 1, 0], dtype=bool)).value == -2.0
 
 
 @pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])

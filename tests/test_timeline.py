@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.events import EventLog, added
+from streamkern.events import EventLog, merge_sums
 
 
 def lines(path):
@@ -30,7 +30,7 @@ nested = st.dictionaries(st.sampled_from("abc"), numbers) | st.fixed_dictionarie
 
 @given(st.lists(nested, min_size=1, max_size=5))
 def test_mappings_add_up_name_by_name(mappings):
-    total = reduce(added, mappings)
+    total = reduce(merge_sums, mappings)
     for name in "abc":
         assert total.get(name, 0) == sum(mapping.get(name, 0) for mapping in mappings)
     for name in "xy":
@@ -50,7 +50,7 @@ def test_few_lines_hold_every_step(tmp_path):
     found = lines(tmp_path / "events.jsonl")
     assert len(told) == 2001
     assert len(steps(found)) < 500
-    total = reduce(added, (line["timeline"] for line in steps(found)))
+    total = reduce(merge_sums, (line["timeline"] for line in steps(found)))
     assert total == {
         "steps": 2000,
         "compute": 4000,
@@ -84,7 +84,7 @@ def test_the_timeline_of_a_run_on_workers_is_whole(tmp_path):
     assert cluster["dashboard"].startswith("http")
     assert cluster["slots"] == 2
     number = sum(kind == "step" for kind, _ in told)
-    total = reduce(added, (line["timeline"] for line in steps(found)))
+    total = reduce(merge_sums, (line["timeline"] for line in steps(found)))
     assert total["steps"] == number
     assert total["retries"] == total["losses"] == 0
     assert len(total["workers"]) == 2

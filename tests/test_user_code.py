@@ -23,7 +23,7 @@ import pytest
 import streamkern as sk
 from streamkern.errors import UsageError
 from streamkern.runs import load_pipeline, resume, run
-from streamkern.user_code import code_identity, described, users_code
+from streamkern.user_code_digest import code_identity, described, user_code_identities
 
 FILES = {
     "profile": """
@@ -196,7 +196,7 @@ def test_it_is_the_same_in_another_process(load: Callable[..., ModuleType]):
     folder = Path(str(module.__file__)).parent
     program = (
         "import sys; sys.path.insert(0, '.'); import profile_of_user as m\n"
-        "from streamkern.user_code import code_identity\n"
+        "from streamkern.user_code_digest import code_identity\n"
         f"print(*(code_identity(getattr(m, name)).digest for name in {NAMES}))"
     )
     (folder / "profile.py").rename(folder / "profile_of_user.py")
@@ -251,9 +251,13 @@ def test_a_users_function_anywhere_in_a_part_is_described():
 
     assert described(None) is None
     assert described(sk.Laplace(2.0)) == sk.Laplace(2.0).to_json()
-    assert users_code((sk.Laplace(2.0), sk.EigenPro(), sk.Uniform(5), sk.Impute("mean"))) == []
+    assert user_code_identities((sk.Laplace(2.0), sk.EigenPro(), sk.Uniform(5), sk.Impute("mean"))) == []
     for part in (sk.RadialProfile, lambda f: 2.0 * sk.DotProfile(f) + sk.Linear(), lambda f: sk.augment.Custom(f)):
-        assert users_code(part(double)) == users_code(part(double)) != users_code(part(treble))
+        assert (
+            user_code_identities(part(double))
+            == user_code_identities(part(double))
+            != user_code_identities(part(treble))
+        )
 
 
 # ------------------------------------------------------------------------------------------------- in a run directory

@@ -8,7 +8,7 @@ import streamkern as sk
 from streamkern.costs import machine_speed as calibrate
 from tests.starter import TIMED
 
-calibrate.TIMED = TIMED
+calibrate.MEASUREMENT_SECONDS = TIMED
 
 _X = np.arange(80.0, dtype=np.float32).reshape(40, 2)
 sk.KernelClassifier("laplace", centers=5, solver=sk.EigenPro(), threads=1).fit(_X, np.arange(40) % 2).predict(_X)

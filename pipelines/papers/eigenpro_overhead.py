@@ -16,7 +16,7 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import statistics
-from streamkern.fitting.precision import dtype_of
+from streamkern.fitting.precision_checks import dtype_of
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 

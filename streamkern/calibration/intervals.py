@@ -22,35 +22,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut, require_coverage
+from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
-from streamkern.storage.serialize import serializable, sound_array
+from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array
 
-LEAST = 100
+MIN_SCALE_ROWS = 100
 """Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
 
-FIFTHS = 5
+SCALE_GROUPS = 5
 """Parts of the predicted scale that have a quantile each."""
 
-LEARNED = 2000
+MAX_SCALE_ROWS = 2000
 """Rows, at most, that the scale is learned from."""
 
-FUNCTIONS = 300
+MAX_SCALE_FUNCTIONS = 300
 """Functions of the basis, at most, that the scale is made of."""
 
-FLOOR = 0.1
+MIN_RELATIVE_SCALE = 0.1
 """Least scale, as a share of the mean one."""
 
-SCORED = 0.9
+SCORED_COVERAGE = 0.9
 """Coverage that metrics are of."""
 
 _RIDGES = tuple(10.0**-e for e in range(8, -2, -1))
-_HALF = 0x68616C66  # name of the draw that cuts rows in halves
+_HALF_DRAW = 0x68616C66  # name of the draw that cuts rows in halves
 
 
 @serializable
@@ -136,7 +136,7 @@ class Intervals:
         """Scale from which on each fifth but the first is meant, shape (c, 4)."""
         assert self.levels is not None
         assert self.starts is not None
-        found = np.full((self.scores.shape[1], FIFTHS - 1), np.inf)
+        found = np.full((self.scores.shape[1], SCALE_GROUPS - 1), np.inf)
         for j, (level, starts) in enumerate(zip(self.levels.T, self.starts.T, strict=True)):
             for i, (a, b) in enumerate(pairwise(starts[1:])):
                 found[j, i] = level[a:b].min() if b > a else np.inf
@@ -149,10 +149,14 @@ class Intervals:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
         shape, q = np.shape(self.scores), len(self.weights)
-        right = shape[1:] == (outputs,) and sound_array(self.scores, shape) and sound_array(self.shares, shape)
-        right = right and sound_array(self.mean, (outputs,)) and sound_array(self.weights, (q, outputs))
+        right = shape[1:] == (outputs,) and is_valid_array(self.scores, shape) and is_valid_array(self.shares, shape)
+        right = right and is_valid_array(self.mean, (outputs,)) and is_valid_array(self.weights, (q, outputs))
         if self.starts is not None:
-            right = right and sound_array(self.levels, shape) and sound_array(self.starts, (FIFTHS + 1, outputs), "iu")
+            right = (
+                right
+                and is_valid_array(self.levels, shape)
+                and is_valid_array(self.starts, (SCALE_GROUPS + 1, outputs), "iu")
+            )
             right = right and not self.starts[0].any() and bool((self.starts[-1] == shape[0]).all())
             right = right and bool((np.diff(self.starts, axis=0) >= 0).all())
         if not right or q > functions:
@@ -181,28 +185,28 @@ def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> f
     return float(scores[place]) if mass > 0 and place < len(scores) else np.inf
 
 
-def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) -> Intervals:
+def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: Engine) -> Intervals:
     """The intervals that outputs on rows teach.
 
     Args:
-        left_out: outputs and encoded targets, shape (m, c).
+        out_of_sample: outputs and encoded targets, shape (m, c).
         X: the rows, as the basis wants them, shape (m, d).
         basis: the model's functions.
         engine: of the arithmetic.
     """
-    missed = np.abs(left_out.outputs - left_out.y)
+    missed = np.abs(out_of_sample.outputs - out_of_sample.y)
     m, c = missed.shape
-    w = np.ones(m) if left_out.w is None else np.asarray(left_out.w, dtype=np.float64)
+    w = np.ones(m) if out_of_sample.w is None else np.asarray(out_of_sample.w, dtype=np.float64)
     rest, weights, mean = np.arange(m), np.zeros((0, c)), np.ones(c)
     functions = 0
-    if m >= LEAST:
-        first = uniform_rows(0, _HALF, left_out.ids, 1)[:, 0] < 0.5
-        learning = np.flatnonzero(first)[:LEARNED]
+    if m >= MIN_SCALE_ROWS:
+        first = uniform_rows(0, _HALF_DRAW, out_of_sample.ids, 1)[:, 0] < 0.5
+        learning = np.flatnonzero(first)[:MAX_SCALE_ROWS]
         rest = np.setdiff1d(rest, learning, assume_unique=True)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)
         mean = np.where(mean > 0, mean, 1.0)
         if isinstance(basis, Expansion) and isinstance(basis.Z, np.ndarray) and w[learning].sum() > 0:
-            functions = min(basis.p, FUNCTIONS, len(learning) // 5)
+            functions = min(basis.p, MAX_SCALE_FUNCTIONS, len(learning) // 5)
             targets = missed[learning] / mean - 1.0
             weights = _scale(basis.head(functions), X[learning], targets, w[learning], engine)
     found = np.zeros((len(rest), c))
@@ -211,13 +215,13 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
         for rows in cuts(len(rest)):
             found[rows] = engine.product(engine.values(head, X[rest[rows]]).astype(np.float64), weights)
     levels = relative_scales(found)
-    parts = ranked(missed[rest] / (mean * levels), w[rest], levels)
-    fifths = [FIFTHS if each else 1 for each in (parts.starts[1] < len(rest)).tolist()]
-    facts = {"source": left_out.source, "rows": len(rest), "functions": functions, "fifths": fifths}
+    parts = rank_scores(missed[rest] / (mean * levels), w[rest], levels)
+    fifths = [SCALE_GROUPS if each else 1 for each in (parts.starts[1] < len(rest)).tolist()]
+    facts = {"source": out_of_sample.source, "rows": len(rest), "functions": functions, "fifths": fifths}
     return Intervals(mean=mean, weights=weights, facts=facts, **parts._asdict())
 
 
-class Ranked(NamedTuple):
+class ScoresByScale(NamedTuple):
     """Scores by fifth of the scale: the fields of ``Intervals``, by their names."""
 
     scores: Array
@@ -226,10 +230,11 @@ class Ranked(NamedTuple):
     starts: Array
 
 
-def ranked(scores: Array, w: Array, levels: Array) -> Ranked:
+def rank_scores(scores: Array, w: Array, levels: Array) -> ScoresByScale:
     """Scores of rows, fifth after fifth of the scale's weight, ascending in each.
 
-    Equal scales are in one fifth. Where a fifth would have fewer than ``LEAST`` rows, the first has all of them.
+    Equal scales are in one fifth. Where a fifth would have fewer than ``MIN_SCALE_ROWS`` rows, the first has all of
+    them.
 
     Args:
         scores: shape (m, c).
@@ -238,22 +243,22 @@ def ranked(scores: Array, w: Array, levels: Array) -> Ranked:
     """
     m, c = scores.shape
     w = np.broadcast_to(w[:, None] if w.ndim == 1 else w, scores.shape)
-    order, starts = np.argsort(levels, axis=0, kind="stable"), np.zeros((FIFTHS + 1, c), dtype=np.int64)
+    order, starts = np.argsort(levels, axis=0, kind="stable"), np.zeros((SCALE_GROUPS + 1, c), dtype=np.int64)
     for j in range(c):
         rows = order[:, j]
         upto = np.cumsum(w[rows, j])
-        inner = np.searchsorted(upto, np.linspace(0.0, upto[-1] if m else 0.0, FIFTHS + 1)[1:-1])
+        inner = np.searchsorted(upto, np.linspace(0.0, upto[-1] if m else 0.0, SCALE_GROUPS + 1)[1:-1])
         level = levels[rows, j]
         starts[1:-1, j] = np.searchsorted(level, level[np.minimum(inner, m - 1)]) if m else 0
         starts[-1, j] = m
-        if np.diff(starts[:, j]).min() < LEAST:
+        if np.diff(starts[:, j]).min() < MIN_SCALE_ROWS:
             starts[1:, j] = m
         fifth = np.searchsorted(starts[1:-1, j], np.arange(m), side="right")
         order[:, j] = rows[np.lexsort((scores[rows, j], fifth))]
     scores, mass, levels = (np.take_along_axis(each, order, axis=0) for each in (scores, w, levels))
     total = mass.sum(axis=0)
     total = total + np.where(total > 0, total / max(1, m), 1.0)
-    return Ranked(scores, np.cumsum(mass, axis=0) / total, levels, starts)
+    return ScoresByScale(scores, np.cumsum(mass, axis=0) / total, levels, starts)
 
 
 def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Array:
@@ -287,10 +292,10 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
 
 def relative_scales(found: Array) -> Array:
     """Predicted scales as shares of the mean one, shape (n, c), from the outputs for the scales' weights."""
-    return np.maximum(1.0 + found.astype(np.float64), FLOOR)
+    return np.maximum(1.0 + found.astype(np.float64), MIN_RELATIVE_SCALE)
 
 
-class Covered(NamedTuple):
+class IntervalCoverage(NamedTuple):
     """Mask of the targets inside their intervals.
 
     Attributes:
@@ -302,7 +307,9 @@ class Covered(NamedTuple):
     scale: Array
 
 
-def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Covered:
-    """Mask of the targets in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
+def interval_coverage(intervals: Intervals, F: Array, found: Array, y: Array) -> IntervalCoverage:
+    """Mask of the targets in their intervals of coverage ``SCORED_COVERAGE``; F and y, shape (n, c), are encoded."""
     scale = relative_scales(found)
-    return Covered(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)
+    return IntervalCoverage(
+        np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED_COVERAGE), scale
+    )

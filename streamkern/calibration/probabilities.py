@@ -22,22 +22,22 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
-from streamkern.calibration.held_out import LeftOut, require_coverage
+from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
 from streamkern.engine import Engine
 from streamkern.errors import ModelFormatError
-from streamkern.storage.serialize import serializable, sound_array
+from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array, IntArray
 
-SOFTNESS = 0.02
+LINK_SOFTNESS = 0.02
 """ε: how far below 0 an output counts as nearly impossible."""
 
-WIDE = 0.1
+WIDE_LINK_SOFTNESS = 0.1
 """The larger ε: a link of one softness is too steep between sure and unsure outputs, or too flat (ADR 20)."""
 
-OWN_PARAMETERS = 100
+MAX_CLASSES_WITH_OWN_PARAMETERS = 100
 """Classes up to which each has a and c of its own."""
 
-_STEPS = 50
+_MAX_NEWTON_STEPS = 50
 _DECREMENT = 1e-10  # of Newton's method, in units of log loss: no step gains more
 _PRIOR = 1e-3  # precision of δ and of a − 1, c, a', c', by weight of the rows: that of a thousand rows is 1
 _PRIOR_BIAS = 1e-5  # of b
@@ -125,12 +125,12 @@ class ProbabilityCalibration:
 
     def scores(self, outputs: Array) -> Array:
         """Logarithms of the probabilities, but for a number that all classes of a row share, shape (n, K)."""
-        F = _compared(outputs, self.logits)
+        F = _comparable_outputs(outputs, self.logits)
         if self.logits:
             return np.asarray(self.below * F + self.bias)
-        z = self.below * _log_soft(F, SOFTNESS) - self.above * _log_soft(1.0 - F, SOFTNESS)
+        z = self.below * _log_soft(F, LINK_SOFTNESS) - self.above * _log_soft(1.0 - F, LINK_SOFTNESS)
         if self.wide is not None:
-            z += self.wide[0] * _log_soft(F, WIDE) - self.wide[1] * _log_soft(1.0 - F, WIDE)
+            z += self.wide[0] * _log_soft(F, WIDE_LINK_SOFTNESS) - self.wide[1] * _log_soft(1.0 - F, WIDE_LINK_SOFTNESS)
         return np.asarray(z + self.bias)
 
     def require(self, classes: int) -> None:
@@ -141,7 +141,7 @@ class ProbabilityCalibration:
         """
         arrays = {"below": (self.below, classes), "above": (self.above, classes), "bias": (self.bias, classes)}
         for name, (value, n) in (arrays | ({} if self.wide is None else {"wide": (self.wide, 2)})).items():
-            if not sound_array(value, (n,)):
+            if not is_valid_array(value, (n,)):
                 raise ModelFormatError(
                     f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
                     where="answers",
@@ -150,8 +150,8 @@ class ProbabilityCalibration:
                 )
         if self.sets is not None:
             m, starts = len(self.sets.scores), self.sets.starts
-            right = sound_array(starts, (classes + 1,), "iu")
-            right = right and sound_array(self.sets.scores, (m,)) and sound_array(self.sets.shares, (m,))
+            right = is_valid_array(starts, (classes + 1,), "iu")
+            right = right and is_valid_array(self.sets.scores, (m,)) and is_valid_array(self.sets.shares, (m,))
             if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
                 raise ModelFormatError(
                     f"The scores of classes have starts of shape {np.shape(starts)}.",
@@ -204,9 +204,9 @@ class LabelCalibration:
         Raises:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
-        cut = self.cuts is None or sound_array(self.cuts, (labels,))
+        cut = self.cuts is None or is_valid_array(self.cuts, (labels,))
         pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
-        if not cut or not all(sound_array(each, (labels, 2)) for each in pairs):
+        if not cut or not all(is_valid_array(each, (labels, 2)) for each in pairs):
             raise ModelFormatError(
                 f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
                 where="answers",
@@ -215,24 +215,24 @@ class LabelCalibration:
             )
 
 
-def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
+def fit_label_probabilities(out_of_sample: OutOfSample, engine: Engine) -> LabelCalibration:
     """The calibration that outputs on rows of several labels teach.
 
     Args:
-        left_out: outputs and targets, shape (m, L).
+        out_of_sample: outputs and targets, shape (m, L).
         engine: sums in a fixed order.
     """
     made, missing = [], []
-    for j, (f, y) in enumerate(zip(left_out.outputs.T, left_out.y.T, strict=True)):
-        pair = replace(left_out, outputs=np.column_stack([1.0 - f, f]), y=(y > 0.5).astype(np.int64))
-        made.append(calibrated(pair, engine))
+    for j, (f, y) in enumerate(zip(out_of_sample.outputs.T, out_of_sample.y.T, strict=True)):
+        pair = replace(out_of_sample, outputs=np.column_stack([1.0 - f, f]), y=(y > 0.5).astype(np.int64))
+        made.append(fit_probabilities(pair, engine))
         missing += [j] if made[-1].facts["missing"] else []
-    facts = {"source": left_out.source, "rows": len(left_out.y), "missing": missing}
+    facts = {"source": out_of_sample.source, "rows": len(out_of_sample.y), "missing": missing}
     arrays = {name: np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias", "wide")}
     return LabelCalibration(facts=facts, **arrays)
 
 
-def _compared(outputs: Array, logits: bool) -> Array:
+def _comparable_outputs(outputs: Array, logits: bool) -> Array:
     """Outputs in float64. Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
     F = outputs.astype(np.float64)
     if F.shape[1] == 2:
@@ -242,10 +242,14 @@ def _compared(outputs: Array, logits: bool) -> Array:
 
 
 def _features(F: Array, logits: bool) -> list[Array]:
-    """Variables that z is linear in besides the bias, of ``_compared`` outputs: those with class parameters first."""
+    """Variables that z is linear in besides the bias, of ``_comparable_outputs``: those with class parameters first."""
     if logits:
         return [F]
-    return [sign * _log_soft(each, width) for width in (SOFTNESS, WIDE) for sign, each in ((1.0, F), (-1.0, 1.0 - F))]
+    return [
+        sign * _log_soft(each, width)
+        for width in (LINK_SOFTNESS, WIDE_LINK_SOFTNESS)
+        for sign, each in ((1.0, F), (-1.0, 1.0 - F))
+    ]
 
 
 def _log_soft(F: Array, width: float) -> Array:
@@ -262,20 +266,20 @@ def softmax_of_logits(classes: int) -> ProbabilityCalibration:
     return ProbabilityCalibration(one, none, none, {"source": "softmax", "rows": 0, "missing": []}, logits=True)
 
 
-def parameters_of(classes: int) -> int:
+def parameter_count(classes: int) -> int:
     """Parameters that the calibration of so many classes has."""
-    return 4 + (3 if classes <= OWN_PARAMETERS else 1) * classes
+    return 4 + (3 if classes <= MAX_CLASSES_WITH_OWN_PARAMETERS else 1) * classes
 
 
-def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
+def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
     """The calibration that outputs on rows teach.
 
     Args:
-        left_out: outputs and class codes.
+        out_of_sample: outputs and class codes.
         engine: sums in a fixed order.
         logits: whether outputs are logits.
     """
-    F, y, w = left_out.outputs, left_out.y, left_out.w
+    F, y, w = out_of_sample.outputs, out_of_sample.y, out_of_sample.w
     K = F.shape[1]
     if w is not None:
         counted = w > 0 if w.any() else np.ones(len(w), dtype=bool)
@@ -284,15 +288,17 @@ def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> Proba
     present = np.flatnonzero(mass > 0)
     code = np.searchsorted(present, y)
     weight = np.ones(len(y)) if w is None else w / w.mean()
-    features = [each[:, present] for each in _features(_compared(F, logits), logits)]
+    features = [each[:, present] for each in _features(_comparable_outputs(F, logits), logits)]
     made = _solved(features, code, weight, engine, K, present, logits)
-    if K == 2 and not _rises(made):  # few rows: one softness has the order of the scores
+    if K == 2 and not _increases_with_output(made):  # few rows: one softness has the order of the scores
         made = _solved(features[:2], code, weight, engine, K, present, logits)
-    if not _follows(made):  # outputs on rows left out say the opposite, as of few rows that are far from one another
+    if not _orders_as_outputs(
+        made
+    ):  # outputs on rows left out say the opposite, as of few rows that are far from one another
         one, none = np.ones(K), np.zeros(K)
         made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
     missing = np.flatnonzero(mass == 0).tolist()
-    made = replace(made, facts={"source": left_out.source, "rows": len(y), "missing": missing} | made.facts)
+    made = replace(made, facts={"source": out_of_sample.source, "rows": len(y), "missing": missing} | made.facts)
     return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
 
 
@@ -300,7 +306,7 @@ def _solved(
     features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
 ) -> ProbabilityCalibration:
     """The calibration of so many classes, of which those present have parameters of their own."""
-    fit = _Newton(features, code, w, engine, own=classes <= OWN_PARAMETERS)
+    fit = _Newton(features, code, w, engine, own=classes <= MAX_CLASSES_WITH_OWN_PARAMETERS)
     steps = fit.solved()
     shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
     below, above = np.full(classes, shared[0]), np.full(classes, 0.0 if logits else shared[1])
@@ -312,14 +318,14 @@ def _solved(
     return ProbabilityCalibration(below, above, bias, {"steps": steps}, logits=logits, wide=wide, decides=True)
 
 
-def _rises(made: ProbabilityCalibration) -> bool:
+def _increases_with_output(made: ProbabilityCalibration) -> bool:
     """Return True if, of two classes, the second's probability rises with its output."""
     f = np.linspace(-1.0, 2.0, 601)
     log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
     return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
 
 
-def _follows(made: ProbabilityCalibration) -> bool:
+def _orders_as_outputs(made: ProbabilityCalibration) -> bool:
     """Return True if each class's score is greater where its output is 1 than where it is 0; of two, the difference."""
     K = len(made.bias)
     Z = made.scores(np.eye(K))
@@ -415,7 +421,7 @@ class _Newton:
         """Move to the mode; the steps that it took."""
         value, log_p = self.loss(self.theta)
         step = 0
-        while step < _STEPS:
+        while step < _MAX_NEWTON_STEPS:
             step += 1
             gradient, H = self.slopes(self.theta, log_p)
             change = self.engine.here().spd_solve(H, gradient[:, None])[:, 0]

@@ -16,7 +16,7 @@ from streamkern.errors import UsageError
 from streamkern.types import Array
 
 
-class Counts(NamedTuple):
+class CountsAboveCuts(NamedTuple):
     """Weight of rows above each of k cuts.
 
     Attributes:
@@ -32,25 +32,25 @@ class Counts(NamedTuple):
     first: float
 
 
-def _accuracy(c: Counts) -> Array:
+def _accuracy(c: CountsAboveCuts) -> Array:
     return (c.found + c.first - c.wrong) / (c.first + c.second)
 
 
-def _balanced_accuracy(c: Counts) -> Array:
+def _balanced_accuracy(c: CountsAboveCuts) -> Array:
     return (c.found / c.second + (c.first - c.wrong) / c.first) / 2
 
 
-def _f1(c: Counts) -> Array:
+def _f1(c: CountsAboveCuts) -> Array:
     return 2 * c.found / (c.found + c.wrong + c.second)
 
 
-def _matthews(c: Counts) -> Array:
+def _matthews(c: CountsAboveCuts) -> Array:
     above, below = c.found + c.wrong, c.second - c.found + c.first - c.wrong
     size = np.sqrt(above * below * c.second * c.first)
     return np.asarray(np.where(size > 0, (c.found * c.first - c.wrong * c.second) / np.where(size > 0, size, 1.0), 0.0))
 
 
-METRICS: dict[str, Callable[[Counts], Array]] = {
+METRICS: dict[str, Callable[[CountsAboveCuts], Array]] = {
     "accuracy": _accuracy,
     "balanced_accuracy": _balanced_accuracy,
     "f1": _f1,
@@ -59,7 +59,7 @@ METRICS: dict[str, Callable[[Counts], Array]] = {
 """Metrics that a threshold is chosen for, by scikit-learn's names."""
 
 
-class ChosenCut(NamedTuple):
+class BestThreshold(NamedTuple):
     """A threshold.
 
     Attributes:
@@ -84,7 +84,7 @@ def require_threshold(threshold: Any, where: str) -> None:
         raise UsageError(f"threshold is {threshold!r}.", where=where, expected=f"one of {names}; or None")
 
 
-def cut_for(metric: str, scores: Array, second: Array, w: Array | None = None) -> ChosenCut | None:
+def best_threshold(metric: str, scores: Array, second: Array, w: Array | None = None) -> BestThreshold | None:
     """The threshold with the best metric; of equally good ones that nearest to 0. None where a class is missing.
 
     Args:
@@ -101,7 +101,7 @@ def cut_for(metric: str, scores: Array, second: Array, w: Array | None = None) -
         return None
     # Equal scores fall on one side.
     apart = np.flatnonzero(np.concatenate([[True], s[1:] < s[:-1], [True]]))
-    counts = Counts(hits[apart], others[apart], float(hits[-1]), float(others[-1]))
+    counts = CountsAboveCuts(hits[apart], others[apart], float(hits[-1]), float(others[-1]))
     values = METRICS[metric](counts)
     ends = np.concatenate([[s[0] + 2.0], s, [s[-1] - 2.0]])
     cuts = (ends[apart] + ends[apart + 1]) / 2
@@ -109,4 +109,4 @@ def cut_for(metric: str, scores: Array, second: Array, w: Array | None = None) -
     cuts[plain] = 0.0
     best = np.flatnonzero(values >= values.max() - 1e-12)
     chosen = int(best[np.argmin(np.abs(cuts[best]))])
-    return ChosenCut(float(cuts[chosen]), float(values[chosen]), float(values[plain]))
+    return BestThreshold(float(cuts[chosen]), float(values[chosen]), float(values[plain]))

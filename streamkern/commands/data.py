@@ -6,8 +6,8 @@ import json
 import sys
 from argparse import Namespace
 
-from streamkern.commands.output import say
 from streamkern.commands.resources import resources_of
+from streamkern.commands.terminal import say
 from streamkern.ingestion.ingest import ingest
 from streamkern.inspection.inspect import inspect as inspect_data
 from streamkern.progress import Display

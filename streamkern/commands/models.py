@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from streamkern.commands.output import say
 from streamkern.commands.resources import resources_of
+from streamkern.commands.terminal import say
 from streamkern.data import Dataset, open_dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain
-from streamkern.registry.retrain import listing
+from streamkern.registry.retrain import version_table
 from streamkern.report import read_run
 from streamkern.runs import Pipeline, load_pipeline
 
@@ -73,7 +73,7 @@ def models_command(args: Namespace) -> None:
     """List, show, promote, roll back or prune the versions of a registry."""
     models = Registry(args.registry)
     if args.action == "list":
-        say(listing(models))
+        say(version_table(models))
     elif args.action == "show":
         say(json.dumps(models.record(args.version), indent=1) + "\n")
     elif args.action == "promote" and args.version is None:

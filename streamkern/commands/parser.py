@@ -16,14 +16,14 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from streamkern.commands.output import complain, say
+from streamkern.commands.terminal import complain, say
 from streamkern.defaults import CHECKPOINT_SECONDS, COLUMN_KINDS, RADIAL_NAMES, TUNING_ROWS, VERSIONS_KEPT
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.memory import share_heap
 from streamkern.redaction import redacted
-from streamkern.release import VERSION
-from streamkern.starting import paused_collector
-from streamkern.user_code import in_words, users_place
+from streamkern.startup import paused_collector
+from streamkern.user_code_digest import exception_text, user_code_location
+from streamkern.version import VERSION
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
 
@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = 128 + number
     except Exception as error:
         # A fault of the user's own function, solver or kernel is one line of his; a fault of ours is a traceback.
-        place = users_place(error)
-        complain(f"error: {in_words(error)}\n  where: {place}" if place else traceback.format_exc())
+        place = user_code_location(error)
+        complain(f"error: {exception_text(error)}\n  where: {place}" if place else traceback.format_exc())
         status = StreamkernError.exit_status
     say("")
     return status
@@ -329,7 +329,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
     command.add_argument("--json", action="store_true", help="as JSON")
-    command.set_defaults(command=_late("machine.doctor_command"))
+    command.set_defaults(command=_late("doctor.doctor_command"))
     return parser
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from streamkern.commands.output import say
+from streamkern.commands.terminal import say
 from streamkern.errors import UsageError
 from streamkern.report import read_run, status, status_text
 
@@ -19,7 +19,7 @@ def status_command(args: Namespace) -> None:
 def report_command(args: Namespace) -> None:
     """Write or serve the page of one run or of several."""
     try:
-        from streamkern.report.live import LivePage
+        from streamkern.report.live_page import LivePage
         from streamkern.report.page import write_report
     except ModuleNotFoundError as error:
         raise UsageError(

@@ -6,10 +6,10 @@ import json
 import sys
 from argparse import Namespace
 
-from streamkern.commands.output import say
 from streamkern.commands.resources import resources_of
+from streamkern.commands.terminal import say
 from streamkern.progress import Display
-from streamkern.report.status import metrics_in_words
+from streamkern.report.run_status import metrics_in_words
 from streamkern.serving.explain import explain
 from streamkern.serving.predict_files import evaluate, predict
 

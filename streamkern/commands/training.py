@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamkern.commands.output import complain, say
 from streamkern.commands.resources import resources_of
+from streamkern.commands.terminal import complain, say
 from streamkern.errors import StreamkernError
 from streamkern.events import Listener
 from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.runs.results import RunResult
-from streamkern.storage.writer import read_json
+from streamkern.storage.atomic_writes import read_json
 
 
 def settings_help(path: str) -> str:

@@ -9,27 +9,27 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamkern.calibration.held_out import ROWS, rows_left_out
-from streamkern.calibration.intervals import FUNCTIONS, LEARNED
-from streamkern.calibration.probabilities import parameters_of
-from streamkern.costs.shape_run import Bill, Size, sums_held
+from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
+from streamkern.calibration.probabilities import parameter_count
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, sums_in_flight
 from streamkern.cpu import default_engine
+from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.data.stream import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.evaluation.metrics import ranks_bytes
-from streamkern.evaluation.score import SAMPLED
+from streamkern.evaluation.score import MAX_SAMPLED_ROWS
 from streamkern.execute.base import LOG_BYTES, LOG_STEPS, Allowance
 from streamkern.kernels import FeatureMap
-from streamkern.kernels.streamed import TILE_ROWS
-from streamkern.memory import format_bytes, parse_bytes, release, resident
+from streamkern.kernels.stored_centers import TILE_ROWS
+from streamkern.memory import format_bytes, parse_bytes, release_free_memory, resident_bytes
 from streamkern.resources import default_threads
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
-from streamkern.sources.layout import rows_per_chunk
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
+from streamkern.sources.chunk_layout import rows_per_chunk
 
 _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
@@ -41,7 +41,7 @@ large pages and so keeps unread parts of libraries resident."""
 _MODULES = 104 << 20
 """The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
 
-THREAD = 16 << 20
+THREAD_BYTES = 16 << 20
 """A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
 
 _USUAL_SLOTS, _FRESH = 4, 192 << 20
@@ -50,39 +50,41 @@ _USUAL_SLOTS, _FRESH = 4, 192 << 20
 _ORDERING = 2  # numbers for each row of a group while its order is made
 _IDS = 1 << 20  # row ids hashed at a time
 _GATHER_ROWS = 4096
-_LEAST_BATCH = 64  # part of the batch that would do, beyond which a smaller one is not looked for
+_MIN_BATCH_DIVISOR = 64  # part of the batch that would do, beyond which a smaller one is not looked for
 _DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
 
 
-VALUES_HELD = 14
+CALIBRATION_VALUES_PER_OUTPUT = 14
 """Numbers in float64 for each output of a row that is left out, while answers are made from them."""
 
 
-class AnswersFrom(NamedTuple):
+class CalibrationSource(NamedTuple):
     """Outputs that answers are made from.
 
     Attributes:
-        source: see ``source_of``.
+        source: see ``out_of_sample_source``.
         task: ``classification`` or ``regression``.
         rows: that are left out, at most.
     """
 
     source: str
     task: str
-    rows: int = ROWS
+    rows: int = MAX_HELD_OUT_ROWS
 
 
-def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
+def calibration_bytes(task: str, rows: int, outputs: int, row: int) -> int:
     """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
-    count, parameters = rows_left_out(rows, outputs), parameters_of(outputs)
+    count, parameters = held_out_count(rows, outputs), parameter_count(outputs)
     if task == "classification":
-        return 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
-    functions, learned = min(FUNCTIONS, count), min(LEARNED, count)
-    return count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
+        return 8 * (CALIBRATION_VALUES_PER_OUTPUT * count * outputs + 3 * count * parameters + 3 * parameters**2)
+    functions, learned = min(MAX_SCALE_FUNCTIONS, count), min(MAX_SCALE_ROWS, count)
+    return count * (3 * row + 8 * CALIBRATION_VALUES_PER_OUTPUT * outputs) + 8 * functions * (
+        6 * learned + 8 * functions
+    )
 
 
-class MetricBill(NamedTuple):
+class SearchCost(NamedTuple):
     """Operations and memory of learning a metric, or of choosing a kernel.
 
     Attributes:
@@ -100,10 +102,10 @@ class MetricBill(NamedTuple):
     rounds: int
 
 
-class Billed(Protocol):
+class SampledSearch(Protocol):
     """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
 
-    def bill(self, size: Size, rows: int) -> MetricBill:
+    def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
         """The cost for so many training rows."""
 
 
@@ -115,7 +117,7 @@ class Footprint:
         baseline: bytes resident before the run, with those that the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        bill: of the solver, given how many bytes its own matrices may have.
+        cost_estimate: of the solver, given how many bytes its own matrices may have.
         budget: bytes the process may hold.
         worker: bytes of centers, weights and rows in a process of a cluster, by name, and of a thread there with its
             blocks and sums.
@@ -128,7 +130,7 @@ class Footprint:
     baseline: int
     stages: dict[str, int]
     cache_bytes: int
-    bill: Bill
+    cost_estimate: CostEstimate
     budget: int
     worker: dict[str, int]
     extra: int
@@ -139,7 +141,7 @@ class Footprint:
     @property
     def solver_bytes(self) -> int:
         """Bytes for the solver's own matrices."""
-        return self.bill.size.memory or 0
+        return self.cost_estimate.size.memory or 0
 
     def worker_bytes(self, threads: int = 1) -> int:
         """Bytes that a worker process needs at its peak, beyond its memory before the run."""
@@ -173,7 +175,10 @@ class Footprint:
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
             return
-        fixed, shared = needed - self.worker.get("share", 0), 0 if self.bill.shared is None else self.bill.shared.whole
+        fixed, shared = (
+            needed - self.worker.get("share", 0),
+            0 if self.cost_estimate.shared is None else self.cost_estimate.shared.whole,
+        )
         centers, remedies = self.worker.get("centers", 0), ["give workers more memory"]
         if shared and fixed < limit:
             remedies.append(f"use at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out")
@@ -220,11 +225,11 @@ def footprint(
     stored_centers: bool = False,
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
-    learning: Billed | None = None,
-    answers: AnswersFrom | None = None,
+    learning: SampledSearch | None = None,
+    calibration: CalibrationSource | None = None,
     better: bool = False,
     processes: int = 0,
-    every_row: bool = False,
+    all_rows_are_centers: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -249,10 +254,11 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         learning: the metric to learn, or the search for a kernel, or None.
-        answers: the source of outputs on held-out rows for probabilities or intervals; None for a model without them.
+        calibration: the source of outputs on held-out rows for probabilities or intervals; None for a model without
+            them.
         better: whether the peak is that of a fit whose data need the better solve.
         processes: workers that centers may be shared out over; 0 for none.
-        every_row: see ``Problem.every_row``.
+        all_rows_are_centers: see ``Problem.all_rows_are_centers``.
 
     Raises:
         PlanRefusedError: it cannot fit; with the remedy.
@@ -261,10 +267,10 @@ def footprint(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
         model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, learning=learning,
-        answers=answers,
+        calibration=calibration,
         better=better,
         processes=processes,
-        every_row=every_row,
+        all_rows_are_centers=all_rows_are_centers,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -286,7 +292,8 @@ def footprint(
             f"{largest}{enough_then}"
         )
     raise PlanRefusedError(
-        f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
+        f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the "
+        f"{_largest_stages(result.stages)} "
         "stage is the largest.",
         where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
         expected=f"a budget of at least {needed}",
@@ -338,11 +345,11 @@ def _project(
     features: FeatureMap | None,
     overlaps: bool | None,
     most_rows: int | None = None,
-    learning: Billed | None,
-    answers: AnswersFrom | None,
+    learning: SampledSearch | None,
+    calibration: CalibrationSource | None,
     better: bool,
     processes: int,
-    every_row: bool,
+    all_rows_are_centers: bool,
     spare: bool = False,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
@@ -368,14 +375,19 @@ def _project(
     # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget.
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
-    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
-    left_out = 0 if answers is None or answers.source != "leave-one-out" else answers.rows
+    size = ProblemSize(
+        len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks
+    )
+    held_out_rows = 0 if calibration is None or calibration.source != "leave-one-out" else calibration.rows
     size = replace(
-        size, every_row=every_row and p == len(dataset), leave_out=left_out, weighted=dataset.weighted
+        size,
+        all_rows_are_centers=all_rows_are_centers and p == len(dataset),
+        held_out_rows=held_out_rows,
+        weighted=dataset.weighted,
     )  # p may be fewer than asked for
-    bill = Bill(solver, replace(size, better=better), model_rows)
-    takes = bill.memory
-    extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)
+    cost_estimate = CostEstimate(solver, replace(size, better=better), model_rows)
+    takes = cost_estimate.memory
+    extra = max(0, CostEstimate(solver, replace(size, better=True), model_rows).memory.training - takes.training)
     batch = max(takes.batch, lanes)
     small = whole <= budget // 8
     # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
@@ -386,37 +398,37 @@ def _project(
     needed = stored_rows * as_read.row if small else min(walked * group, stored_rows) * as_read.row
 
     ids = 40 * min(stored_rows, _IDS)
-    scan = read + slots * 3 * min(scan_rows(widest), chunk_rows) * (widest + values) * 8 + KEPT_BYTES
-    gather = read + slots * 2 * min(_GATHER_ROWS, chunk_rows) * (d * itemsize + 8 * values) + KEPT_BYTES
+    scan = read + slots * 3 * min(scan_rows(widest), chunk_rows) * (widest + values) * 8 + SCAN_CACHE_BYTES
+    gather = read + slots * 2 * min(_GATHER_ROWS, chunk_rows) * (d * itemsize + 8 * values) + SCAN_CACHE_BYTES
     # Blocks of the steps ahead and of the one being made; raw windows; the order of the rows.
     step = batch * row_bytes(d, itemsize, values)
     reading = ahead_bytes(step) + (lanes + 1) * _WINDOW * -(-batch // lanes) * row
     reading += 8 * (ORDER_ROWS + (walked + _ORDERING) * group)
-    evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
-    evaluation_sums = sums_held(slots, -(-stored_rows // model_rows) or 1) + 2 * slots
+    evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + SCAN_CACHE_BYTES
+    evaluation_sums = sums_in_flight(slots, -(-stored_rows // model_rows) or 1) + 2 * slots
     ranked = ranks_bytes(stored_rows, outputs) * evaluation_sums
     weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 2 * takes.centers + centers_bytes,
         "eigensystem": gather + takes.setup,
-        "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
+        "train": takes.training + (read + SCAN_CACHE_BYTES if takes.sweeps else read_ahead) + reading,
         "evaluate": takes.centers
         + 2 * weights
         + evaluation
-        + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8
+        + _DETAILS * min(MAX_SAMPLED_ROWS, stored_rows) * outputs * 8
         + ranked,
     }
     if learning is not None:
-        stages["metric"] = gather + ids + learning.bill(size, dataset.base_rows).memory
-    if answers is not None:
-        held = answers_bytes(answers.task, min(stored_rows, answers.rows), outputs, d * itemsize)
+        stages["metric"] = gather + ids + learning.cost_estimate(size, dataset.base_rows).memory
+    if calibration is not None:
+        held = calibration_bytes(calibration.task, min(stored_rows, calibration.rows), outputs, d * itemsize)
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     # What is left to learn is measured on rows that are gathered, beside the weights of the best pass.
     measuring = gather + ids + takes.residual + validate * weights if takes.residual else 0
-    baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD_BYTES + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
@@ -435,14 +447,19 @@ def _project(
     stages["train"] = max(stages["train"], measuring + cache)
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
-        THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
+        THREAD_BYTES
+        + transforming
+        + takes.block
+        + read_ahead
+        + lanes * takes.sums
+        + row_bytes(d, itemsize, values) * batch
     )
     worker = {
         "centers": 3 * takes.centers, "weights": 2 * takes.state, "rows": reading + needed + ids, "thread": thread,
     }  # fmt: skip
-    found = Footprint(baseline, stages, cache, bill, budget, worker, extra)
+    found = Footprint(baseline, stages, cache, cost_estimate, budget, worker, extra)
     tiles = -(-p // CENTER_TILE)
-    shared = bill.shared if 0 < processes <= tiles else None
+    shared = cost_estimate.shared if 0 < processes <= tiles else None
     if shared is None:
         return found
     share, rows = shared.of(-(-tiles // processes), tiles), reading + needed // processes + ids
@@ -463,18 +480,18 @@ def _project(
     return sharing if sharing.worker_bytes() <= max(budget, found.worker_bytes()) else found
 
 
-def loaded() -> int:
+def load_libraries() -> int:
     """Load the libraries that every fit uses, and return the memory that projections start from.
 
     Returns:
         The bytes resident then, and those that compiling will take where no earlier process has done it.
     """
     engine = default_engine()
-    release()
-    return resident() + engine.compiling_bytes()
+    release_free_memory()
+    return resident_bytes() + engine.compiling_bytes()
 
 
-def require_fitting(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
+def require_sweep_memory(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
     """Project the memory of going over rows once, in bytes.
 
     Args:
@@ -488,8 +505,8 @@ def require_fitting(what: str, source: Source, working: int, budget: int, slots:
     Raises:
         PlanRefusedError: it cannot fit; with the remedy.
     """
-    reading = reading_bytes(source, slots) + KEPT_BYTES
-    projected = int(loaded() + _LIBRARIES + reading + held + slots * (THREAD + working))
+    reading = reading_bytes(source, slots) + SCAN_CACHE_BYTES
+    projected = int(load_libraries() + _LIBRARIES + reading + held + slots * (THREAD_BYTES + working))
     if projected > budget:
         raise PlanRefusedError(
             f"The {what} needs {format_bytes(projected)} and may use {format_bytes(budget)}.",
@@ -514,7 +531,7 @@ def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: i
     return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)
 
 
-def _largest(stages: dict[str, int]) -> str:
+def _largest_stages(stages: dict[str, int]) -> str:
     return max(stages, key=lambda name: stages[name])
 
 
@@ -530,20 +547,22 @@ def _alternatives(
             return False
 
     def most(value: int, name: str) -> int:
-        return _most(value, lambda fewer: fits(**{name: fewer}))
+        return _largest_fitting(value, lambda fewer: fits(**{name: fewer}))
 
     found = []
     if fewer := most(p, "p"):
         found.append(f"use at most {fewer:,} centers (or features)")
-    for other, remedy in solver.smaller(p, result.bill.size.memory):
+    for other, remedy in solver.smaller(p, result.cost_estimate.size.memory):
         if fits(solver=other):
             found.append(remedy)
             break
-    rows = result.bill.memory.batch
+    rows = result.cost_estimate.memory.batch
     if rows:
         given: Any = solver  # a dataclass with a batch
         # A step of far fewer rows is no remedy, and of delayed projection takes long to look at.
-        batch = _most(rows, lambda fewer: fits(solver=replace(given, batch=fewer)), rows // _LEAST_BATCH)
+        batch = _largest_fitting(
+            rows, lambda fewer: fits(solver=replace(given, batch=fewer)), rows // _MIN_BATCH_DIVISOR
+        )
         found += [f"use batch={batch}"] if batch else []
     found += [f"use lanes={fewer}"] if (fewer := most(lanes, "lanes")) else []
     if fewer := min(most(slots, "slots"), default_threads()):
@@ -553,7 +572,7 @@ def _alternatives(
     return found or ["change several of centers, batch, lanes and threads: none alone makes it fit"]
 
 
-def _most(value: int, fits: Callable[[int], bool], least: int = 1) -> int:
+def _largest_fitting(value: int, fits: Callable[[int], bool], least: int = 1) -> int:
     """The largest number below ``value`` that fits, by bisection; 0 if none from ``least`` on does."""
     low, high = max(0, least - 1), value
     if low and not fits(low):

@@ -30,27 +30,27 @@ from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
-from streamkern.data.stream import Assembly, Block, Raw
+from streamkern.data.stream import Assembly, Block, RawRows
 from streamkern.data.targets import Classes
 from streamkern.engine.operations import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import open_source
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
-from streamkern.release import version_of
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.contributions import Gradient
-from streamkern.sources.source import Source
-from streamkern.storage.digest import digest
-from streamkern.storage.writer import read_json, write_json
+from streamkern.sources.base import Source
+from streamkern.storage.atomic_writes import read_json, write_json
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array
+from streamkern.version import version_of
 
-TIMED = 0.1
+MEASUREMENT_SECONDS = 0.1
 """Seconds that each measurement takes, once it has run for the first time."""
 
 _CENTERS = 8192  # beyond which a value costs no more
 _ROWS = 256
-_MIDDLE = 0.4  # quantile of the repetitions that counts
+_REPORTED_QUANTILE = 0.4  # quantile of the repetitions that counts
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Prices:
     page: float = 0.0
 
 
-class Calibration:
+class SpeedMeasurements:
     """Measurements by name, in a file of the user's cache directory; kept in memory where it cannot be written.
 
     Args:
@@ -245,7 +245,7 @@ class Calibration:
             return _repeated(lambda: train(problem, iteration), time.process_time) / steps
 
     def _moments(self, dataset: Dataset) -> float:
-        raw = _raw(dataset)
+        raw = _stored_rows(dataset)
         moments = Moments(np.zeros(dataset.source.n_features), None)
         return self._timed(lambda: lambda: moments((raw, ""), None)) / len(raw.X)
 
@@ -272,7 +272,7 @@ def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_ti
     """
     call()
     found: list[float] = []
-    end = clock() + TIMED
+    end = clock() + MEASUREMENT_SECONDS
     while clock() < end or len(found) < 3:
         start = clock()
         call()
@@ -281,7 +281,7 @@ def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_ti
 
 
 def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
-    return float(np.quantile(timings(call, clock), _MIDDLE))
+    return float(np.quantile(timings(call, clock), _REPORTED_QUANTILE))
 
 
 def _basis(shapes: Shapes) -> Basis:
@@ -295,16 +295,16 @@ def _rows(n: int, d: int, dtype: np.dtype[Any]) -> Array:
     return np.random.default_rng(0).standard_normal((n, d), dtype=dtype.type)
 
 
-def _raw(dataset: Dataset) -> Raw:
+def _stored_rows(dataset: Dataset) -> RawRows:
     """Rows such as a dataset stores, without reading any."""
     n, source = _ROWS, dataset.source
     X = np.random.default_rng(0).integers(0, 2 if source.dtype.kind == "b" else 100, (n, dataset.source.n_features))
     ids = np.arange(n, dtype=np.int64)
-    return Raw(X.astype(source.dtype), np.arange(n) % 10, ids, np.zeros(n, dtype=np.int64))
+    return RawRows(X.astype(source.dtype), np.arange(n) % 10, ids, np.zeros(n, dtype=np.int64))
 
 
 def _row(dataset: Dataset, dtype: np.dtype[Any]) -> float:
-    raw, assembly = _raw(dataset), Assembly(dataset, dtype=dtype)
+    raw, assembly = _stored_rows(dataset), Assembly(dataset, dtype=dtype)
     order = np.random.default_rng(0).permutation(len(raw.ids))
     return _repeated(lambda: assembly.build(raw, order, (0,), "")) / len(order)
 
@@ -327,17 +327,17 @@ def _byte(source: Source) -> float:
     Where it cannot be read, which is for the run to tell: a zarr group as this library writes it.
     """
     with suppress(StreamkernError, OSError):
-        return _reading(source)
+        return _read_seconds(source)
     from streamkern.formats.zarr import write_zarr  # imports zarr and Arrow
 
     X = np.random.default_rng(0).integers(0, 64, (4096, 1024), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.zarr"
         write_zarr(path, X, np.zeros(len(X)), target="y")
-        return _reading(open_source(path, target="y"))
+        return _read_seconds(open_source(path, target="y"))
 
 
-def _reading(source: Source) -> float:
+def _read_seconds(source: Source) -> float:
     return _repeated(lambda: source.read(0), time.perf_counter) / max(1, source.read(0).X.nbytes)
 
 

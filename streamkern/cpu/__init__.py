@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from streamkern.engine import Engine
-from streamkern.starting import paused_collector
+from streamkern.startup import paused_collector
 
 __all__ = ["default_engine"]
 

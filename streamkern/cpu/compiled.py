@@ -17,8 +17,8 @@ from numba.core import types
 from numba.core.sigutils import normalize_signature
 from numba.np.numpy_support import as_dtype
 
-from streamkern.starting import paused_collector
-from streamkern.storage.writer import turn
+from streamkern.startup import paused_collector
+from streamkern.storage.atomic_writes import write_lock
 
 
 def _kept() -> bool:
@@ -141,7 +141,7 @@ class Loop:
         folder = dispatcher.stats.cache_path
         # Compiling leaves garbage; reading cached code does not.
         pause = paused_collector() if self.is_compiled(dtype) else nullcontext()
-        with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
+        with pause, write_lock(Path(folder) / "streamkern") if folder else nullcontext():
             if folder:
                 _forget_older(Path(folder))
             dispatcher.compile(signature)

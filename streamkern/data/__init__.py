@@ -8,12 +8,12 @@ from typing import Any
 
 from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks
 from streamkern.data.dataset import Dataset
-from streamkern.data.rows_of_weight_zero import of_positive_weight
+from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.errors import UsageError, warn
 from streamkern.formats import Retry, array_source
-from streamkern.sources.kinds import require_dense
 from streamkern.sources.read_options import ReadOptions, read_options
-from streamkern.starting import paused_collector
+from streamkern.sources.value_kinds import require_dense
+from streamkern.startup import paused_collector
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
@@ -64,7 +64,7 @@ def open_dataset(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
     with paused_collector():  # imports zarr and Arrow
-        from streamkern.formats.tables import open_tables
+        from streamkern.formats.joined_tables import open_tables
 
     dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry,
@@ -76,7 +76,7 @@ def open_dataset(
             f"{len(found)} corrupt chunk(s) are left out, {rows} of {dataset.source.bounds[-1]} rows; the first: "
             f"{found[0].where}: {found[0].why}"
         )
-    return of_positive_weight(dataset)
+    return drop_zero_weight_rows(dataset)
 
 
 def from_arrays(
@@ -104,4 +104,4 @@ def from_arrays(
     """
     for name, given in (("y", y), ("sample_weight", sample_weight)):
         require_dense(given, name)
-    return of_positive_weight(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))
+    return drop_zero_weight_rows(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))

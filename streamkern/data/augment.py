@@ -13,7 +13,7 @@ from streamkern.engine.elementwise import Loops
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray, Parameters
-from streamkern.user_code import code_identity, in_words, users_place
+from streamkern.user_code_digest import code_identity, exception_text, user_code_location
 
 
 @runtime_checkable
@@ -192,8 +192,8 @@ class Custom:
             made = self.function(X, U)
         except Exception as error:  # the user's code may raise anything
             raise DataError(
-                f"An augmentation raised {in_words(error)}",
-                where=users_place(error) or self.name,
+                f"An augmentation raised {exception_text(error)}",
+                where=user_code_location(error) or self.name,
                 expected=f"rows of shape {X.shape} from rows of that shape and numbers of shape {U.shape}",
                 remedy="correct the line",
             ) from error

@@ -15,11 +15,11 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
-from streamkern.data.targets import Classes, Encoding, Indicators, labels_in_words
+from streamkern.data.targets import Classes, Encoding, Indicators, labels_text
 from streamkern.errors import UsageError
-from streamkern.sources.source import DerivedSource, Reading, Source
-from streamkern.storage.digest import digest
+from streamkern.sources.base import DerivedSource, Reading, Source
 from streamkern.storage.serialize import serializable
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
 
 BALANCED = "balanced"
@@ -156,7 +156,7 @@ def weighted_by_class(
             raise UsageError(
                 f"There are weights for labels that no training row has: {shown}.",
                 where="class_weight",
-                expected="labels among " + labels_in_words(encoding.values),
+                expected="labels among " + labels_text(encoding.values),
                 remedy="write the labels as the target has them: 1 is not '1'",
             )
         factors = np.array([float(class_weight.get(label, 1.0)) for label in labels])

@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from streamkern.errors import CorruptChunkError
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
 
 _THREADS = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
 

@@ -14,15 +14,24 @@ import numpy as np
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names
-from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
-from streamkern.data.subsample import rows_of, stratified, weighted
-from streamkern.data.transforms import Affine, Project, Transform, dump, final
+from streamkern.data.row_selection import (
+    HASH_SPAN,
+    OutsideRanges,
+    Rule,
+    SelectedIds,
+    SelectionRule,
+    count_selected,
+    draw_ids,
+    sample_rule,
+)
+from streamkern.data.subsample import read_rows, stratified_sample, weighted_sample
+from streamkern.data.transforms import Affine, Project, Transform, dump, transforms_for_prediction
 from streamkern.engine.elementwise import wide
 from streamkern.errors import DataError, UsageError
-from streamkern.sources.source import Source
-from streamkern.storage.digest import digest
+from streamkern.sources.base import Source
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows, Target
-from streamkern.user_code import users_code
+from streamkern.user_code_digest import user_code_identities
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +60,7 @@ class Dataset:
     """
 
     source: Source
-    rules: tuple[Chooser, ...] = ()
+    rules: tuple[SelectionRule, ...] = ()
     transforms: tuple[Transform, ...] = ()
     factor: float | Array = 1.0
     shift: float | Array = 0.0
@@ -85,7 +94,7 @@ class Dataset:
     @cached_property
     def counts(self) -> IntArray:
         """Number of selected rows of each chunk: shape (n_chunks,)."""
-        return count_chosen(self.rules, self.source.bounds[:-1], self.source.bounds[1:])
+        return count_selected(self.rules, self.source.bounds[:-1], self.source.bounds[1:])
 
     @property
     def n_features(self) -> int:
@@ -121,7 +130,7 @@ class Dataset:
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
-    def last_round(self) -> tuple[Chooser, ...]:
+    def last_round(self) -> tuple[SelectionRule, ...]:
         """Rules of the last, partial round; empty if the virtual rows are a multiple of the selected rows."""
         rest = len(self) - self.full_rounds * self.base_rows
         return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
@@ -140,7 +149,7 @@ class Dataset:
             self.seed,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
             *([] if self.labels is None else [["labels", *self.labels]]),
-            *(identity.digest for identity in users_code((self.augmentations, self.rules, self.transforms))),
+            *(identity.digest for identity in user_code_identities((self.augmentations, self.rules, self.transforms))),
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:
@@ -222,7 +231,7 @@ class Dataset:
 
     def final(self) -> Dataset:
         """Return these rows with the transforms as in prediction: target means are over all folds."""
-        return self._with(transforms=final(self.transforms))
+        return self._with(transforms=transforms_for_prediction(self.transforms))
 
     def relative_to(self, origin: float | Array) -> Dataset:
         """Return the same rows with ``origin``, a number or shape (d,), subtracted before rounding."""
@@ -298,13 +307,13 @@ class Dataset:
         if not 0 < test < 1:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
         cut = round(test * HASH_SPAN)
-        chosen = [rule for rule in self.rules if not isinstance(rule, Without)]
-        rest: Chooser
-        tested: Chooser
+        chosen = [rule for rule in self.rules if not isinstance(rule, OutsideRanges)]
+        rest: SelectionRule
+        tested: SelectionRule
         key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
         if stratify:
-            ids = stratified(self.source, self.rules, round(test * self.base_rows), key)
-            rest, tested = Listed(ids, others=True), Listed(ids)
+            ids = stratified_sample(self.source, self.rules, round(test * self.base_rows), key)
+            rest, tested = SelectedIds(ids, others=True), SelectedIds(ids)
         else:
             rest, tested = Rule(key, low=cut), Rule(key, high=cut)
         return replace(self, rules=(*self.rules, rest)), replace(self, rules=(*self.rules, tested))
@@ -335,11 +344,13 @@ class Dataset:
             )
         if stratify and weights is not None:
             raise UsageError("Both stratify and weights are given.", where="sample", expected="one of the two")
-        rule: Chooser
+        rule: SelectionRule
         if stratify:
-            rule = Listed(stratified(self.source, self.rules, rows, self._sample_key("stratified", seed)))
+            rule = SelectedIds(stratified_sample(self.source, self.rules, rows, self._sample_key("stratified", seed)))
         elif weights is not None:
-            rule = Listed(weighted(self.source, self.rules, rows, weights, self._sample_key("weighted", seed)))
+            rule = SelectedIds(
+                weighted_sample(self.source, self.rules, rows, weights, self._sample_key("weighted", seed))
+            )
         else:
             rule = self._sample_rule(rows, "sample", seed)
         return replace(self, rules=(*self.rules, rule), virtual_rows=None)
@@ -358,7 +369,7 @@ class Dataset:
             raise UsageError("The ranges overlap or descend.", where="without", expected="ascending ranges of rows")
         if not ranges:
             return self
-        left = replace(self, rules=(Without(ranges), *self.rules), quarantine=tuple(quarantine))
+        left = replace(self, rules=(OutsideRanges(ranges), *self.rules), quarantine=tuple(quarantine))
         if not left.base_rows:
             raise DataError(
                 f"Every chunk is corrupt: {quarantine[0].why}",
@@ -385,7 +396,7 @@ class Dataset:
                 expected=f"at most {self.base_rows}",
                 remedy="ask for fewer centers, or give more rows",
             )
-        ids, _ = smallest(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
+        ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
         return ids
 
     def bank(self, number: int) -> tuple[IntArray, Rows]:
@@ -401,7 +412,7 @@ class Dataset:
             if number not in banks:
                 # Ascending order does no harm: partners are drawn at random from the bank.
                 ids = np.sort(self.draw(min(augmentation.bank, self.base_rows), self.seed + number))
-                banks[number] = ids, rows_of(self.source, ids)
+                banks[number] = ids, read_rows(self.source, ids)
             return banks[number]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
-from streamkern.sources.kinds import DAY
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
+from streamkern.sources.value_kinds import DAY
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
@@ -177,7 +177,7 @@ class Encode(Encoder):
         out, begins = self._around(X)
         for number, (column, values) in enumerate(zip(self.columns, self.categories, strict=True)):
             x = X[:, column]
-            codes, known = located(x, values)
+            codes, known = category_ranks(x, values)
             if not known.all():
                 if self.unknown == "error":
                     self._refuse(number, float(x[i := int(np.argmin(known))]), f"{where}, row {int(ids[i])}", lookup)
@@ -226,7 +226,7 @@ class Encode(Encoder):
         return super().sound and _are_categories(self) and words and named and labelled and flags
 
 
-def located(x: Array, values: Array) -> tuple[IntArray, Array]:
+def category_ranks(x: Array, values: Array) -> tuple[IntArray, Array]:
     """Return ranks of values among ascending categories (NaN last), and whether each value is a category."""
     codes = np.minimum(np.searchsorted(values, x), len(values) - 1)
     return codes, (values[codes] == x) | (np.isnan(values[codes]) & np.isnan(x))
@@ -396,10 +396,10 @@ class TargetMeans(Encoder):
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out, begins = self._around(X)
-        fold = folds_of(ids, self.folds) if self.folds else np.full(len(X), -1)
+        fold = fold_numbers(ids, self.folds) if self.folds else np.full(len(X), -1)
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
-            codes, known = located(x, values)
+            codes, known = category_ranks(x, values)
             # For a copy of numbers, an unseen number is not reported.
             if lookup is not None and not (name := _label(self, number)).endswith(BY_VALUE):
                 lookup.count(name, ~known & ~np.isnan(x))
@@ -430,7 +430,7 @@ class TargetMeans(Encoder):
         return super().sound and _are_categories(self) and whole and alike and shapes
 
 
-def folds_of(ids: IntArray, folds: int) -> IntArray:
+def fold_numbers(ids: IntArray, folds: int) -> IntArray:
     """Return the fold of each row, a function of its id: shape (n,)."""
     return (row_hash(ids, _FOLDS) % np.uint64(folds)).astype(np.int64)
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block
-from streamkern.data.subsample import rows_of
+from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, StreamkernError, UsageError
+from streamkern.sources.base import column_mismatch_error
 from streamkern.sources.schema import Schema
-from streamkern.sources.source import unlike_columns
 from streamkern.types import Array
 
 
@@ -29,7 +29,7 @@ def require_width(width: int, n_features: int) -> None:
         )
 
 
-def require_alike(
+def require_training_columns(
     rows: Dataset,
     n_features: int,
     columns: Sequence[str] | None,
@@ -52,7 +52,7 @@ def require_alike(
     require_width(source.n_features, n_features)
     if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
         where = source.where(0) if len(source.bounds) > 1 else "the source"
-        raise unlike_columns(source.columns, columns, where)
+        raise column_mismatch_error(source.columns, columns, where)
     if schema is None:
         require_numbers(source, transforms)
 
@@ -72,7 +72,7 @@ def require_names(X: Any, columns: Sequence[str] | None, n_features: int) -> Non
         )
 
 
-def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
+def require_same_scaling(rows: Dataset, prepared: Dataset) -> None:
     """Check that a dataset with a scaling of its own has the training rows' scaling.
 
     Raises:
@@ -88,7 +88,7 @@ def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
 
 
 @dataclass(eq=False)
-class Usable:
+class RowChecker:
     """Counts rows, and refuses rows that are not finite; labels and categories are already encoded.
 
     Args:
@@ -106,11 +106,11 @@ class Usable:
         bad = ~np.isfinite(block.X).all(axis=1)
         if bad.any():
             row = int(np.argmax(bad))
-            raise not_finite(block.X[row], f"row {int(block.ids[row])}", self.columns)
+            raise nonfinite_row_error(block.X[row], f"row {int(block.ids[row])}", self.columns)
         return (len(block.X),)
 
 
-def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError:
+def nonfinite_row_error(x: Array, where: str, columns: Sequence[str] | None) -> DataError:
     """Return the error for a row (d,) with NaN or infinity; ``columns`` are the names of its features, or None."""
     column = int(np.argmin(np.isfinite(x)))
     gap = bool(np.isnan(x[column]))
@@ -125,7 +125,7 @@ def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError
     )
 
 
-def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
+def unusable_row_error(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
     """Return the error for a row without a finite output; it names the stored value if that is the cause.
 
     Args:
@@ -136,7 +136,7 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
     """
     source = dataset.source
     if stored is None:
-        stored = rows_of(source, np.array([row])).X[0]
+        stored = read_rows(source, np.array([row])).X[0]
     chunk = int(np.searchsorted(source.bounds, row, side="right")) - 1
     where = f"the rows, row {row}"
     if len(source.bounds) > 1:
@@ -146,9 +146,9 @@ def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None
         values[list(source.schema.positions("category"))] = 0.0
     j = int(np.argmax(values))
     if np.isinf(values[j]):
-        return not_finite(np.where(np.isinf(stored), stored, 0.0), where, source.columns)
+        return nonfinite_row_error(np.where(np.isinf(stored), stored, 0.0), where, source.columns)
     if np.isnan(x).any():
-        return not_finite(x, where, dataset.columns)
+        return nonfinite_row_error(x, where, dataset.columns)
     return DataError(
         f"A feature is too large: {stored[j]!s}.",
         where=f"{where}, feature {j if source.columns is None else repr(source.columns[j])}",

@@ -10,13 +10,13 @@ import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.stream import Assembly, RawRows, Scan
 from streamkern.data.targets import (
     Classes,
     Continuous,
     Encoding,
     Indicators,
-    distinct,
+    distinct_labels,
     not_finite_target,
     require_binary,
 )
@@ -26,7 +26,7 @@ from streamkern.types import Array
 
 MAX_CLASSES = 10_000
 
-LARGEST = 1e150
+MAX_MAGNITUDE = 1e150
 """Magnitude from which the square of a value may overflow float64."""
 
 
@@ -38,7 +38,7 @@ class LabelWeights(dict[Any, tuple[int, float, float]]):
         """Return the weights for labels (n,) and sample weights (n,), or None for weights of 1."""
         if labels.dtype == object and len(labels) and not isinstance(labels[0], str):
             labels = np.array(labels.tolist())  # such as booleans, whose type is kept
-        values, codes = distinct(labels)
+        values, codes = distinct_labels(labels)
         rows = np.bincount(codes, minlength=len(values))
         if w is None:
             return cls({value: (n, float(n), 1.0) for value, n in zip(values, rows.tolist(), strict=True)})
@@ -79,7 +79,7 @@ class RawScan:
     def __len__(self) -> int:
         return len(self.scan)
 
-    def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
+    def block(self, key: tuple[int, ...]) -> tuple[RawRows, str]:
         """Return the stored rows of block (index,)."""
         return self.scan.raw(key)
 
@@ -88,7 +88,7 @@ class RawScan:
 class TransformedScan(RawScan):
     """The blocks of a scan after the dataset's transforms, before its factor and shift."""
 
-    def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
+    def block(self, key: tuple[int, ...]) -> tuple[RawRows, str]:
         raw, where = self.scan.raw(key)
         assembly = self.scan.assembly
         if assembly.dataset.transforms:
@@ -115,7 +115,7 @@ class Moments:
     names: tuple[str, ...] | None = None
     labels: str | None = None
 
-    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         """Return the sums over one block.
 
         Raises:
@@ -128,7 +128,7 @@ class Moments:
         rows, stored = len(raw.X), raw
         if raw.w is not None and not raw.w.all():
             kept = np.flatnonzero(raw.w)
-            raw = Raw(*(None if values is None else values[kept] for values in raw))  # type: ignore[arg-type]
+            raw = RawRows(*(None if values is None else values[kept] for values in raw))  # type: ignore[arg-type]
         X, w = raw.X, raw.w
         if not len(X):
             d = len(self.pivot)
@@ -166,7 +166,7 @@ class Moments:
         weights = Extremes(0.0, heaviest)
         return rows, Extremes(low, high), first, second, labels, total, mass, weights, squares
 
-    def _labels(self, stored: Raw, where: str) -> LabelWeights:
+    def _labels(self, stored: RawRows, where: str) -> LabelWeights:
         """Return the labels of rows, including rows of weight 0, if labels are counted."""
         if stored.y is None or self.target_pivot is not None:
             return LabelWeights()
@@ -185,13 +185,13 @@ def _require_squares(
     X: Array, ends: Extremes, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
 ) -> None:
     """Raise DataError, naming row and column, if the square of a value overflows float64."""
-    if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < LARGEST:
+    if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < MAX_MAGNITUDE:
         return
-    row, column = (int(i) for i in np.argwhere(np.abs(X) >= LARGEST)[0])
+    row, column = (int(i) for i in np.argwhere(np.abs(X) >= MAX_MAGNITUDE)[0])
     raise DataError(
         f"A {name} is too large: {X[row, column]!s}.",
         where=f"{where}, row {int(ids[row])}, {_feature(column, names, name)}",
-        expected=f"numbers of size up to {LARGEST:.0e}, whose squares float64 holds",
+        expected=f"numbers of size up to {MAX_MAGNITUDE:.0e}, whose squares float64 holds",
         remedy="correct the value, or leave out the row",
     )
 
@@ -228,7 +228,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
             )
 
 
-_REGRESS = 'to predict values, use KernelRegressor, or task="regression" of a Pipeline'
+_REGRESSION_REMEDY = 'to predict values, use KernelRegressor, or task="regression" of a Pipeline'
 
 
 def _too_many_labels(where: str) -> DataError:
@@ -236,11 +236,11 @@ def _too_many_labels(where: str) -> DataError:
         f"The target has more than {MAX_CLASSES} different values.",
         where=where,
         expected="class labels",
-        remedy=_REGRESS,
+        remedy=_REGRESSION_REMEDY,
     )
 
 
-def _labels(raw: Raw, where: str) -> Array:
+def _labels(raw: RawRows, where: str) -> Array:
     assert raw.y is not None
     y = raw.y
     if y.dtype.kind == "f" and not np.isfinite(y).all():
@@ -257,7 +257,7 @@ def _labels(raw: Raw, where: str) -> Array:
             f"The target has values that cannot be classes, such as {y[bad]!s}.",
             where=f"{where}, row {int(raw.ids[bad])}",
             expected="labels: texts, booleans or whole numbers",
-            remedy=_REGRESS,
+            remedy=_REGRESSION_REMEDY,
         )
     if y.dtype.kind == "O":
         kinds = {type(value) for value in y.tolist()}
@@ -363,11 +363,12 @@ def summarise(
     )  # fmt: skip
 
 
-DOMINANT, FEW = 0.99, 0.2
-"""Features have unlike scales if ``FEW`` of them or less have at least ``DOMINANT`` of the variance."""
+DOMINANT_VARIANCE_SHARE, DOMINANT_FEATURE_SHARE = 0.99, 0.2
+"""Features have unlike scales if ``MIN_HELD_OUT_ROWS`` of them or less have at least ``DOMINANT_VARIANCE_SHARE`` of the
+variance."""
 
 
-def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str | None:
+def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str | None:
     """Return a warning if few features make up nearly all of the distance of two rows, else None.
 
     Pixels of an image, codes of categories and standardised features pass; metres with incomes do not.
@@ -380,12 +381,13 @@ def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str 
     if len(varying) < 2:
         return None
     order = np.argsort(-variance, kind="stable")
-    most = int(np.searchsorted(np.cumsum(variance[order]), DOMINANT * varying.sum())) + 1
-    if most > max(1, FEW * len(varying)):
+    most = int(np.searchsorted(np.cumsum(variance[order]), DOMINANT_VARIANCE_SHARE * varying.sum())) + 1
+    if most > max(1, DOMINANT_FEATURE_SHARE * len(varying)):
         return None
     names = [repr(columns[i]) if columns is not None else str(i) for i in order[:most].tolist()]
     shown = ", ".join(names[:3]) + ", ..." * (most > 3)
     return (
-        f"{most} of {len(varying)} features ({shown}) make up {DOMINANT:.0%} of the variance; the kernel hardly sees "
+        f"{most} of {len(varying)} features ({shown}) make up {DOMINANT_VARIANCE_SHARE:.0%} of the variance; the "
+        f"kernel hardly sees "
         'the others: scaling="standard" gives all of them one unit'
     )

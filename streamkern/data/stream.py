@@ -20,12 +20,12 @@ import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
+from streamkern.data.chunk_cache import CONCURRENT_READS, SCAN_CACHE_BYTES, CachedReader
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
-from streamkern.data.reader import AT_ONCE, KEPT_BYTES, Reader
-from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
+from streamkern.data.row_selection import SelectionRule, count_selected, ranges, runs, selected_ids
 from streamkern.data.targets import Encoding, as_values
-from streamkern.data.transforms import through
+from streamkern.data.transforms import apply_transforms
 from streamkern.engine.elementwise import Loops, wide
 from streamkern.errors import require_counts
 from streamkern.rng import generator
@@ -63,7 +63,7 @@ class Block(NamedTuple):
     unseen: Counter[str] = Counter()  # noqa: RUF012 - empty, and never changed
 
 
-class Raw(NamedTuple):
+class RawRows(NamedTuple):
     """Rows as stored, before scaling and augmentation, with their rounds ``copies`` and sample weights ``w``.
 
     Of rows that are held, see ``Assembly.held``, X has all, of which ``ids`` are the positions.
@@ -76,7 +76,7 @@ class Raw(NamedTuple):
     w: Array | None = None
 
 
-class Held(NamedTuple):
+class DeviceRows(NamedTuple):
     """All stored rows X, on a device, and their targets and sample weights, on the host."""
 
     X: Any
@@ -121,7 +121,7 @@ class Assembly:
         self.__dict__.update(state)
         self.__post_init__()
 
-    def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
+    def build(self, raw: RawRows, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
         """Return rows ``index`` of ``raw`` as a block; ``lookup`` counts categories that training did not see."""
         data = self.dataset
         lookup = Lookup(data.source) if lookup is None else lookup
@@ -166,7 +166,7 @@ class Assembly:
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight, lookup.unseen)
 
-    def held(self) -> Held | None:
+    def held(self) -> DeviceRows | None:
         """Return all stored rows if they stay where blocks are made from them; None if their chunks are read."""
         return None
 
@@ -182,7 +182,7 @@ class Assembly:
         """Apply the dataset's transforms to stored rows (b, n_stored); returns shape (b, d), float32 or float64."""
         dtype = np.float64 if self.dataset.takes_float64 else self.dtype
         lookup = Lookup(self.dataset.source) if lookup is None else lookup
-        return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
+        return apply_transforms(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
     def _bank(self, number: int) -> Bank:
         """Return the partner rows of augmentation ``number``, scaled and encoded at the first request."""
@@ -190,7 +190,7 @@ class Assembly:
             if number not in self._banks:
                 data = self.dataset
                 ids, (X, y, _) = data.bank(number)
-                raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
+                raw, every = RawRows(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
                 dtype = np.dtype(np.float64) if np.any(data.origin) else self.dtype
                 plain = replace(self, dataset=data.plain().relative_to(0.0), center=0.0, dtype=dtype)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
@@ -239,22 +239,22 @@ class Stream:
         bounds = data.source.bounds
         self._full = _Round(data.rules, data.counts, data.base_rows)
         rest = data.last_round
-        counts = count_chosen(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
+        counts = count_selected(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
         self._rest = _Round(rest, counts, int(counts.sum()))
         # Mixing whole chunks has no effect, so a group is one chunk.
         self._group_chunks = 1 if self.run_rows is None else self.mix_chunks or max(1, len(bounds) - 1)
         self._reset()
 
     def _reset(self) -> None:
-        self.reader = Reader(self.assembly.dataset, self.cache_bytes)
+        self.reader = CachedReader(self.assembly.dataset, self.cache_bytes)
         self.reader.wanted = [set()] * self.lanes
         sizes = np.diff(self.assembly.dataset.source.bounds)
         largest = int(np.sort(sizes)[-self._group_chunks :].sum())
         # Lanes advance together, each in its own group, and may span the end of one group or round and the next.
         walked = min(self.lanes, -(-len(sizes) // self._group_chunks)) + 1
-        self._orders: _Recent = _Recent(ORDER_ROWS + walked * largest)
+        self._orders: _RecentArrays = _RecentArrays(ORDER_ROWS + walked * largest)
         self._lock = threading.Lock()
-        self._windows: dict[int, tuple[Key, Raw, IntArray]] = {}
+        self._windows: dict[int, tuple[Key, RawRows, IntArray]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Not pickled: a worker fills its own caches.
@@ -295,7 +295,7 @@ class Stream:
     def _share(self, spec: _Round, lane: int) -> tuple[int, int]:
         return spec.rows * lane // self.lanes, spec.rows * (lane + 1) // self.lanes
 
-    def _window(self, pass_: int, lane: int, window: int) -> tuple[Raw, IntArray]:
+    def _window(self, pass_: int, lane: int, window: int) -> tuple[RawRows, IntArray]:
         name = (pass_, lane, window)
         with self._lock:
             held = self._windows.get(lane)
@@ -313,12 +313,12 @@ class Stream:
             self._windows[lane] = (name, raw, order)
         return raw, order
 
-    def _gather(self, ids: IntArray, copies: IntArray) -> Raw:
+    def _gather(self, ids: IntArray, copies: IntArray) -> RawRows:
         """Return stored rows by id; neighbours in ``ids`` from the same chunk are copied together."""
         held = self.assembly.held()
         if held is not None:
             y, w = (None if values is None else values[ids] for values in (held.y, held.w))
-            return Raw(held.X, y, ids, copies, w)
+            return RawRows(held.X, y, ids, copies, w)
         source = self.assembly.dataset.source
         X = np.empty((len(ids), source.n_features), dtype=source.dtype)
         target = source.target
@@ -335,7 +335,7 @@ class Stream:
             if chunk.w is not None:
                 weights.append(chunk.w[local])
         y, w = (np.concatenate(values) if values else None for values in (targets, weights))
-        return Raw(X, y, ids, copies, w)
+        return RawRows(X, y, ids, copies, w)
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         """Return row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
@@ -406,12 +406,12 @@ ORDER_ROWS = 1 << 17
 class _Round(NamedTuple):
     """The rows of a round: rules, number of rows of each chunk, and total."""
 
-    rules: tuple[Chooser, ...]
+    rules: tuple[SelectionRule, ...]
     counts: IntArray
     rows: int
 
 
-class _Recent:
+class _RecentArrays:
     """A cache of the most recently requested arrays, up to a number of elements."""
 
     def __init__(self, budget: int) -> None:
@@ -465,15 +465,15 @@ class Scan:
         if self.only is not None:
             self._full = hit(np.searchsorted(self.only, stops) - np.searchsorted(self.only, starts))
         else:
-            self._full = hit(count_chosen(data.rules, starts, stops))
+            self._full = hit(count_selected(data.rules, starts, stops))
         self._full_rounds = data.full_rounds if self.only is None else 1
         rest = data.last_round if self.only is None else ()
-        self._rest = hit(count_chosen(rest, starts, stops) if rest else np.zeros_like(starts))
+        self._rest = hit(count_selected(rest, starts, stops) if rest else np.zeros_like(starts))
         self._reset()
 
     def _reset(self) -> None:
         # Neighbouring blocks share a chunk, so a few recent chunks are enough.
-        self.reader = Reader(self.assembly.dataset, KEPT_BYTES)
+        self.reader = CachedReader(self.assembly.dataset, SCAN_CACHE_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "reader"}
@@ -495,7 +495,7 @@ class Scan:
         raw, where = self.raw(key)
         return self.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key, where)
 
-    def raw(self, key: Key) -> tuple[Raw, str]:
+    def raw(self, key: Key) -> tuple[RawRows, str]:
         """Return the stored rows of block (index,), and a description of their location."""
         data = self.assembly.dataset
         round_, at = divmod(key[0], len(self._full[0]))  # the last round has a subset of the rows
@@ -505,14 +505,14 @@ class Scan:
         number = int(np.searchsorted(data.source.bounds, start, side="right") - 1)
         if self.reader.remote:
             following = np.searchsorted(data.source.bounds, starts[at : at + 64], side="right") - 1
-            self.reader.ahead(list(dict.fromkeys(following.tolist()))[:AT_ONCE])
+            self.reader.ahead(list(dict.fromkeys(following.tolist()))[:CONCURRENT_READS])
         chunk = self.reader.chunk(number)
         if self.only is not None:
             ids = self.only[np.searchsorted(self.only, start) : np.searchsorted(self.only, stop)]
             local: IntArray | slice = ids - chunk.first
         else:
-            kept = chosen(data.rules if in_full else data.last_round, start, stop)
+            kept = selected_ids(data.rules if in_full else data.last_round, start, stop)
             ids = np.arange(start, stop, dtype=np.int64) if kept is None else kept
             local = slice(start - chunk.first, stop - chunk.first) if kept is None else kept - chunk.first
         y, w = (None if values is None else values[local] for values in (chunk.y, chunk.w))
-        return Raw(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64), w), data.source.where(number)
+        return RawRows(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64), w), data.source.where(number)

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkern.data.filtered import FilteredSource
-from streamkern.data.split import Chooser
+from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.row_selection import SelectionRule
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
-from streamkern.sources.layout import joined, positions
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
+from streamkern.sources.chunk_layout import joined_blocks, positions
 from streamkern.types import Array, IntArray, Rows
 
-FEW = 20
+MIN_HELD_OUT_PER_CLASS = 20
 """If a class would have fewer held-out rows than this in expectation, rows are held out class by class."""
 
 _WAITING = 1 << 16  # further candidates kept before those outside the sample are released
 
 
-def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[int, ...]) -> IntArray:
+def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int, key: tuple[int, ...]) -> IntArray:
     """Draw uniformly within each class, keeping every class's share of the rows to within one row.
 
     Shares are rounded by largest remainders. In each class the rows of smallest hash are drawn: the sample does not
@@ -54,7 +54,7 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
     counts, part = class_counts(source, rules), FilteredSource(source, rules)
     labels = np.array(sorted(counts), dtype=source.target.dtype)
     sizes = np.array([counts[label] for label in labels.tolist()], dtype=np.int64)
-    quota = shares(sizes, rows)
+    quota = proportional_split(sizes, rows)
 
     ids, codes = np.empty(0, np.int64), np.empty(0, np.int64)
     hashes = np.empty(0, np.uint64)
@@ -73,7 +73,7 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
     return np.sort(_first(waiting, quota)[0])
 
 
-def class_counts(source: Source, rules: Sequence[Chooser]) -> dict[Any, int]:
+def class_counts(source: Source, rules: Sequence[SelectionRule]) -> dict[Any, int]:
     """Count the selected rows of each label, in one pass over the targets.
 
     Raises:
@@ -95,7 +95,7 @@ def class_counts(source: Source, rules: Sequence[Chooser]) -> dict[Any, int]:
     return dict(counts)
 
 
-def shares(sizes: IntArray, rows: int) -> IntArray:
+def proportional_split(sizes: IntArray, rows: int) -> IntArray:
     """Return ``rows`` split in proportion to ``sizes``, shape (k,), by largest remainders; the first wins a tie."""
     exact = [divmod(int(size) * rows, int(sizes.sum())) for size in sizes]
     quota = np.array([whole for whole, _ in exact], dtype=np.int64)
@@ -104,8 +104,8 @@ def shares(sizes: IntArray, rows: int) -> IntArray:
     return quota
 
 
-def weighted(
-    source: Source, rules: Sequence[Chooser], rows: int, weights: str | int | Array, key: tuple[int, ...]
+def weighted_sample(
+    source: Source, rules: Sequence[SelectionRule], rows: int, weights: str | int | Array, key: tuple[int, ...]
 ) -> IntArray:
     """Draw without replacement: each next row is drawn in proportion to its weight among the remaining rows.
 
@@ -178,7 +178,7 @@ def weighted(
     return np.sort(ids)
 
 
-def rows_of(source: Source, ids: IntArray) -> Rows:
+def read_rows(source: Source, ids: IntArray) -> Rows:
     """Return stored rows by ascending id. Reads each of their chunks once, and caches none."""
     chunks = np.searchsorted(source.bounds, ids, side="right") - 1
     pieces = []
@@ -186,7 +186,7 @@ def rows_of(source: Source, ids: IntArray) -> Rows:
         rows = source.read(number)
         local = ids[chunks == number] - int(source.bounds[number])
         pieces.append(rows.each(itemgetter(local)))
-    return joined(pieces)
+    return joined_blocks(pieces)
 
 
 def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, IntArray]:

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import softmax
 
-from streamkern.data.far_columns import far
+from streamkern.data.large_offsets import has_large_offset
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
-TARGET_FAR = 16.0
+MAX_TARGET_OFFSET = 16.0
 """Standard deviations from 0 beyond which a target's mean is an offset: float32 predictions would lose 4 bits to it."""
 
-UNLIKE = 16.0
+UNLIKE_SCALE_RATIO = 16.0
 """Ratio of the outputs' standard deviations from which their units count as unlike."""
 
 _CLASSES_BYTES = 256 << 20  # bound for the labels of a saved model
@@ -53,7 +53,7 @@ class ClassProbabilities(Protocol):
         """Return class scores, shape (n, K), ordered as the probabilities, for outputs (n, K)."""
 
 
-def distinct(y: Array) -> tuple[list[Any], IntArray]:
+def distinct_labels(y: Array) -> tuple[list[Any], IntArray]:
     """Return the distinct labels, ascending, and each row's index among them, shape (n,); objects become texts.
 
     An array of texts in NumPy would take four bytes in every row for each letter of the longest text.
@@ -141,7 +141,7 @@ class Classes:
             raise DataError(
                 f"The label {y[i : i + 1].tolist()[0]!r} was not among the classes of the training data.",
                 where=f"{where}, row {int(row_ids[i])}",
-                expected="one of " + labels_in_words(self.values),
+                expected="one of " + labels_text(self.values),
                 remedy="correct the label, leave the row out, or train again on data with this class",
             )
         return np.asarray(codes, dtype=np.int64)
@@ -175,10 +175,10 @@ class Continuous:
             spread: standard deviations, shape (c,).
             flat: whether stored targets have shape (n,).
         """
-        precision = "float64" if np.any(far(mean, spread, TARGET_FAR)) else "float32"
+        precision = "float64" if np.any(has_large_offset(mean, spread, MAX_TARGET_OFFSET)) else "float32"
         varying = spread[spread > 0]
         scale = None
-        if len(varying) and varying.max() > UNLIKE * varying.min():
+        if len(varying) and varying.max() > UNLIKE_SCALE_RATIO * varying.min():
             # Powers of two change no digit: each output's weights are those of a fit to it alone, times the power.
             scale = np.exp2(np.round(np.log2(np.where(spread > 0, spread, 1.0))))
         return cls(mean, flat, precision=precision, scale=scale)
@@ -348,7 +348,7 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     return Continuous(mean, bool(data["flat"]), precision=precision, scale=scale)
 
 
-def labels_in_words(values: Array) -> str:
+def labels_text(values: Array) -> str:
     """Return up to twelve labels for messages, and the number of all if there are more."""
     shown = ", ".join(repr(v) for v in values[:12].tolist())
     return shown if len(values) <= 12 else f"{shown}, ... ({len(values)} classes)"

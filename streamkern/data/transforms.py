@@ -14,7 +14,7 @@ from streamkern.cpu import default_engine
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.sources.source import Source
+from streamkern.sources.base import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
@@ -60,10 +60,10 @@ class _SameColumns:
         return names
 
 
-MOST_COMPONENTS = 1 << 20
+MAX_COMPONENTS = 1 << 20
 """Most columns of a random matrix. The limit is explicit because no array of a saved model implies the size."""
 
-_WIDEST = 1 << 31  # most features of a saved transform
+_MAX_FEATURES = 1 << 31  # most features of a saved transform
 
 
 @serializable
@@ -236,7 +236,7 @@ class LinearMap:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedWidth:
     """A placeholder for a transform that is not fitted yet, to estimate the memory of a fit."""
 
     n_in: int
@@ -268,7 +268,7 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
     return sparse.csr_array(signs / dtype.type(np.sqrt(density * n_out)))
 
 
-def through(
+def apply_transforms(
     transforms: Sequence[Transform], X: Array, ids: IntArray, where: str, lookup: Lookup | None = None
 ) -> Array:
     """Apply transforms to rows in order; ``lookup`` counts the categories that training did not see."""
@@ -280,7 +280,7 @@ def through(
     return X
 
 
-def final(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+def transforms_for_prediction(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
     """Return the transforms for rows other than the training rows."""
     return tuple(each.final() if isinstance(each, TargetMeans) else each for each in transforms)
 
@@ -342,7 +342,7 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
     """
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")
-    sound = type(made.n_in) is int and 0 < made.n_in < _WIDEST and width in (0, made.n_in)
+    sound = type(made.n_in) is int and 0 < made.n_in < _MAX_FEATURES and width in (0, made.n_in)
     if isinstance(made, Affine | Fill):
         arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]
         sound = sound and all(a.shape == (made.n_in,) and a.dtype.kind == "f" for a in arrays)
@@ -353,6 +353,6 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
     elif isinstance(made, Project):
         share = made.density is None or (isinstance(made.density, float | int) and 0 < made.density <= 1)
         sound = sound and share and type(made.seed) is int and type(made.n_out) is int
-        sound = sound and 0 < made.n_out <= MOST_COMPONENTS
+        sound = sound and 0 < made.n_out <= MAX_COMPONENTS
     if not sound:
         raise ValueError(f"transform {number}, {type(made).__name__}, cannot be applied")

@@ -19,7 +19,7 @@ from streamkern.engine.base import MANY
 from streamkern.engine.operations import Operations, eigh
 
 
-class Meter:
+class CostMeter:
     """Count operations by kind, and allocated bytes.
 
     Attributes:
@@ -72,7 +72,7 @@ class Meter:
     def array(self, shape: tuple[int, ...], dtype: Any, kind: str = "") -> Any:
         """A new array."""
         dtype = np.dtype(dtype)
-        return Shaped(self, shape, dtype, _Memory(self, math.prod(shape) * dtype.itemsize), kind)
+        return AbstractArray(self, shape, dtype, _Memory(self, math.prod(shape) * dtype.itemsize), kind)
 
 
 class _Memory:
@@ -80,7 +80,7 @@ class _Memory:
 
     __slots__ = ("meter", "size")
 
-    def __init__(self, meter: Meter, size: int) -> None:
+    def __init__(self, meter: CostMeter, size: int) -> None:
         self.meter, self.size = meter, size
         meter.hold(size)
 
@@ -92,7 +92,7 @@ class _Memory:
         self.meter.hold(-self.size)
 
 
-class Shaped(NDArrayOperatorsMixin):
+class AbstractArray(NDArrayOperatorsMixin):
     """An array without values. Using its values or truth is an error.
 
     Args:
@@ -105,7 +105,9 @@ class Shaped(NDArrayOperatorsMixin):
 
     __slots__ = ("dtype", "kind", "memory", "meter", "shape")
 
-    def __init__(self, meter: Meter, shape: tuple[int, ...], dtype: np.dtype[Any], memory: _Memory, kind: str) -> None:
+    def __init__(
+        self, meter: CostMeter, shape: tuple[int, ...], dtype: np.dtype[Any], memory: _Memory, kind: str
+    ) -> None:
         self.meter, self.shape, self.dtype, self.memory, self.kind = meter, tuple(shape), dtype, memory, kind
 
     # ------------------------------------------------------------------------------ attributes of an array
@@ -126,7 +128,7 @@ class Shaped(NDArrayOperatorsMixin):
         return self.size * self.dtype.itemsize
 
     @property
-    def T(self) -> Shaped:
+    def T(self) -> AbstractArray:
         """The transpose, a view."""
         return self._view(self.shape[::-1])
 
@@ -147,12 +149,12 @@ class Shaped(NDArrayOperatorsMixin):
         raise TypeError("an array of shapes only has no numbers: create it by an engine's method")
 
     def __repr__(self) -> str:
-        return f"Shaped({self.shape}, {self.dtype})"
+        return f"AbstractArray({self.shape}, {self.dtype})"
 
     # ------------------------------------------------------------------------------ views, copies, reductions
 
-    def _view(self, shape: tuple[int, ...], kind: str | None = None) -> Shaped:
-        return Shaped(self.meter, shape, self.dtype, self.memory, self.kind if kind is None else kind)
+    def _view(self, shape: tuple[int, ...], kind: str | None = None) -> AbstractArray:
+        return AbstractArray(self.meter, shape, self.dtype, self.memory, self.kind if kind is None else kind)
 
     def _new(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
         return self.meter.array(shape, self.dtype if dtype is None else dtype)
@@ -214,7 +216,7 @@ class Shaped(NDArrayOperatorsMixin):
             return matmul(self.meter, *inputs)
         if method == "reduce":
             return inputs[0]._reduced(**{"axis": 0, **named})
-        shape = np.broadcast_shapes(*(np.shape(x) if not isinstance(x, Shaped) else x.shape for x in inputs))
+        shape = np.broadcast_shapes(*(np.shape(x) if not isinstance(x, AbstractArray) else x.shape for x in inputs))
         self.meter.count("numbers", math.prod(shape))
         if out is not None:
             return out[0]
@@ -239,9 +241,9 @@ def _plain_key(key: Any) -> tuple[Any, bool]:
     keys, copies = key if isinstance(key, tuple) else (key,), False
     found: list[Any] = []
     for each in keys:
-        if isinstance(each, Shaped) and each.dtype == bool:
+        if isinstance(each, AbstractArray) and each.dtype == bool:
             found.append(np.ones(each.shape, dtype=bool))
-        elif isinstance(each, Shaped):
+        elif isinstance(each, AbstractArray):
             found.append(np.zeros(each.shape, dtype=np.intp))
         else:
             found.append(each)
@@ -249,7 +251,7 @@ def _plain_key(key: Any) -> tuple[Any, bool]:
     return tuple(found), copies
 
 
-def matmul(meter: Meter, A: Any, B: Any) -> Any:
+def matmul(meter: CostMeter, A: Any, B: Any) -> Any:
     """Return A B with the costs of plain NumPy."""
     left, right = (X.shape for X in (A, B))
     shape = (*left[:-1], *right[1:]) if len(right) > 1 else left[:-1]
@@ -260,7 +262,7 @@ def matmul(meter: Meter, A: Any, B: Any) -> Any:
         return meter.array(shape, dtype)
 
 
-def count_product(meter: Meter, A: Any, B: Any, operations: float, columns: int, parallel: bool) -> None:
+def count_product(meter: CostMeter, A: Any, B: Any, operations: float, columns: int, parallel: bool) -> None:
     """Count the operations of a product by shape, dtype, and where it is computed."""
     if "panel" in (getattr(A, "kind", ""), getattr(B, "kind", "")):
         kind = "panel"
@@ -289,7 +291,7 @@ def _rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @_rule(np.concatenate)
-def _concatenate(meter: Meter, arrays: Any, axis: int = 0) -> Any:
+def _concatenate(meter: CostMeter, arrays: Any, axis: int = 0) -> Any:
     arrays = list(arrays)
     shape = list(arrays[0].shape)
     shape[axis] = sum(x.shape[axis] for x in arrays)
@@ -298,37 +300,37 @@ def _concatenate(meter: Meter, arrays: Any, axis: int = 0) -> Any:
 
 
 @_rule(np.hstack)
-def _hstack(meter: Meter, arrays: Any) -> Any:
+def _hstack(meter: CostMeter, arrays: Any) -> Any:
     return _concatenate(meter, arrays, axis=1)
 
 
 @_rule(np.zeros_like, np.empty_like)
-def _like(meter: Meter, array: Any, dtype: Any = None) -> Any:
+def _like(meter: CostMeter, array: Any, dtype: Any = None) -> Any:
     return meter.array(array.shape, dtype or array.dtype)
 
 
 @_rule(np.mean, np.sum, np.max, np.min, np.all, np.any)
-def _reduction(meter: Meter, array: Any, axis: Any = None, dtype: Any = None, **_: Any) -> Any:
+def _reduction(meter: CostMeter, array: Any, axis: Any = None, dtype: Any = None, **_: Any) -> Any:
     return array._reduced(axis, dtype)
 
 
 @_rule(np.average)
-def _average(meter: Meter, array: Any, axis: Any = None, weights: Any = None) -> Any:
+def _average(meter: CostMeter, array: Any, axis: Any = None, weights: Any = None) -> Any:
     return array._reduced(axis, np.float64)
 
 
 @_rule(np.diag)
-def _diag(meter: Meter, array: Any) -> Any:
+def _diag(meter: CostMeter, array: Any) -> Any:
     return array._view((min(array.shape),), "")
 
 
 @_rule(np.fill_diagonal)
-def _fill_diagonal(meter: Meter, array: Any, value: Any) -> None:
+def _fill_diagonal(meter: CostMeter, array: Any, value: Any) -> None:
     meter.count("numbers", min(array.shape))
 
 
 @_rule(np.einsum)
-def _einsum(meter: Meter, subscripts: str, *arrays: Any, dtype: Any = None) -> Any:
+def _einsum(meter: CostMeter, subscripts: str, *arrays: Any, dtype: Any = None) -> Any:
     left, result = subscripts.split("->")
     sizes = {
         letter: n
@@ -340,7 +342,7 @@ def _einsum(meter: Meter, subscripts: str, *arrays: Any, dtype: Any = None) -> A
 
 
 @_rule(np.linalg.qr)
-def _qr(meter: Meter, array: Any) -> Any:
+def _qr(meter: CostMeter, array: Any) -> Any:
     n, k = array.shape
     meter.count("serial64", 4.0 * n * k * k)
     with meter.scratch(array.nbytes):
@@ -348,26 +350,26 @@ def _qr(meter: Meter, array: Any) -> Any:
 
 
 @_rule(np.linalg.cholesky)
-def _cholesky(meter: Meter, array: Any) -> Any:
+def _cholesky(meter: CostMeter, array: Any) -> Any:
     meter.count("serial64", float(len(array)) ** 3 / 3)
     return meter.array(array.shape, array.dtype)
 
 
 @_rule(np.linalg.inv)
-def _inv(meter: Meter, array: Any) -> Any:
+def _inv(meter: CostMeter, array: Any) -> Any:
     meter.count("serial64", 2.0 * float(len(array)) ** 3)
     return meter.array(array.shape, array.dtype)
 
 
 @_rule(np.linalg.norm)
-def _norm(meter: Meter, array: Any, ord: Any = None, axis: Any = None) -> Any:
+def _norm(meter: CostMeter, array: Any, ord: Any = None, axis: Any = None) -> Any:
     if ord == 2 and axis is None and array.ndim == 2:
         meter.count("serial64", 8.0 * array.size * min(array.shape))
     return array._reduced(axis)
 
 
 @_rule(np.where)
-def _where(meter: Meter, condition: Any, x: Any, y: Any) -> Any:
+def _where(meter: CostMeter, condition: Any, x: Any, y: Any) -> Any:
     parts = [p for p in (condition, x, y) if hasattr(p, "shape")]
     shape = np.broadcast_shapes(*(p.shape for p in parts))
     meter.count("numbers", math.prod(shape))
@@ -376,22 +378,22 @@ def _where(meter: Meter, condition: Any, x: Any, y: Any) -> Any:
 
 
 @_rule(np.searchsorted)
-def _searchsorted(meter: Meter, array: Any, values: Any, side: str = "left") -> Any:
-    return meter.array(np.shape(values) if not isinstance(values, Shaped) else values.shape, np.int64)
+def _searchsorted(meter: CostMeter, array: Any, values: Any, side: str = "left") -> Any:
+    return meter.array(np.shape(values) if not isinstance(values, AbstractArray) else values.shape, np.int64)
 
 
 @_rule(np.count_nonzero)
-def _count_nonzero(meter: Meter, array: Any, axis: Any = None) -> Any:
+def _count_nonzero(meter: CostMeter, array: Any, axis: Any = None) -> Any:
     return array.size if axis is None else array._reduced(axis, np.int64)
 
 
 @_rule(np.trace)
-def _trace(meter: Meter, array: Any) -> Any:
+def _trace(meter: CostMeter, array: Any) -> Any:
     return array._view((), "")
 
 
 @_rule(np.linalg.eigh)
-def _eigh(meter: Meter, array: Any) -> Any:
+def _eigh(meter: CostMeter, array: Any) -> Any:
     n = len(array)
     meter.count("eigen", eigh(n))
     with meter.scratch(2 * n * n * 8):

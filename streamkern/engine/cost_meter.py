@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.abstract_array import Meter, Shaped, count_product
+from streamkern.engine.abstract_array import AbstractArray, CostMeter, count_product
 from streamkern.engine.base import (
     KERNEL_TILE,
     MANY,
@@ -65,7 +65,13 @@ class MeterEngine:
     keeps_state = False
 
     def __init__(
-        self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0, likely: bool = False
+        self,
+        meter: CostMeter,
+        real: Engine,
+        slots: int = 1,
+        overlaps: bool = False,
+        top: float = 1.0,
+        likely: bool = False,
     ) -> None:
         self.meter, self.real = meter, real
         self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
@@ -347,7 +353,7 @@ class MeterEngine:
             del A, K
             return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, p))
         A.memory.resize(p * p * dtype.itemsize)
-        W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
+        W: Any = AbstractArray(self.meter, (p, p), dtype, A.memory, "")
         return W
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
@@ -482,4 +488,4 @@ class _Right:
 
 def _unmarked(A: Any) -> Any:
     """Return A without its mark as a panel, since in these methods its product counts as a product of matrices."""
-    return A._view(A.shape, "") if isinstance(A, Shaped) else A
+    return A._view(A.shape, "") if isinstance(A, AbstractArray) else A

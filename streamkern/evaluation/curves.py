@@ -4,50 +4,50 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkern.calibration.intervals import FIFTHS, SCORED, Intervals
-from streamkern.calibration.saved import Answers
+from streamkern.calibration.intervals import SCALE_GROUPS, SCORED_COVERAGE, Intervals
+from streamkern.calibration.serialization import Calibration
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.evaluation.metrics import BINS, Measured, Ranked
+from streamkern.evaluation.metrics import CALIBRATION_BINS, MetricSums, Ranked
 from streamkern.types import Array
 
-CURVES = 6
+MAX_CURVES = 6
 """Classes, at most, whose curves are kept: those with the least area under their ROC curve."""
 
-STEPS = 100
+CURVE_STEPS = 100
 """Points of a curve are so near that neither rate changes by more than one in so many, where there are such scores."""
 
 
-def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> dict[str, Array]:
+def curves_of(encoding: Encoding, found: MetricSums, calibration: Calibration | None) -> dict[str, Array]:
     """Points of the curves, of bounded size whatever the number of rows.
 
     Args:
         encoding: of the targets.
         found: the sums.
-        answers: calibration of probabilities and intervals, or None.
+        calibration: calibration of probabilities and intervals, or None.
 
     Returns:
         ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
         probability and the share of them that are right, NaN in a bin without rows. With two classes it is the
         probability of the second, with more the largest, with several labels a row that of each label. ``curves``,
         shape (m, 5): class, score, and the false positive rate, recall and precision of the rows with this score or a
-        larger one, scores descending within a class; of at most ``CURVES`` classes. ``decided``, shape (k, 4): class,
-        false positive rate, recall and precision of what the model predicts. Of values with intervals ``fifths``, shape
-        (c, 5, 3), by output and fifth of the rows' weight, the predicted scale ascending: the weight, the share inside,
-        and the mean width of the 90% intervals in stored units.
+        larger one, scores descending within a class; of at most ``MAX_CURVES`` classes. ``decided``, shape (k, 4):
+        class, false positive rate, recall and precision of what the model predicts. Of values with intervals
+        ``fifths``, shape (c, 5, 3), by output and fifth of the rows' weight, the predicted scale ascending: the weight,
+        the share inside, and the mean width of the 90% intervals in stored units.
     """
     if isinstance(encoding, Classes | Indicators):
         return _of_classes(encoding, found)
-    if not isinstance(answers, Intervals) or found.ranks is None or not found.sums["mass"] > 0:
+    if not isinstance(calibration, Intervals) or found.ranks is None or not found.sums["mass"] > 0:
         return {}
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
     units, parts = np.broadcast_to(unit, encoding.outputs), []
     for j, (logs, inside, outside) in enumerate(found.ranks.by_class(encoding.outputs)):
-        widths = 2 * answers.half_widths(np.exp(logs)[:, None], SCORED, slice(j, j + 1))[:, 0] * units[j]
+        widths = 2 * calibration.half_widths(np.exp(logs)[:, None], SCORED_COVERAGE, slice(j, j + 1))[:, 0] * units[j]
         parts.append(_fifths(widths, inside, outside))
     return {"fifths": np.stack(parts)}
 
 
-def _of_classes(encoding: Classes | Indicators, found: Measured) -> dict[str, Array]:
+def _of_classes(encoding: Classes | Indicators, found: MetricSums) -> dict[str, Array]:
     k, sums, made = encoding.outputs, found.sums, {}
     classes = range(k)
     if isinstance(encoding, Classes) and k == 2:
@@ -59,7 +59,7 @@ def _of_classes(encoding: Classes | Indicators, found: Measured) -> dict[str, Ar
         mass = np.where(pieces[0] > 0, pieces[0], np.nan)
         made["reliability"] = np.stack([pieces[0], pieces[1] / mass, pieces[2] / mass], axis=1)
     areas = {j: area for j, each in ranked.items() if np.isfinite(area := _area(*each))}
-    shown = sorted(sorted(areas, key=lambda j: areas[j])[:CURVES])
+    shown = sorted(sorted(areas, key=lambda j: areas[j])[:MAX_CURVES])
     if not shown:
         return made
     made["curves"] = np.concatenate([_curve(j, *ranked[j]) for j in shown])
@@ -75,9 +75,9 @@ def _of_classes(encoding: Classes | Indicators, found: Measured) -> dict[str, Ar
 def _binned(ranked: list[Ranked]) -> list[Array]:
     """Weight, weighted probability and hits by bin, of all classes together."""
     scores, hits, others = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
-    cell = np.clip((scores * BINS).astype(np.int64), 0, BINS - 1)
+    cell = np.clip((scores * CALIBRATION_BINS).astype(np.int64), 0, CALIBRATION_BINS - 1)
     mass = hits + others
-    return [np.bincount(cell, weights=each, minlength=BINS) for each in (mass, scores * mass, hits)]
+    return [np.bincount(cell, weights=each, minlength=CALIBRATION_BINS) for each in (mass, scores * mass, hits)]
 
 
 def _area(scores: Array, hits: Array, others: Array) -> float:
@@ -90,7 +90,7 @@ def _curve(j: int, scores: Array, hits: Array, others: Array) -> Array:
     """Points of the curves of class j, shape (m, 5), see ``curves_of``."""
     true, false = np.cumsum(hits[::-1]), np.cumsum(others[::-1])
     recall, rate = true / true[-1], false / false[-1]
-    cell = np.floor(recall * STEPS) * (STEPS + 1) + np.floor(rate * STEPS)
+    cell = np.floor(recall * CURVE_STEPS) * (CURVE_STEPS + 1) + np.floor(rate * CURVE_STEPS)
     kept = (np.diff(cell, prepend=-1.0) != 0) & (true + false > 0)
     kept[-1] = True
     precision = true[kept] / (true[kept] + false[kept])
@@ -101,7 +101,7 @@ def _fifths(widths: Array, inside: Array, outside: Array) -> Array:
     """Weight, share inside and mean width by fifth, shape (5, 3), of rows by their scale; ties are shared out."""
     mass = inside + outside
     upto = np.concatenate([[0.0], np.cumsum(mass)])
-    at = np.linspace(0.0, upto[-1], FIFTHS + 1)
+    at = np.linspace(0.0, upto[-1], SCALE_GROUPS + 1)
     weight, held, width = (
         np.diff(np.interp(at, upto, np.concatenate([[0.0], np.cumsum(each)]))) for each in (mass, inside, mass * widths)
     )

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.intervals import Covered
+from streamkern.calibration.intervals import IntervalCoverage
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.engine.operations import Operations
 from streamkern.types import Array, IntArray
 
-RANKED = 100
+MAX_RANKED_CLASSES = 100
 """Classes, at most, whose rows are put in order."""
 
-CELLS = 1 << 16
+MAX_DISTINCT_SCORES = 1 << 16
 """Different scores, of all classes together, up to which their order is exact; beyond, near ones count as ties."""
 
-BINS = 15
+CALIBRATION_BINS = 15
 """Bins of equal width that the calibration error compares probabilities in."""
 
 _UNIT = 2.0**40  # of scores: differences below 1e-12 are ties
@@ -34,24 +34,24 @@ _PLACE = 48  # bits of a score, above which stands its class
 
 Ranked = tuple[Array, Array, Array]
 
-_RANKING = 500.0  # 0.2 µs a score of one thread measured, beside 0.4 ns for a sum of two numbers
+_RANKING_WORK = 500.0  # 0.2 µs a score of one thread measured, beside 0.4 ns for a sum of two numbers
 
 
 def ranks_bytes(rows: int, outputs: int) -> int:
     """Bytes that the order of so many rows' scores takes in a sum."""
-    return 24 * min(2 * CELLS, rows * outputs) if outputs <= RANKED else 0
+    return 24 * min(2 * MAX_DISTINCT_SCORES, rows * outputs) if outputs <= MAX_RANKED_CLASSES else 0
 
 
-def ranking(rows: int, outputs: int) -> Operations:
+def ranking_work(rows: int, outputs: int) -> Operations:
     """Operations that the order of so many rows' scores takes: each is sorted, and merged up a tree of sums."""
-    return Operations(numbers=_RANKING * rows * outputs if outputs <= RANKED else 0.0)
+    return Operations(numbers=_RANKING_WORK * rows * outputs if outputs <= MAX_RANKED_CLASSES else 0.0)
 
 
 class Ranks:
     """Weight of the hits and of the others at every score of every class. Adds, in bounded memory.
 
-    Scores are whole numbers of 2⁻⁴⁰. Where there are more than ``CELLS`` different ones, the unit is doubled until
-    there are not: scores in the same unit are ties.
+    Scores are whole numbers of 2⁻⁴⁰. Where there are more than ``MAX_DISTINCT_SCORES`` different ones, the unit is
+    doubled until there are not: scores in the same unit are ties.
 
     Args:
         pieces: key (class and score), weight of hits and of others, each shape (k,).
@@ -98,14 +98,18 @@ class Ranks:
 
     def compact(self, always: bool = True) -> Ranks:
         """The same with every score once, ascending; unless ``always``, only where there are many."""
-        if self.compacted or (not always and sum(len(key) for key, _, _ in self.pieces) <= 2 * CELLS):
+        if self.compacted or (not always and sum(len(key) for key, _, _ in self.pieces) <= 2 * MAX_DISTINCT_SCORES):
             return self
         keys, hits, others = (np.concatenate(arrays) for arrays in zip(*self.pieces, strict=True))
         order = np.argsort(keys, kind="stable")
         keys, hits, others = keys[order], hits[order], others[order]
         # Neighbours are one key once the highest bit in which they differ is shifted out.
         differ = np.frexp((keys[1:] ^ keys[:-1]).astype(np.float64))[1]
-        shift = int(np.partition(differ, -CELLS)[-CELLS]) if len(differ) >= CELLS else 0
+        shift = (
+            int(np.partition(differ, -MAX_DISTINCT_SCORES)[-MAX_DISTINCT_SCORES])
+            if len(differ) >= MAX_DISTINCT_SCORES
+            else 0
+        )
         first = np.concatenate(([0], 1 + np.flatnonzero(differ > shift)))
         pieces = (keys[first] >> shift, np.add.reduceat(hits, first), np.add.reduceat(others, first))
         return Ranks((pieces,), self.shift + shift, compacted=True)
@@ -146,7 +150,7 @@ class Ranks:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MetricSums:
     """Sums that metrics come from. They add.
 
     Attributes:
@@ -158,24 +162,24 @@ class Measured:
     sums: dict[str, Any]
     ranks: Ranks | None = None
 
-    def __add__(self, other: Measured) -> Measured:
+    def __add__(self, other: MetricSums) -> MetricSums:
         ranks = None if self.ranks is None or other.ranks is None else self.ranks + other.ranks
-        return Measured({name: value + other.sums[name] for name, value in self.sums.items()}, ranks)
+        return MetricSums({name: value + other.sums[name] for name, value in self.sums.items()}, ranks)
 
-    def compact(self) -> Measured:
+    def compact(self) -> MetricSums:
         """The same with every score once, ascending, as metrics and curves read them."""
         return self if self.ranks is None or not self.ranks.pieces else replace(self, ranks=self.ranks.compact())
 
 
-def measured(
+def metric_sums(
     encoding: Encoding,
     F: Array,
     y: Array,
     w: Array | None,
     P: Array | None = None,
-    covered: Covered | None = None,
+    covered: IntervalCoverage | None = None,
     predicted: IntArray | None = None,
-) -> Measured:
+) -> MetricSums:
     """Sums over rows.
 
     Args:
@@ -195,13 +199,13 @@ def measured(
     mass = float(len(y)) if w is None else float(w.sum())
     sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
     if covered is None:
-        return Measured(sums)
+        return MetricSums(sums)
     sums["inside"] = covered.inside.sum(axis=0) if w is None else w @ covered.inside
-    ranked = covered.inside.shape[1] <= RANKED
-    return Measured(sums, Ranks.of_hits(np.log(covered.scale), covered.inside, w) if ranked else None)
+    ranked = covered.inside.shape[1] <= MAX_RANKED_CLASSES
+    return MetricSums(sums, Ranks.of_hits(np.log(covered.scale), covered.inside, w) if ranked else None)
 
 
-def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, predicted: IntArray) -> Measured:
+def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, predicted: IntArray) -> MetricSums:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
     known = y >= 0
@@ -221,22 +225,22 @@ def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, pred
         squares = np.square(P).sum(axis=1) - 2 * of_class + 1
         surest = P.argmax(axis=1)
         top = P[np.arange(n), surest]
-        cell = np.minimum((top * BINS).astype(np.int64), BINS - 1)
+        cell = np.minimum((top * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         sums |= {
             "log": float(weight @ -np.log(np.clip(of_class, eps, 1 - eps))),
             "squares": float(weight @ squares),
-            "bin_rows": _counts(cell, weight, BINS),
-            "bin_sure": _counts(cell, weight * top, BINS),
-            "bin_right": _counts(cell, weight * (known & (surest == y)), BINS),
+            "bin_rows": _counts(cell, weight, CALIBRATION_BINS),
+            "bin_sure": _counts(cell, weight * top, CALIBRATION_BINS),
+            "bin_right": _counts(cell, weight * (known & (surest == y)), CALIBRATION_BINS),
         }
-    if k > RANKED:
-        return Measured(sums)
+    if k > MAX_RANKED_CLASSES:
+        return MetricSums(sums)
     if k == 2:
-        return Measured(sums, Ranks.of(F[:, 1:] - F[:, :1] if P is None else P[:, 1:], y, w))
-    return Measured(sums, Ranks.of(F if P is None else P, y, w))
+        return MetricSums(sums, Ranks.of(F[:, 1:] - F[:, :1] if P is None else P[:, 1:], y, w))
+    return MetricSums(sums, Ranks.of(F if P is None else P, y, w))
 
 
-def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
+def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, P: Array | None) -> MetricSums:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
     predicted = encoding.decided(F) > 0
@@ -254,10 +258,10 @@ def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, 
             "log": weight @ -np.log(np.clip(np.where(y, P, 1 - P), eps, 1 - eps)),
             "squares": weight @ np.square(P - y),
         }
-    return Measured(sums, Ranks.of_hits(F if P is None else P, y, w) if k <= RANKED else None)
+    return MetricSums(sums, Ranks.of_hits(F if P is None else P, y, w) if k <= MAX_RANKED_CLASSES else None)
 
 
-def _label_metrics(encoding: Indicators, found: Measured) -> dict[str, Any]:
+def _label_metrics(encoding: Indicators, found: MetricSums) -> dict[str, Any]:
     k, sums, mass = encoding.outputs, found.sums, found.sums["mass"] or np.nan
     actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
     scores = {
@@ -290,7 +294,7 @@ def _label_metrics(encoding: Indicators, found: Measured) -> dict[str, Any]:
 
 
 _BY_CLASS = ("precision", "recall", "f1", "auc", "average_precision")
-NAMES = {
+METRIC_NAMES = {
     "classes": (
         *("accuracy", "mse", "balanced_accuracy", *_BY_CLASS, "auc_error", "log_loss", "brier", "ece"),
         *(f"{name}.LABEL" for name in (*_BY_CLASS, "support")),
@@ -305,7 +309,7 @@ NAMES = {
 """Names of the metrics of classes, of several labels a row, and of values; LABEL is a class, a label or an output."""
 
 
-def metrics_of(encoding: Encoding, found: Measured) -> dict[str, Any]:
+def metrics_of(encoding: Encoding, found: MetricSums) -> dict[str, Any]:
     """Metrics from sums.
 
     Returns:
@@ -339,7 +343,7 @@ def _counts(codes: Array, w: Array, k: int) -> Array:
     return found
 
 
-def _class_metrics(encoding: Classes, found: Measured) -> dict[str, Any]:
+def _class_metrics(encoding: Classes, found: MetricSums) -> dict[str, Any]:
     k, sums, mass = encoding.outputs, found.sums, found.sums["mass"] or np.nan
     actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
     recall, precision = _ratio(right, actual), _ratio(right, predicted)
@@ -364,7 +368,7 @@ def _class_metrics(encoding: Classes, found: Measured) -> dict[str, Any]:
             metrics["auc_error"] = _number(np.nanmax(error))
     for name in ("precision", "recall", "f1"):
         metrics[name] = _number(scores[name][1]) if k == 2 else _mean(scores[name], seen)
-    if k > RANKED:
+    if k > MAX_RANKED_CLASSES:
         return metrics
     of = {name: values.tolist() for name, values in scores.items()} | {"support": actual.tolist()}
     metrics["by_class"] = {
@@ -374,7 +378,7 @@ def _class_metrics(encoding: Classes, found: Measured) -> dict[str, Any]:
     return metrics
 
 
-def flat(metrics: dict[str, Any]) -> dict[str, float | None]:
+def flat_metrics(metrics: dict[str, Any]) -> dict[str, float | None]:
     """Metrics as one name for each number, such as ``recall.yes`` of a class and ``mae.output_0`` of an output.
 
     A label that cannot be a name in Python, such as 1 or "not-yet", is ``class_1``, ``class_not_yet``.

@@ -9,7 +9,7 @@ import numpy as np
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
-BETTER = 0.99
+MAX_ERROR_RATIO = 0.99
 """A model beats another where its squared error is less than this part of the other's, by more than the standard error
 of the difference."""
 
@@ -43,5 +43,5 @@ class Errors:
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
     def beats(self, other: Errors, doubts: float = 1.0) -> bool:
-        """Return True if the mean is less than ``BETTER`` of another's, by more than so many standard errors of it."""
-        return self.mean < BETTER * other.mean and other.mean - self.mean > doubts * self.doubt(other)
+        """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's by that many standard errors."""
+        return self.mean < MAX_ERROR_RATIO * other.mean and other.mean - self.mean > doubts * self.doubt(other)

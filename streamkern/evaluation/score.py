@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.calibration.intervals import Intervals, covered
-from streamkern.calibration.saved import Answers
+from streamkern.calibration.intervals import Intervals, interval_coverage
+from streamkern.calibration.serialization import Calibration
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.split import Chooser
+from streamkern.data.row_selection import SelectionRule
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.engine.squared_loss import residual
 from streamkern.evaluation.curves import curves_of
-from streamkern.evaluation.metrics import measured, metrics_of
+from streamkern.evaluation.metrics import metric_sums, metrics_of
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
-CONFUSED = 100
+MAX_CONFUSION_CLASSES = 100
 """Classes, at most, that are counted against one another."""
 
-SAMPLED = 2000
+MAX_SAMPLED_ROWS = 2000
 """Rows, at most, whose values are kept along with the metrics."""
 
 
@@ -46,16 +46,16 @@ class SquaredError:
         classify: whether targets are class codes.
         sample: rows whose values are kept; None for no details.
         encoding: of the targets.
-        every: whether sums of all metrics are wanted, not of squared error and accuracy alone.
-        answers: calibration of probabilities or intervals, or None.
+        all_metrics: whether sums of all metrics are wanted, not of squared error and accuracy alone.
+        calibration: calibration of probabilities or intervals, or None.
     """
 
     basis: Basis
     classify: bool
-    sample: Chooser | None = None
+    sample: SelectionRule | None = None
     encoding: Encoding | None = None
-    every: bool = False
-    answers: Answers | None = None
+    all_metrics: bool = False
+    calibration: Calibration | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c); with intervals (M, 2c), with those of scales."""
@@ -63,14 +63,18 @@ class SquaredError:
         y, w = block.y, block.w
         assert y is not None
         F, held, P = self.basis.predict(block.X, state), None, None
-        if isinstance(self.answers, Intervals):
+        if isinstance(self.calibration, Intervals):
             F, found = np.ascontiguousarray(F[:, : F.shape[1] // 2]), F[:, F.shape[1] // 2 :]
-            held = covered(self.answers, F, found, y)
-        elif self.answers is not None:
-            P = self.answers.probabilities(F)
+            held = interval_coverage(self.calibration, F, found, y)
+        elif self.calibration is not None:
+            P = self.calibration.probabilities(F)
         predicted = self._decided(F) if self.classify else None
         correct, details = 0.0, self._details(block, y, F, predicted)
-        more = measured(self.encoding, F, y, w, P, held, predicted) if self.every and self.encoding is not None else 0
+        more = (
+            metric_sums(self.encoding, F, y, w, P, held, predicted)
+            if self.all_metrics and self.encoding is not None
+            else 0
+        )
         if self.classify:
             right = predicted == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
@@ -92,7 +96,7 @@ class SquaredError:
             return 0
         if predicted is not None:
             K = F.shape[1]
-            return np.bincount(y * K + predicted, minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+            return np.bincount(y * K + predicted, minlength=K * K).reshape(K, K) if K <= MAX_CONFUSION_CLASSES else 0
         keep = self.sample.keep(block.ids)
         return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
 
@@ -102,13 +106,13 @@ def _total(values: Array, w: Array | None) -> Array:
     return total
 
 
-class Scored(NamedTuple):
+class ScoreResult(NamedTuple):
     """The metrics of a model on a dataset.
 
     Attributes:
         metrics: as from ``score``.
         confusion: how many rows of class i were taken for class j, shape (K, K); None for values, or more than
-            ``CONFUSED`` classes.
+            ``MAX_CONFUSION_CLASSES`` classes.
         actual: targets of a fixed sample of rows, shape (k, c), in stored units; None for classes.
         predicted: outputs for the same rows, shape (k, c).
         curves: as from ``curves_of``.
@@ -134,8 +138,8 @@ def score(
     weights: Array,
     block_rows: int = 1024,
     *,
-    every: bool = False,
-    answers: Answers | None = None,
+    all_metrics: bool = False,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
 
@@ -145,18 +149,18 @@ def score(
         basis: the functions φ_j.
         weights: w, shape (M, c).
         block_rows: most rows of a block.
-        every: whether all metrics are wanted, not those alone that a pass is judged by.
-        answers: calibration of probabilities or intervals, or None; then all metrics are wanted.
+        all_metrics: whether all metrics are wanted, not those alone that a pass is judged by.
+        calibration: calibration of probabilities or intervals, or None; then all metrics are wanted.
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
-        ``r2`` (mean over outputs); means are weighted where rows have sample weights. With ``every`` those of
+        ``r2`` (mean over outputs); means are weighted where rows have sample weights. With ``all_metrics`` those of
         ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
     """
     classify = isinstance(assembly.encoding, Classes)
-    error = SquaredError(basis, classify, None, assembly.encoding, every, answers)
+    error = SquaredError(basis, classify, None, assembly.encoding, all_metrics, calibration)
     unseen, *sums = _sums(executor, assembly, error, weights, block_rows)
-    if every:
+    if all_metrics:
         warn_unseen(unseen, sums[0])
     return _metrics(assembly.encoding, sums)
 
@@ -167,29 +171,29 @@ def score_in_detail(
     basis: Basis,
     weights: Array,
     block_rows: int = 1024,
-    answers: Answers | None = None,
-) -> Scored:
+    calibration: Calibration | None = None,
+) -> ScoreResult:
     """As ``score``, with the details that a report shows, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
-    sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
+    sample = data.sample(min(MAX_SAMPLED_ROWS, data.base_rows)).rules[-1]
     _, *sums = _sums(
-        executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows
+        executor, assembly, SquaredError(basis, classify, sample, encoding, True, calibration), weights, block_rows
     )
     metrics, details = _metrics(encoding, sums), sums[-2]
-    curves = curves_of(encoding, sums[-1], answers) if encoding is not None and sums[-1] else {}
+    curves = curves_of(encoding, sums[-1], calibration) if encoding is not None and sums[-1] else {}
     if classify:
-        return Scored(metrics, details if isinstance(details, np.ndarray) else None, curves=curves)
+        return ScoreResult(metrics, details if isinstance(details, np.ndarray) else None, curves=curves)
     assert isinstance(encoding, Continuous)
     actual, predicted = (
         np.concatenate(pieces) * encoding.unit + encoding.mean for pieces in zip(*details, strict=True)
     )
-    return Scored(metrics, None, actual, predicted, curves)
+    return ScoreResult(metrics, None, actual, predicted, curves)
 
 
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
-    if isinstance(error.answers, Intervals):
-        weights = error.answers.widened(weights)
+    if isinstance(error.calibration, Intervals):
+        weights = error.calibration.widened(weights)
     *sums, more = sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
     return (*sums, more.compact() if more else more)
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.memory import limited
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.memory import memory_limit
 from streamkern.resources import Resources, Scheduler
 
 __all__ = ["Executor", "ThreadsExecutor", "open_executor", "open_resources"]
@@ -34,7 +34,7 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
         return
     try:
         # The door of an optional dependency: the base installation has no distributed.
-        from streamkern.execute import dask as cluster
+        from streamkern.execute import dask_executor as cluster
     except ModuleNotFoundError as error:
         raise UsageError(
             f"The scheduler {scheduler!r} needs {error.name}, which is not installed.",
@@ -44,7 +44,7 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
         ) from error
     if isinstance(scheduler, str) and "://" not in scheduler:
         number = int(scheduler.partition(":")[2] or given.slots)  # of processes:N
-        with cluster.local(number, threads) as local:
+        with cluster.local_processes_executor(number, threads) as local:
             yield local
     else:
         with cluster.DaskExecutor(scheduler, threads) as remote:
@@ -54,5 +54,5 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
 @contextmanager
 def open_resources(resources: Resources) -> Iterator[Executor]:
     """Hold this process to the memory of resources, and open their executor."""
-    with limited(resources.budget), open_executor(resources.scheduler, resources.threads) as executor:
+    with memory_limit(resources.budget), open_executor(resources.scheduler, resources.threads) as executor:
         yield executor

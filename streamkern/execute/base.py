@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.execute.members import Members
 from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.worker_log import WorkerLog
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -370,7 +370,7 @@ class Executor(Protocol):
         """Requests of workers to remote stores; those of this process are counted separately."""
 
     @property
-    def members(self) -> Members:
+    def members(self) -> WorkerLog:
         """Workers seen since the executor was opened; none for threads of this process."""
 
     def doubts(self) -> list[str]:
@@ -454,8 +454,8 @@ def ranges_of_lanes(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
     total, before, parts = sum(threads[address] for address in chosen), 0, {}
     for address in chosen:
         after = before + threads[address]
-        mine = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
-        if mine:
-            parts[address] = mine
+        assigned = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
+        if assigned:
+            parts[address] = assigned
         before = after
     return parts

@@ -9,7 +9,7 @@ import os
 import secrets
 from typing import NamedTuple
 
-from streamkern.sources.remote import COUNTS
+from streamkern.sources.remote_store import REQUEST_COUNTS
 
 _PROCESS = secrets.token_hex(8)
 
@@ -32,7 +32,7 @@ class ProcessCounts(NamedTuple):
 
 def process_counts(worker: str, before: dict[str, int]) -> ProcessCounts | None:
     """Return the counts of this process; None if it has sent no request."""
-    now = COUNTS.now()
+    now = REQUEST_COUNTS.now()
     return ProcessCounts(_name(), worker, before, now) if now["requests"] else None
 
 

@@ -12,11 +12,11 @@ from streamkern.calibration.thresholds import require_threshold
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import require_class_weight
 from streamkern.data.dataset import Dataset
-from streamkern.data.subsample import FEW, class_counts
+from streamkern.data.subsample import MIN_HELD_OUT_PER_CLASS, class_counts
 from streamkern.errors import UsageError, warn
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.preprocessing.steps import STANDARD, require_steps
-from streamkern.selection.metric import AGOP
+from streamkern.selection.learned_metric import AGOP
 
 DTYPES = (AUTO, "float32", "float64")
 
@@ -29,7 +29,7 @@ def is_count(value: Any, least: int = 1) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
 
 
-def is_made(part: Any, method: str) -> bool:
+def is_instance_with(part: Any, method: str) -> bool:
     """Return True if this is an object with a method, and not its class."""
     return hasattr(part, method) and not isinstance(part, type)
 
@@ -50,17 +50,17 @@ def require_arguments(given: Any, where: Where) -> None:
     share = isinstance(given.validation, float | np.floating) and 0 < given.validation < 1
     centers, solver, cut = given.centers, given.solver, given.partition
     for name, right, expected in (
-        ("solver", solver == AUTO if isinstance(solver, str) else is_made(solver, "setup"),
+        ("solver", solver == AUTO if isinstance(solver, str) else is_instance_with(solver, "setup"),
          'a solver such as sk.EigenPro(...), or "auto"'),
         ("metric", isinstance(given.metric, AGOP | None), "sk.AGOP(), or None"),
-        ("partition", cut in (None, AUTO) if isinstance(cut, str | None) else is_made(cut, "settled"),
+        ("partition", cut in (None, AUTO) if isinstance(cut, str | None) else is_instance_with(cut, "settled"),
          'sk.Partition(), "auto" or None'),
         ("dtype", given.dtype in DTYPES, " or ".join(f'"{each}"' for each in DTYPES)),
         ("scaling", given.scaling is None or (isinstance(given.scaling, str) and given.scaling in (AUTO, STANDARD)),
          f'"{STANDARD}", "{AUTO}" or None'),
         ("seed", is_count(given.seed, 0), "an integer >= 0"),
         ("lanes", is_count(given.lanes), "a whole number, at least 1"),
-        ("centers", centers is None or is_count(centers) or is_made(centers, "setup_bytes"),
+        ("centers", centers is None or is_count(centers) or is_instance_with(centers, "setup_bytes"),
          "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)"),
         ("validation", share or isinstance(given.validation, Dataset | None),
          "a fraction of the rows between 0 and 1, or a Dataset: sk.open_dataset(path, target=...); or None"),
@@ -88,7 +88,7 @@ def hold_out(
     target = data.target
     by_class = data.source.from_memory and task == "classification" and target is not None and not target.outputs
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
-    data, held = data.split(share, seed, stratify=by_class and rarest * share < FEW)
+    data, held = data.split(share, seed, stratify=by_class and rarest * share < MIN_HELD_OUT_PER_CLASS)
     return data, held.plain()
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.held_out import FEW, LeftOut, rows_left_out
-from streamkern.calibration.intervals import Intervals, made_intervals
+from streamkern.calibration.intervals import Intervals, fit_intervals
+from streamkern.calibration.out_of_sample import MIN_HELD_OUT_ROWS, OutOfSample, held_out_count
 from streamkern.calibration.probabilities import (
     LabelCalibration,
     ProbabilityCalibration,
-    calibrated,
-    calibrated_labels,
+    fit_label_probabilities,
+    fit_probabilities,
 )
-from streamkern.calibration.saved import Answers
-from streamkern.calibration.thresholds import cut_for
+from streamkern.calibration.serialization import Calibration
+from streamkern.calibration.thresholds import best_threshold
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
@@ -25,7 +25,7 @@ from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
-from streamkern.execute.threads import evaluator
+from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
@@ -33,11 +33,11 @@ from streamkern.solvers.loop import Outcome
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
-LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
+MIN_ROWS_TO_HOLD_OUT, HELD_OUT_SHARE, MAX_ROWS_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
 
 
-def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
+def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
     """Source of outputs on rows that the model was not fitted to: ``validation``, ``leave-one-out``, or None.
 
     Validation rows where there are some. Else ``Direct`` has the outputs on training rows, each left out, in closed
@@ -59,18 +59,18 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     """
     data = recipe.train
     n = data.base_rows
-    if recipe.validation is not None or n < LEAST_HELD_OUT or data.augmentations or len(data) != n:
+    if recipe.validation is not None or n < MIN_ROWS_TO_HOLD_OUT or data.augmentations or len(data) != n:
         return recipe, ""
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
-    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
+    if drawn > 0.9 * n or out_of_sample_source(recipe.solver, data, None) is not None:
         return recipe, ""
-    train, held = data.split(min(SHARE_HELD_OUT, MOST_HELD_OUT / n), recipe.seed)
+    train, held = data.split(min(HELD_OUT_SHARE, MAX_ROWS_HELD_OUT / n), recipe.seed)
     what = "probabilities" if recipe.task == "classification" else "intervals"
     why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
     return replace(recipe, train=train, validation=held.plain()), why
 
 
-def require_left_out(source: str | None) -> None:
+def require_threshold_rows(source: str | None) -> None:
     """Check that there are rows to choose a threshold on.
 
     Raises:
@@ -85,7 +85,7 @@ def require_left_out(source: str | None) -> None:
         )
 
 
-def require_two(encoding: Encoding | None) -> None:
+def require_two_classes(encoding: Encoding | None) -> None:
     """Refuse a threshold where there are neither two classes nor several labels a row.
 
     Raises:
@@ -101,9 +101,9 @@ def require_two(encoding: Encoding | None) -> None:
         )
 
 
-def make_answers(
+def fit_calibration(
     problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
-) -> Answers | None:
+) -> Calibration | None:
     """Learn probabilities or intervals; None if there are no rows to learn them from.
 
     Args:
@@ -113,15 +113,15 @@ def make_answers(
         threshold: the metric that a threshold is chosen for, or None.
     """
     encoding = problem.encoding
-    left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
-    if left_out is None:
+    out_of_sample = outcome.out_of_sample if problem.validation is None else on_validation(problem, outcome.weights)
+    if out_of_sample is None:
         return None
-    if found := no_better(left_out, encoding):
+    if found := no_better_than_mean(out_of_sample, encoding):
         warn(found)
     if not isinstance(encoding, Classes | Indicators):
-        X, _, _ = problem.full_rows(left_out.ids, problem.validation)
-        return made_intervals(left_out, X, problem.predictor(), problem.engine)
-    return class_answers(left_out, problem, warn, threshold)
+        X, _, _ = problem.full_rows(out_of_sample.ids, problem.validation)
+        return fit_intervals(out_of_sample, X, problem.predictor(), problem.engine)
+    return fit_class_calibration(out_of_sample, problem, warn, threshold)
 
 
 @dataclass(eq=False)
@@ -141,7 +141,7 @@ class _Outputs:
         return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)
 
 
-def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> LeftOut:
+def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> OutOfSample:
     """Outputs on a sample of the validation rows: one sweep.
 
     Args:
@@ -152,28 +152,28 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     held: Dataset | None = problem.validation
     assert held is not None
     held = held.plain()
-    held = held.sample(rows_left_out(held.base_rows, problem.encoding.outputs))
+    held = held.sample(held_out_count(held.base_rows, problem.encoding.outputs))
     work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
-    with evaluator(problem.executor, problem.evaluates_here) as executor:
+    with evaluation_executor(problem.executor, problem.evaluates_here) as executor:
         (pieces,) = sweep(executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
-    return LeftOut(F, y, w, "validation", ids)
+    return OutOfSample(F, y, w, "validation", ids)
 
 
-def no_better(left_out: LeftOut, encoding: Encoding) -> str:
+def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:
     """Say in a sentence if a model is no better than the mean of the targets on rows that it was not fitted to.
 
-    Return an empty text if it is better, if the rows are fewer than ``FEW``, or if no row has a weight.
+    Return an empty text if it is better, if the rows are fewer than ``MIN_HELD_OUT_ROWS``, or if no row has a weight.
     """
-    if len(left_out.y) < FEW or (left_out.w is not None and not left_out.w.any()):
+    if len(out_of_sample.y) < MIN_HELD_OUT_ROWS or (out_of_sample.w is not None and not out_of_sample.w.any()):
         return ""
-    F, than = left_out.outputs, "the mean of the targets"
+    F, than = out_of_sample.outputs, "the mean of the targets"
     if isinstance(encoding, Classes):
         F, than = encoding.comparable(F), "the shares of the classes"
-    y = as_values(left_out.y, F.shape[1])
-    mean = np.average(y, axis=0, weights=left_out.w)
-    error, base = (float(np.average(np.square(E).mean(axis=1), weights=left_out.w)) for E in (F - y, mean - y))
+    y = as_values(out_of_sample.y, F.shape[1])
+    mean = np.average(y, axis=0, weights=out_of_sample.w)
+    error, base = (float(np.average(np.square(E).mean(axis=1), weights=out_of_sample.w)) for E in (F - y, mean - y))
     if not 0 < base <= error:
         return ""
     return (
@@ -183,32 +183,32 @@ def no_better(left_out: LeftOut, encoding: Encoding) -> str:
     )
 
 
-def class_answers(
-    left_out: LeftOut, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
+def fit_class_calibration(
+    out_of_sample: OutOfSample, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
 ) -> ProbabilityCalibration | LabelCalibration:
     """Probabilities of classes, and a threshold between two; or of several labels a row, and one for each.
 
     They are those of the rows as they are, whatever classes weighed in the fit.
 
     Args:
-        left_out: outputs on rows.
+        out_of_sample: outputs on rows.
         problem: as it was solved.
-        warn: as for ``make_answers``.
-        threshold: as for ``make_answers``.
+        warn: as for ``fit_calibration``.
+        threshold: as for ``fit_calibration``.
     """
     encoding, factors = problem.encoding, class_factors(problem.train)
-    if factors is not None and left_out.w is not None:
-        weights = row_factors(np.where(factors > 0, factors, 1.0), left_out.y)
-        left_out = replace(left_out, w=left_out.w / weights)
+    if factors is not None and out_of_sample.w is not None:
+        weights = row_factors(np.where(factors > 0, factors, 1.0), out_of_sample.y)
+        out_of_sample = replace(out_of_sample, w=out_of_sample.w / weights)
     if isinstance(encoding, Indicators):
-        several = calibrated_labels(left_out, problem.engine)
-        return several if threshold is None else _with_cuts(several, left_out, threshold, encoding, warn)
+        several = fit_label_probabilities(out_of_sample, problem.engine)
+        return several if threshold is None else _with_thresholds(several, out_of_sample, threshold, encoding, warn)
     assert isinstance(encoding, Classes)
-    made = calibrated(left_out, problem.engine, encoding.logits)
+    made = fit_probabilities(out_of_sample, problem.engine, encoding.logits)
     if factors is not None:  # weights of classes are for decisions: probabilities are those of the rows as they are
         made = replace(made, decides=False)
     if threshold is not None:
-        made = _with_cut(made, left_out, threshold, warn)
+        made = _with_threshold(made, out_of_sample, threshold, warn)
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
     if missing:
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
@@ -219,12 +219,12 @@ def class_answers(
     return made
 
 
-def _with_cut(
-    made: ProbabilityCalibration, left_out: LeftOut, metric: str, warn: Callable[[str], None]
+def _with_threshold(
+    made: ProbabilityCalibration, out_of_sample: OutOfSample, metric: str, warn: Callable[[str], None]
 ) -> ProbabilityCalibration:
     """Probabilities with the threshold that is best for a metric."""
-    F = left_out.outputs
-    cut = cut_for(metric, F[:, 1] - F[:, 0], left_out.y == 1, left_out.w)
+    F = out_of_sample.outputs
+    cut = best_threshold(metric, F[:, 1] - F[:, 0], out_of_sample.y == 1, out_of_sample.w)
     if cut is None:
         warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it keeps its default")
         return made
@@ -239,18 +239,19 @@ def _with_cut(
     return replace(made, cut=cut.value, decides=False, facts=made.facts | {"threshold": found})
 
 
-def _with_cuts(
-    made: LabelCalibration, left_out: LeftOut, metric: str, encoding: Indicators, warn: Callable[[str], None]
+def _with_thresholds(
+    made: LabelCalibration, out_of_sample: OutOfSample, metric: str, encoding: Indicators, warn: Callable[[str], None]
 ) -> LabelCalibration:
     """Probabilities of labels with the threshold of each that is best for a metric."""
     found = [
-        cut_for(metric, f - 0.5, y > 0.5, left_out.w) for f, y in zip(left_out.outputs.T, left_out.y.T, strict=True)
+        best_threshold(metric, f - 0.5, y > 0.5, out_of_sample.w)
+        for f, y in zip(out_of_sample.outputs.T, out_of_sample.y.T, strict=True)
     ]
     missing = [name for name, cut in zip(encoding.names, found, strict=True) if cut is None]
     if missing:
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
         warn(
-            f"all or none of the {len(left_out.y):,} rows that thresholds would be chosen on have the label(s) "
+            f"all or none of the {len(out_of_sample.y):,} rows that thresholds would be chosen on have the label(s) "
             f"{shown}, whose threshold keeps its default"
         )
     values = np.array([0.5 if cut is None else 0.5 + cut.value for cut in found])
@@ -265,29 +266,29 @@ def _with_cuts(
     return replace(made, cuts=values, facts=made.facts | {"threshold": facts})
 
 
-def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
+def with_decision_rule(encoding: Encoding, calibration: Calibration | None) -> Encoding:
     """The encoding, which predicts classes by the probabilities of the answers or by a chosen threshold."""
     if isinstance(encoding, Classes):
-        own = answers if isinstance(answers, ProbabilityCalibration) else None
+        own = calibration if isinstance(calibration, ProbabilityCalibration) else None
         return replace(encoding, cut=own.cut if own else 0.0, probabilities=own if own and own.decides else None)
     if isinstance(encoding, Indicators):
-        cuts = answers.cuts if isinstance(answers, LabelCalibration) else None
+        cuts = calibration.cuts if isinstance(calibration, LabelCalibration) else None
         return replace(encoding, cuts=() if cuts is None else tuple(cuts.tolist()))
     return encoding
 
 
-def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:
+def calibration_note(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:
     """A plan's note on probabilities, or intervals, in a sentence."""
     what = "probabilities" if task == "classification" else "intervals"
     if source is None:
         return f"no {what}: they take validation rows, or the solver Direct without augmentation"
-    rows = rows_left_out((train if validation is None else validation).base_rows, outputs)
+    rows = held_out_count((train if validation is None else validation).base_rows, outputs)
     where = "validation rows" if source == "validation" else "training rows, each left out of the fit in closed form"
     return f"{what}: fitted to the outputs on {rows:,} {where}"
 
 
-def described_answers(answers: Answers | None) -> dict[str, Any]:
+def calibration_facts(calibration: Calibration | None) -> dict[str, Any]:
     """JSON-serialisable facts, for results."""
-    if answers is None:
+    if calibration is None:
         return {}
-    return {"intervals" if isinstance(answers, Intervals) else "probabilities": answers.facts}
+    return {"intervals" if isinstance(calibration, Intervals) else "probabilities": calibration.facts}

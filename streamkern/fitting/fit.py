@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from streamkern.calibration.held_out import ROWS
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.calibration.probabilities import softmax_of_logits
-from streamkern.calibration.saved import Answers
+from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
-from streamkern.costs.footprint import Footprint, loaded
+from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.data.class_weights import (
     WeightTotals,
     described_weights,
@@ -22,7 +22,7 @@ from streamkern.data.class_weights import (
     weighted_like,
 )
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_checks import require_alike, require_scaled_alike
+from streamkern.data.row_checks import require_same_scaling, require_training_columns
 from streamkern.data.statistics import (
     Extremes,
     Moments,
@@ -32,22 +32,35 @@ from streamkern.data.statistics import (
     require_range,
     summarise,
 )
-from streamkern.data.stream import Assembly, Raw, Scan, scan_rows
+from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine.device import Device
 from streamkern.errors import DataError, NumericalError, UsageError, warn
 from streamkern.execute.base import Executor
-from streamkern.fitting.calibrate import decided_by, make_answers, require_left_out, require_two, source_of
-from streamkern.fitting.checks import check_rows, named_rows, require_measurable, require_target
-from streamkern.fitting.placement import lanes_on, require_room, room_for_solver
-from streamkern.fitting.planning import every_row, likely_outputs, planned, projection, steps, width
-from streamkern.fitting.precision import relative, require_precision
+from streamkern.fitting.calibrate import (
+    fit_calibration,
+    out_of_sample_source,
+    require_threshold_rows,
+    require_two_classes,
+    with_decision_rule,
+)
+from streamkern.fitting.device_placement import lanes_on, require_room, room_for_solver
+from streamkern.fitting.evaluation_checks import check_rows, naming_rows, require_measurable, require_target
+from streamkern.fitting.memory_projection import (
+    all_rows_are_centers,
+    basis_width,
+    likely_outputs,
+    planned_rows,
+    preprocessing_steps,
+    project_memory,
+)
+from streamkern.fitting.precision_checks import require_precision, subtract_offsets
 from streamkern.fitting.recipe import Recipe
 from streamkern.gpu import engine_on
-from streamkern.memory import release
-from streamkern.preprocessing.automatic import Auto, AutoScale, JoinQuantiles, data_warnings, notes
-from streamkern.preprocessing.categories import require_encoded
+from streamkern.memory import release_free_memory
+from streamkern.preprocessing.automatic_steps import Auto, AutoScale, JoinQuantiles, data_warnings, preprocessing_notes
+from streamkern.preprocessing.category_steps import require_encoded
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.preprocessing.steps import (
     STANDARD,
@@ -56,7 +69,7 @@ from streamkern.preprocessing.steps import (
     Step,
     scale,
 )
-from streamkern.selection import bandwidth
+from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import (
     KernelChoice,
     Search,
@@ -64,13 +77,13 @@ from streamkern.selection.kernel_search import (
     default_kernel,
     ridge_under_weights,
 )
-from streamkern.selection.metric import Metric, learn_metric, require_metric
+from streamkern.selection.learned_metric import Metric, learn_metric, require_metric
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-from streamkern.user_code import described
+from streamkern.user_code_digest import described
 
 R = TypeVar("R", bound="Recipe")
 T = TypeVar("T")
@@ -118,7 +131,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     return summarise(sums, moments, flat=not target.outputs, has_target=True, known=plain.labels)
 
 
-def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
+def fit_step(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
     """The transforms that a step of preprocessing comes to: one sweep over the rows, or none.
 
     Args:
@@ -143,7 +156,7 @@ def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def statistics_kept(rows: Dataset, recipe: Recipe, executor: Executor, stages: Stages) -> Statistics:
+def statistics_stage(rows: Dataset, recipe: Recipe, executor: Executor, stages: Stages) -> Statistics:
     """Statistics of rows as a stage."""
     key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
     return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
@@ -158,18 +171,18 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
 
     def learnt(rows: Dataset, step: Learning) -> tuple[Transform, ...]:
         name = f"preprocess-{step.to_json()['name'].lower()}"
-        return stages.keep(name, lambda: (rows_key(rows), described(step)), lambda: learn(rows, step, executor))
+        return stages.keep(name, lambda: (rows_key(rows), described(step)), lambda: fit_step(rows, step, executor))
 
     data, facts = recipe.train, None
     if not isinstance(recipe.preprocess, str):
         require_encoded(data, recipe.preprocess or ())
-    waiting: list[Step | AutoScale] = list(steps(recipe))
+    waiting: list[Step | AutoScale] = list(preprocessing_steps(recipe))
     while waiting:
         step = waiting.pop(0)
         if isinstance(step, AutoScale):
             step = step.settled(data)
         if isinstance(step, Scaling):
-            facts = facts or statistics_kept(data, recipe, executor, stages)
+            facts = facts or statistics_stage(data, recipe, executor, stages)
             data = scale(data, step, facts)
         else:
             plain = data.plain()
@@ -178,8 +191,8 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             data, facts = data.prepared_like(plain), None
             if isinstance(step, Auto | JoinQuantiles) and recipe.scaling != STANDARD:
                 waiting[:0] = step.rest(data)
-        release()
-    facts = facts or statistics_kept(data, recipe, executor, stages)
+        release_free_memory()
+    facts = facts or statistics_stage(data, recipe, executor, stages)
 
     def totals(rows: Dataset) -> WeightTotals:
         key = lambda: (rows_key(rows),)  # noqa: E731
@@ -195,23 +208,23 @@ def _weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
     return WeightTotals(float(mass), float(ends.high))
 
 
-def _weights_of_rows(block: tuple[Raw, str], state: Any) -> tuple[float, Extremes]:
+def _weights_of_rows(block: tuple[RawRows, str], state: Any) -> tuple[float, Extremes]:
     w = block[0].w
     assert w is not None
     return float(w.sum()), Extremes(np.inf, float(w.max(initial=0.0)))
 
 
-def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
+def with_median_bandwidth(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
     """The recipe with a number for each bandwidth that is the median distance of two rows; and that distance."""
     found: dict[int, float] = {}
-    for norm in bandwidth.norms(recipe):
+    for norm in median_bandwidth.median_norms(recipe):
         key = partial(_median_key, recipe, dataset, norm)
-        measure = partial(bandwidth.median_distance, dataset, executor, np.dtype(recipe.dtype), norm)
+        measure = partial(median_bandwidth.median_distance, dataset, executor, np.dtype(recipe.dtype), norm)
         found[norm] = stages.keep("bandwidth", key, measure)
         in_norm = "" if norm == 2 else f" in the L{norm} norm"
         reason = f"bandwidth {found[norm]:.6g}: the median distance of two rows{in_norm}"
         stages.choice(reason, median=found[norm])
-    return (bandwidth.at_median(recipe, found), found[max(found)]) if found else (recipe, None)
+    return (median_bandwidth.with_median_distances(recipe, found), found[max(found)]) if found else (recipe, None)
 
 
 def _median_key(recipe: Recipe, dataset: Dataset, norm: int) -> tuple[Any, ...]:
@@ -240,7 +253,7 @@ class Stages:
         on_step: called after every step of training.
     """
 
-    left_out = ROWS
+    held_out_rows = MAX_HELD_OUT_ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
     search_share: float | None = None
@@ -302,7 +315,7 @@ class Fitted(NamedTuple):
         metric: learned on the features, or None.
         columns: the features that the metric is of, or None.
         choice: the kernel that was chosen where none was given, or None.
-        answers: calibration of probabilities or intervals, or None.
+        calibration: calibration of probabilities or intervals, or None.
     """
 
     problem: Problem
@@ -313,12 +326,12 @@ class Fitted(NamedTuple):
     metric: Metric | None = None
     columns: Features | None = None
     choice: KernelChoice | None = None
-    answers: Answers | None = None
+    calibration: Calibration | None = None
 
     @property
     def encoding(self) -> Encoding:
         """The encoding from targets to numbers and from outputs to predictions, with a chosen threshold."""
-        return decided_by(self.problem.encoding, self.answers)
+        return with_decision_rule(self.problem.encoding, self.calibration)
 
 
 def fit(
@@ -329,7 +342,7 @@ def fit(
     on_plan: Callable[[Footprint], None] = lambda projected: None,
     device: Device | None = None,
     ready: tuple[Dataset, Statistics] | None = None,
-    takes: Footprint | None = None,
+    known_projection: Footprint | None = None,
     baseline: int | None = None,
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
@@ -342,7 +355,8 @@ def fit(
         on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
         ready: the result of ``prepare``, if it was called.
-        takes: the projected memory, where it is known of a fit of as many rows or more, whose kernel is given.
+        known_projection: the projected memory, where it is known of a fit of as many rows or more, whose kernel is
+            given.
         baseline: bytes that the projection starts from; by default those that the process holds now.
 
     Raises:
@@ -355,7 +369,7 @@ def fit(
     stages = stages or Stages()
     data = recipe.train
     data.require_rows()
-    baseline = loaded() if baseline is None else baseline
+    baseline = load_libraries() if baseline is None else baseline
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
         require_measurable(rows, name)
@@ -369,41 +383,41 @@ def fit(
 
     lanes = lanes_on(device, executor.processes, recipe.lanes)
 
-    source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
+    source = out_of_sample_source(recipe.solver, data, recipe.validation) if stages.held_out_rows else None
     if recipe.threshold is not None:
-        require_left_out(source)
+        require_threshold_rows(source)
     require_metric(recipe)
 
     def allow(projected: Footprint) -> None:
         executor.allowed = projected.allowance()
         on_plan(projected)
 
-    guess = planned(recipe)
-    projected, search, project = projection(
+    guess = planned_rows(recipe)
+    projected, search, project = project_memory(
         recipe,
         budget,
         baseline,
-        stages.left_out,
+        stages.held_out_rows,
         slots=executor.slots,
         overlaps=executor.overlaps,
         processes=executor.processes,
         share=stages.search_share,
         lanes=lanes,
-        takes=takes,
+        known_projection=known_projection,
     )
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
-    require_room(device, projected, width(recipe, guess), guess.n_features, itemsize)
+    require_room(device, projected, basis_width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = ready or prepare(recipe, executor, stages)
-    done = notes(scaled, steps(recipe), facts)
+    done = preprocessing_notes(scaled, preprocessing_steps(recipe), facts)
     if weights := described_weights(scaled):
         stages.choice(f"weights of classes: {weights}", class_weight=weights)
-    for message in data_warnings(scaled, steps(recipe), facts):
+    for message in data_warnings(scaled, preprocessing_steps(recipe), facts):
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:
         chosen = chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
-        recipe, learned = _with(recipe, chosen, search), chosen.metric
+        recipe, learned = _with_chosen_kernel(recipe, chosen, search), chosen.metric
     elif recipe.metric is not None:
         learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
     if search is None and weights:
@@ -411,28 +425,28 @@ def fit(
     if learned is not None:
         scaled = learned.applied(scaled)
         # A scale of features is part of how statistics are read; a turn makes other features.
-        facts = statistics_kept(scaled, recipe, executor, stages) if learned.kind == "full" else facts
-        release()
+        facts = statistics_stage(scaled, recipe, executor, stages) if learned.kind == "full" else facts
+        release_free_memory()
     basis = recipe.features or recipe.kernel
-    scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
+    scaled = subtract_offsets(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     facts = replace(facts, encoding=encoding_for(facts.encoding, recipe.solver))
     assert facts.encoding is not None
     if recipe.threshold is not None:
-        require_two(facts.encoding)
+        require_two_classes(facts.encoding)
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
-    release()
+    release_free_memory()
     turned = learned is not None and learned.kind == "full"
     if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features or turned:
         projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
         allow(projected)
     for name, rows in measured.items():
         if rows is not None:
-            check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
+            check_rows_like_training(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = recipe.validation
     if validation is not None:
         validation = weighted_like(validation.prepared_like(scaled).final(), scaled)
-    recipe, median = with_median(recipe, scaled, executor, stages)
+    recipe, median = with_median_bandwidth(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
     stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
     centers = stages.keep(
@@ -441,13 +455,14 @@ def fit(
         lambda: choose_centers(recipe, scaled, executor),
     )
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
-    release()
-    needed = require_room(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize)
+    release_free_memory()
+    needed = require_room(device, projected, basis_width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize)
     rest = 0 if device is None or executor.processes else device.budget - needed
     problem = Problem(
         scaled, facts.encoding, kernel, centers, executor,
         dtype=centers.Z.dtype, seed=recipe.seed, lanes=lanes,
-        memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
+        memory=room_for_solver(device, projected, basis_width(recipe, scaled), scaled.n_features,
+            centers.Z.dtype.itemsize),
         better_budget=projected.better_budget,
         cache_bytes=projected.cache_bytes,
         validation=validation,
@@ -456,14 +471,14 @@ def fit(
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
         device_rest=rest,
-        leave_out=stages.left_out if source == "leave-one-out" else 0,
+        held_out_rows=stages.held_out_rows if source == "leave-one-out" else 0,
         share=projected.share and device is None,
         evaluates_here=projected.evaluates_here and device is None,
-        every_row=every_row(recipe, scaled),
+        all_rows_are_centers=all_rows_are_centers(recipe, scaled),
     )  # fmt: skip
 
     def key() -> tuple[Any, ...]:
-        choice = projected.bill.choice + (", no better solve" if problem.better_budget else "")
+        choice = projected.cost_estimate.choice + (", no better solve" if problem.better_budget else "")
         return (
             scaled.fingerprint,
             None if validation is None else validation.fingerprint,
@@ -479,17 +494,17 @@ def fit(
     outcome, report = stages.train(problem, recipe.solver, key)
     if done:
         report = report | {"preprocess": done}
-    release()
-    answers = None
+    release_free_memory()
+    calibration = None
     if source is not None:
-        answers = stages.keep(
+        calibration = stages.keep(
             "calibrate",
             lambda: (*key(), *([] if recipe.threshold is None else [recipe.threshold])),
-            lambda: make_answers(problem, outcome, stages.warn, recipe.threshold),
+            lambda: fit_calibration(problem, outcome, stages.warn, recipe.threshold),
         )
     elif isinstance(problem.encoding, Classes) and problem.encoding.logits:
-        answers = softmax_of_logits(problem.encoding.outputs)
-    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen, answers)
+        calibration = softmax_of_logits(problem.encoding.outputs)
+    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen, calibration)
 
 
 def rows_key(dataset: Dataset) -> str:
@@ -502,16 +517,18 @@ def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
-def check_like(
+def check_rows_like_training(
     rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
 ) -> None:
     """Check validation or test rows, as training prepares them, before training."""
     what = f"the {name} rows"
-    with named_rows(what):
-        require_alike(rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema)
+    with naming_rows(what):
+        require_training_columns(
+            rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema
+        )
         prepared = rows.prepared_like(train).final()
-        if name == "test" and not steps(recipe) and recipe.metric is None:
-            require_scaled_alike(rows, prepared)
+        if name == "test" and not preprocessing_steps(recipe) and recipe.metric is None:
+            require_same_scaling(rows, prepared)
     dtype = np.dtype(recipe.dtype)
     stages.keep(
         f"check-{name}",
@@ -525,7 +542,7 @@ def chosen_kernel(
     device: Device | None = None,
 ) -> KernelChoice:  # fmt: skip
     """The kernel that training rows choose, as a stage."""
-    problem = _sampled(recipe, scaled, facts, executor, device)
+    problem = _sample_problem(recipe, scaled, facts, executor, device)
     chosen = stages.keep(
         "kernel",
         lambda: (
@@ -538,19 +555,21 @@ def chosen_kernel(
     return chosen
 
 
-def _with(recipe: R, chosen: KernelChoice, search: Search) -> R:
+def _with_chosen_kernel(recipe: R, chosen: KernelChoice, search: Search) -> R:
     """A recipe with the kernel that was chosen, its ridge, and the metric that was tried."""
     given: Any = recipe  # a frozen dataclass
     solver = chosen.solver(recipe.solver, recipe.train.base_rows)
     return cast(R, replace(given, kernel=chosen.kernel, solver=solver, metric=search.agop))
 
 
-def _sampled(recipe: Recipe, scaled: Dataset, facts: Statistics, executor: Executor, device: Device | None) -> Problem:
+def _sample_problem(
+    recipe: Recipe, scaled: Dataset, facts: Statistics, executor: Executor, device: Device | None
+) -> Problem:
     """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
     dtype, kernel = np.dtype(recipe.dtype), recipe.kernel or default_kernel(facts, scaled)
     assert facts.encoding is not None
     nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
-    rows = relative(scaled, facts, kernel.translation_invariant, dtype)
+    rows = subtract_offsets(scaled, facts, kernel.translation_invariant, dtype)
     return Problem(
         rows, facts.encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, engine=engine_on(device)
     )
@@ -560,7 +579,7 @@ def _learned_metric(
     recipe: Recipe, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor, device: Device | None
 ) -> Metric:
     """The metric that training rows teach, as a stage."""
-    problem, agop = _sampled(recipe, scaled, facts, executor, device), recipe.metric
+    problem, agop = _sample_problem(recipe, scaled, facts, executor, device), recipe.metric
     assert agop is not None
     learned = stages.keep(
         "metric",

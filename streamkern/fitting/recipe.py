@@ -9,7 +9,7 @@ from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.preprocessing.steps import Step
-from streamkern.selection.metric import AGOP
+from streamkern.selection.learned_metric import AGOP
 from streamkern.solvers.base import Solver
 
 

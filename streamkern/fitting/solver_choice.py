@@ -4,8 +4,8 @@ The choice depends on operations, passes and memory at the fixed prices below, n
 its threads or the memory in use, so that a pipeline has the same solver, and weights, everywhere. Among solvers that
 fit the memory, the one with the least work is chosen: one pass of normal equations gives the solution that the others
 converge to, and an iterative method takes the given passes. If the kernel of a table is not given, a search also finds
-a ridge, and a solver that takes it, ``Direct`` or else ``Falkon``, may take ``RIDGE_WORTH`` times as much. Features
-that the user did not ask for are never chosen: they change the model.
+a ridge, and a solver that takes it, ``Direct`` or else ``Falkon``, may take ``MAX_RIDGE_WORK_RATIO`` times as much.
+Features that the user did not ask for are never chosen: they change the model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamkern.centers import Uniform
+from streamkern.costs.dry_run import (
+    ASSUMED_THREADS,
+    WORK_PER_SECOND,
+    CostEstimate,
+    ProblemSize,
+    nominal_work,
+    sums_in_flight,
+)
 from streamkern.costs.footprint import solver_memory
-from streamkern.costs.shape_run import SECOND, THREADS, Bill, Size, nominal_work, sums_held
 from streamkern.errors import UsageError
-from streamkern.fitting.planning import OUTPUTS_GUESS, every_row, planned, width
+from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
 from streamkern.memory import format_bytes
-from streamkern.selection.kernel_search import WIDEST_L1, default_centers, leaves_open, most_factored
+from streamkern.selection.kernel_search import (
+    MAX_L1_FEATURES,
+    default_centers,
+    max_rows_as_centers,
+    needs_kernel_search,
+)
 from streamkern.solvers.base import Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
@@ -32,20 +44,20 @@ from streamkern.solvers.minibatches import MAX_EPOCHS, passes_of
 
 AUTO = "auto"
 
-FEW_PASSES = 8
-"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``, or than ``SETUP_WORTH`` times
-the set-up. One pass learns too little."""
+MAX_DEFAULT_PASSES = 8
+"""Passes by default over more rows, at most: as many as take no more than ``MAX_PASSES_WORK``, or than
+``PASSES_WORK_PER_SETUP`` times the set-up. One pass learns too little."""
 
-LONG_WORK = 120 * SECOND
+MAX_PASSES_WORK = 120 * WORK_PER_SECOND
 """Work of passes over many rows, at most, where the set-up takes little."""
 
-SETUP_WORTH = 2.0
+PASSES_WORK_PER_SETUP = 2.0
 """Work of passes for that of the set-up: it is wasted where few passes follow."""
 
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
 
-RIDGE_WORTH = 4.0
+MAX_RIDGE_WORK_RATIO = 4.0
 """Work of a solver that takes a ridge, up to which it is chosen where held-out rows find one: as a multiple of that of
 EigenPro's passes.
 
@@ -56,14 +68,14 @@ mean; a ridge prevents that.
 R = TypeVar("R")
 
 
-class Choice(NamedTuple):
+class SolverChoice(NamedTuple):
     """A solver, and why it was chosen, in a sentence."""
 
     solver: Solver
     reason: str
 
 
-def default_passes(n: int, work: float = LONG_WORK, setup: float = 0.0) -> int:
+def default_passes(n: int, work: float = MAX_PASSES_WORK, setup: float = 0.0) -> int:
     """Passes that an iterative method is given.
 
     Args:
@@ -71,19 +83,19 @@ def default_passes(n: int, work: float = LONG_WORK, setup: float = 0.0) -> int:
         work: of one pass, at nominal prices.
         setup: work before the first of them.
     """
-    most = max(LONG_WORK, SETUP_WORTH * setup)
-    return int(max(passes_of(n), min(most // work, FEW_PASSES)))
+    most = max(MAX_PASSES_WORK, PASSES_WORK_PER_SETUP * setup)
+    return int(max(passes_of(n), min(most // work, MAX_DEFAULT_PASSES)))
 
 
 def choose_solver(
-    size: Size,
+    size: ProblemSize,
     *,
     passes: int | None = None,
     features: bool = False,
     patience: int | None = None,
     ridge: bool = False,
-    threads: int = THREADS,
-) -> Choice:
+    threads: int = ASSUMED_THREADS,
+) -> SolverChoice:
     """The solver for a problem.
 
     Args:
@@ -94,19 +106,19 @@ def choose_solver(
         ridge: whether a ridge will be chosen by held-out rows.
         threads: that sums of normal equations are reckoned for: more than there are, unless their number is known.
     """
-    size = replace(size, slots=THREADS, overlaps=True)
+    size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
     direct = Direct()
     made = EigenPro1 if features else EigenPro
     passes = passes or default_passes(size.n, *_pass_work(made, size))
     iterative: Solver = made(epochs=passes, patience=patience)
-    takes = Bill(direct, size).memory
+    takes = CostEstimate(direct, size).memory
     # Where every row is a center there are no sums, and one matrix.
-    held = takes.training if size.every_row else sums_held(threads, size.scanned) * takes.sums
+    held = takes.training if size.all_rows_are_centers else sums_in_flight(threads, size.scanned) * takes.sums
     name = type(iterative).__name__
 
-    def iterating(reason: str) -> Choice:
+    def iterating(reason: str) -> SolverChoice:
         """An iterative solver: with the ridge that was found, where it takes one."""
-        return (ridge and not features and _conjugate(size, iterative, patience)) or Choice(iterative, reason)
+        return (ridge and not features and _falkon(size, iterative, patience)) or SolverChoice(iterative, reason)
 
     if size.memory is not None and held > size.memory:
         return iterating(
@@ -116,15 +128,15 @@ def choose_solver(
     try:
         once, more = (nominal_work(solver, size) for solver in (direct, iterative))
     except UsageError as error:  # as a run of the iterative method would be refused
-        return Choice(direct, f"Direct: {name} cannot be used. {error.what}")
+        return SolverChoice(direct, f"Direct: {name} cannot be used. {error.what}")
     if once <= more:
-        return Choice(
+        return SolverChoice(
             direct,
             f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
             "gives the solution that they converge to",
         )
-    if ridge and once <= RIDGE_WORTH * more:
-        return Choice(
+    if ridge and once <= MAX_RIDGE_WORK_RATIO * more:
+        return SolverChoice(
             direct,
             f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
             f"of {passes} pass(es) of {name}, which have no ridge",
@@ -132,34 +144,34 @@ def choose_solver(
     return iterating(f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations")
 
 
-def _conjugate(size: Size, iterative: Any, patience: int | None) -> Choice | None:
-    """``Falkon``, which takes the ridge, with the passes that ``RIDGE_WORTH`` or ``LONG_WORK`` allow, or None."""
-    takes = Bill(Falkon(), size).memory
+def _falkon(size: ProblemSize, iterative: Any, patience: int | None) -> SolverChoice | None:
+    """``Falkon`` with the passes that ``MAX_RIDGE_WORK_RATIO`` or ``MAX_PASSES_WORK`` allow, or None."""
+    takes = CostEstimate(Falkon(), size).memory
     if size.memory is not None and max(takes.setup, takes.training) > size.memory:
         return None
-    few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (FEW_PASSES, MAX_EPOCHS))
-    allowed = max(LONG_WORK, RIDGE_WORTH * nominal_work(iterative, size))
+    few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))
+    allowed = max(MAX_PASSES_WORK, MAX_RIDGE_WORK_RATIO * nominal_work(iterative, size))
     if few > allowed:
         return None
-    a_pass = (many - few) / (MAX_EPOCHS - FEW_PASSES)
-    passes = int(min(MAX_EPOCHS, FEW_PASSES + (allowed - few) // a_pass))
-    return Choice(
+    a_pass = (many - few) / (MAX_EPOCHS - MAX_DEFAULT_PASSES)
+    passes = int(min(MAX_EPOCHS, MAX_DEFAULT_PASSES + (allowed - few) // a_pass))
+    return SolverChoice(
         Falkon(epochs=passes, patience=patience),
         f"Falkon: it takes the ridge that held-out rows choose, and at most {passes} pass(es); "
         f"{type(iterative).__name__} has no ridge",
     )
 
 
-def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> tuple[float, float]:
+def _pass_work(made: type[EigenPro | EigenPro1], size: ProblemSize) -> tuple[float, float]:
     """Work of one pass, and of the set-up; the most there is, where the method is refused."""
     try:
         one, two = (nominal_work(made(epochs=epochs), size) for epochs in (1, 2))
     except UsageError:
-        return LONG_WORK, 0.0
+        return MAX_PASSES_WORK, 0.0
     return two - one, 2 * one - two
 
 
-def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False) -> tuple[R, str]:
+def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge: bool = False) -> tuple[R, str]:
     """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Args:
@@ -172,62 +184,62 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
     given: Any = recipe
     if given.centers is None and given.features is None:
         given.train.require_rows()
-        every = with_every_row(given, budget)
+        every = with_all_rows_as_centers(given, budget)
         rows, d = given.train.base_rows, given.train.n_features
         recipe = given = every or replace(given, centers=default_centers(rows, d, budget, given.seed))
     if given.solver != AUTO:
         return recipe, ""
     given.train.require_rows()
-    data, itemsize = planned(given), np.dtype(given.dtype).itemsize
-    p, d, target = width(given), data.n_features, data.target
-    outputs = OUTPUTS_GUESS
+    data, itemsize = planned_rows(given), np.dtype(given.dtype).itemsize
+    p, d, target = basis_width(given), data.n_features, data.target
+    outputs = ASSUMED_OUTPUTS
     if given.task == "regression" and target is not None:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
     patience = None if given.validation is None else PATIENCE
-    if _every_row(given) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
+    if _all_rows_are_centers(given) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
         why = "EigenPro2: every training row is a center, so no step is projected"
         return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(
-        Size(
+        ProblemSize(
             len(data),
             p,
             d,
             outputs,
             itemsize,
             given.lanes,
-            THREADS,
+            ASSUMED_THREADS,
             memory,
             features=given.features,
-            every_row=every_row(given, data),
+            all_rows_are_centers=all_rows_are_centers(given, data),
             weighted=data.weighted,
         ),
         features=given.features is not None,
         patience=patience,
-        ridge=d <= WIDEST_L1 and (ridge or leaves_open(given)),
+        ridge=d <= MAX_L1_FEATURES and (ridge or needs_kernel_search(given)),
         threads=threads,
     )
     return replace(given, solver=choice.solver), choice.reason
 
 
-def with_every_row(recipe: R, budget: int) -> R | None:
+def with_all_rows_as_centers(recipe: R, budget: int) -> R | None:
     """A recipe without centers, with all rows as centers; None where they are too many or their matrix has no factor.
 
     Args:
-        recipe: as in ``resolved``.
+        recipe: as in ``resolve_solver``.
         budget: bytes that the process may hold.
     """
     given: Any = recipe
     rows, solver = given.train.base_rows, given.solver
     every = replace(given, centers=Uniform(rows, given.seed))
     direct = solver == AUTO or (isinstance(solver, Direct) and not solver.keep_sums)
-    fits = rows <= most_factored(rows, given.train.n_features, budget)
-    return every if direct and fits and every_row(every, given.train) else None
+    fits = rows <= max_rows_as_centers(rows, given.train.n_features, budget)
+    return every if direct and fits and all_rows_are_centers(every, given.train) else None
 
 
-def _every_row(recipe: Any) -> bool:
+def _all_rows_are_centers(recipe: Any) -> bool:
     """Return True if every training row is a center, and a row as it is stored, wherever the centers are."""
     data, centers = recipe.train, recipe.centers
     if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
         return False
-    return bool(centers.stored) or every_row(recipe, data, any_kernel=True)
+    return bool(centers.stored) or all_rows_are_centers(recipe, data, any_kernel=True)

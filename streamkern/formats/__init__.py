@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamkern.sources.arrays import ArraySource
-from streamkern.sources.columns import Request
-from streamkern.sources.kinds import is_dask_frame, is_lazy_frame, is_table, require_dense
-from streamkern.sources.remote import Retry
+from streamkern.sources.array_source import ArraySource
+from streamkern.sources.base import Source
+from streamkern.sources.column_roles import Request
+from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
-from streamkern.sources.source import Source
-from streamkern.sources.weighted import TargetedSource, WeightedSource
-from streamkern.starting import paused_collector
-from streamkern.storage.files import given_path
+from streamkern.sources.value_kinds import is_dask_frame, is_lazy_frame, is_table, require_dense
+from streamkern.sources.weighted_source import TargetedSource, WeightedSource
+from streamkern.startup import paused_collector
+from streamkern.storage.untrusted_files import given_path
 
 if TYPE_CHECKING:
     from streamkern.formats.parquet import ParquetSource, open_parquet, write_parquet
@@ -84,7 +84,7 @@ def open_source(
     """
     if isinstance(data, str | os.PathLike):
         with paused_collector():  # imports zarr and Arrow
-            from streamkern.formats.stored import stored_source
+            from streamkern.formats.open_stored import stored_source
 
         return stored_source(given_path(data), Request(target, columns, weight), format, storage_options, retry)
     return array_source(data, target, columns, weight)
@@ -107,7 +107,7 @@ def array_source(
         rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":
         # Importing dask takes a quarter of a second; a user with a Dask array has imported it already.
-        from streamkern.formats.dask import DaskArraySource
+        from streamkern.formats.dask_source import DaskArraySource
 
         rows = DaskArraySource(X, y, columns, name)
     else:
@@ -126,11 +126,11 @@ def table_source(
     """Open a table in memory, and its targets; ``columns`` are the columns to use, or names for an array's columns."""
     request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
     if is_dask_frame(X):
-        from streamkern.formats.dask import dask_frame  # only imports dask if needed
+        from streamkern.formats.dask_source import dask_frame  # only imports dask if needed
 
         rows: Source = dask_frame(X, request)
     elif is_lazy_frame(X):
-        from streamkern.formats.lazy_frame import lazy_source  # imports Arrow
+        from streamkern.formats.polars_lazy_frame import lazy_source  # imports Arrow
 
         rows = lazy_source(X, request)
     else:

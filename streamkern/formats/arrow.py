@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.formats.table_file import TableFile
-from streamkern.memory import check
-from streamkern.sources.columns import ChosenSource, Field, Request, Roles, choose_columns
-from streamkern.sources.convert import (
+from streamkern.memory import check_memory
+from streamkern.sources.arrow_conversion import (
     UnfitError,
     as_table,
     converted,
@@ -32,14 +31,15 @@ from streamkern.sources.convert import (
     require_distinct_names,
     without_dictionary,
 )
+from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
+from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, rows_per_chunk
+from streamkern.sources.column_roles import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.sources.index_columns import recorded_index
-from streamkern.sources.kinds import is_table
-from streamkern.sources.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.sources.schema import Schema
-from streamkern.sources.source import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
-from streamkern.sources.unusable_columns import DISTINCT, Described, key
-from streamkern.storage.digest import content, digest
-from streamkern.storage.files import explaining
+from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
+from streamkern.sources.value_kinds import is_table
+from streamkern.storage.untrusted_files import storage_errors
+from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array, IntArray, Rows, Target
 
 LIBRARIES = 40 << 20
@@ -98,7 +98,7 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
     return Field(where, str(kind), None)
 
 
-def describe_column(values: pa.ChunkedArray) -> Described:
+def describe_column(values: pa.ChunkedArray) -> ColumnDescription:
     """Describe the values of a column that cannot be a feature: number missing, kind, and most frequent values."""
     coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # each distinct text is examined once
     values = values.unify_dictionaries() if coded else without_dictionary(values)
@@ -106,7 +106,7 @@ def describe_column(values: pa.ChunkedArray) -> Described:
     numeric = pa.types.is_decimal(kind)
     dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
     if missing == len(values) or not (is_text(kind) or numeric or dated):
-        return Described(missing, Counter(), None, None)
+        return ColumnDescription(missing, Counter(), None, None)
     values = values.drop_null()
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         values = values.cast(pa.timestamp(kind.unit))  # as UTC, because other zones need a time zone database
@@ -122,9 +122,9 @@ def describe_column(values: pa.ChunkedArray) -> Described:
     first = pc.min(texts.filter(pc.equal(ranks, low))).as_py()
     last = pc.max(texts.filter(pc.equal(ranks, high))).as_py()
     counts = None
-    if len(found) <= DISTINCT:
-        counts = Counter(dict(zip(map(key, texts.to_pylist()), rows.to_pylist(), strict=True)))
-    return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
+    if len(found) <= MAX_DISTINCT_TEXTS:
+        counts = Counter(dict(zip(map(text_key, texts.to_pylist()), rows.to_pylist(), strict=True)))
+    return ColumnDescription(missing, counts, (low.as_py(), text_key(first)), (high.as_py(), text_key(last)))
 
 
 def _placed(whole: Array | None, part: Array | None, start: int, n: int) -> Array | None:
@@ -244,7 +244,9 @@ class TableSource(ChosenSource):
         """Convert errors of damaged values to a StorageError; errors of the user's own functions stay as they are."""
         if not self._places:
             return nullcontext()
-        return explaining(self.where(chunk), "values of the types that the columns declare", "the rows cannot be read")
+        return storage_errors(
+            self.where(chunk), "values of the types that the columns declare", "the rows cannot be read"
+        )
 
     def _read(self, chunk: int) -> Rows:
         """Return the rows of one chunk, converted table by table."""
@@ -258,7 +260,7 @@ class TableSource(ChosenSource):
             whole = [_placed(into, values, start, n) for into, values in zip(whole, part, strict=True)]
             start += table.num_rows
             del table, part
-            check()
+            check_memory()
         X, y, w = whole
         assert X is not None
         return Rows(X, y, w)
@@ -300,7 +302,7 @@ class TableSource(ChosenSource):
         assert self.weight is not None
         return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk, start)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
         names, found, start = [name for name, _ in self.non_features], [], 0
         with self._explaining(chunk):
             for table in self._pieces(chunk, names) if names else ():
@@ -473,7 +475,7 @@ class FrameSource(TableSource):
         for chunk in range(len(self.bounds) - 1):
             for values in self.read(chunk):
                 if values is not None:
-                    found.update(content(values))
+                    found.update(array_content(values))
         return digest("table", int(self.bounds[-1]), self._roles.identity(), found.hexdigest())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
@@ -554,7 +556,7 @@ class ArrowSource(TableSource):
             batches = range(opened.num_record_batches)
             lengths, self._largest, missing = [], 0, dict.fromkeys(types, False)
             for i in batches:
-                check()
+                check_memory()
                 batch = opened.get_batch(i)
                 lengths.append(batch.num_rows)
                 self._largest = max(self._largest, batch.nbytes)

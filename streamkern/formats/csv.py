@@ -21,15 +21,15 @@ from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.formats.arrow import TableSource, fields_of
-from streamkern.formats.csv_records import blocks, first_end
+from streamkern.formats.csv_records import first_record_end, record_blocks
 from streamkern.formats.table_file import TableFile
-from streamkern.memory import check, default_budget, format_bytes
-from streamkern.sources.columns import Request, choose_columns
-from streamkern.sources.layout import check_chunk
+from streamkern.memory import check_memory, default_budget, format_bytes
+from streamkern.sources.base import TEXT_BYTES
+from streamkern.sources.chunk_layout import check_chunk
+from streamkern.sources.column_roles import Request, choose_columns
 from streamkern.sources.read_options import ReadOptions
 from streamkern.sources.schema import Schema, declared
-from streamkern.sources.source import TEXT_BYTES
-from streamkern.storage.digest import digest
+from streamkern.storage.value_digest import digest
 
 BLOCK_BYTES = 4 << 20
 """Bytes of text in a chunk."""
@@ -92,7 +92,7 @@ class CsvSource(TableSource):
                     expected=f"at most the memory allowed, {format_bytes(budget)}",
                     remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
                 )
-            lossy = _Lossy(file.path, request.targets)
+            lossy = _LossyValues(file.path, request.targets)
             spans: list[tuple[int, int]] = []
             lengths: list[int] = []
             types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
@@ -108,7 +108,7 @@ class CsvSource(TableSource):
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # choose_columns reports missing names
             for begin, line, text in self._blocks(start, first_line):
-                check()
+                check_memory()
                 table = self._parse(text, as_text, wanted, line)
                 if not table.num_rows:
                     continue
@@ -205,9 +205,9 @@ class CsvSource(TableSource):
         with self._file.open() as stream:
             begin, skipped = _begin(stream.read(self._block_bytes), self._options.skip, any_of)
         with self._file.open() as stream:
-            found = blocks(stream, begin, 1 + skipped, any_of, self._block_bytes, self._file.path)
+            found = record_blocks(stream, begin, 1 + skipped, any_of, self._block_bytes, self._file.path)
             _, _, text = next(found, (0, 1, b""))
-        record = text[: first_end(text, any_of, self._file.path)]
+        record = text[: first_record_end(text, any_of, self._file.path)]
         end = begin + len(record)
         try:
             line = record.decode()
@@ -258,7 +258,7 @@ class CsvSource(TableSource):
     def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield (offset, line, text) of whole records."""
         with self._file.open() as stream:
-            yield from blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
+            yield from record_blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
 
     def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
@@ -337,7 +337,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 @dataclass
-class _Lossy:
+class _LossyValues:
     """Find values that float64 cannot represent: out of range, or whole numbers of a target that would be rounded.
 
     Args:

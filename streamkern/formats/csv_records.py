@@ -15,13 +15,13 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.memory import format_bytes
 
-LONGEST = 4
+MAX_RECORD_BLOCKS = 4
 """Most blocks in one record. A longer record means an unclosed quote, or a file without lines."""
 
 _QUOTE, _LINE, _LINE_ENDS = ord('"'), b"\n", b"\r\n"
 
 
-def blocks(
+def record_blocks(
     stream: BinaryIO, start: int, line: int, delimiters: bytes, block_bytes: int, path: str
 ) -> Iterator[tuple[int, int, bytes]]:
     """Yield (offset, line, text) of whole records, about ``block_bytes`` of text at a time.
@@ -31,7 +31,7 @@ def blocks(
         start: byte at which the first record begins.
         line: line of the first record, from 1.
         delimiters: bytes that may separate fields.
-        block_bytes: bytes of a block; a record has at most ``LONGEST`` times as many.
+        block_bytes: bytes of a block; a record has at most ``MAX_RECORD_BLOCKS`` times as many.
         path: the file in words.
 
     Raises:
@@ -51,17 +51,17 @@ def blocks(
                 remedy='if it is in UTF-16, say so: read_options=sk.read_options(encoding="utf-16-le"); else it is '
                 "damaged: restore it",
             )
-        end, opened = last_end(text, delimiters, line, path)
+        end, opened = last_record_end(text, delimiters, line, path)
         if final and opened is not None:
             raise _unclosed(path, line + text.count(b"\n", 0, opened), "before the end of the file")
-        if len(text) - end > LONGEST * block_bytes:
+        if len(text) - end > MAX_RECORD_BLOCKS * block_bytes:
             size = format_bytes(len(text) - end)
             if opened is not None:
                 raise _unclosed(path, line + text.count(b"\n", 0, opened), f"within {size}")
             raise DataError(
                 f"a record is longer than {size}",
                 where=f"{path}, line {line + text.count(_LINE, 0, end)}",
-                expected=f"records of at most {format_bytes(LONGEST * block_bytes)}, a line each",
+                expected=f"records of at most {format_bytes(MAX_RECORD_BLOCKS * block_bytes)}, a line each",
                 remedy="check that lines end in a line feed; or store the table as parquet, or give more memory",
             )
         end = len(text) if final else end
@@ -72,7 +72,7 @@ def blocks(
         rest = text[end:]
 
 
-def last_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
+def last_record_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
     """Return the end of the last whole record of a text, or 0; and the position of an unclosed quote, or None.
 
     Args:
@@ -110,7 +110,7 @@ def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bo
 
 
 def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
-    """Return ``last_end`` for a text in which some quotes are plain characters."""
+    """Return ``last_record_end`` for a text in which some quotes are plain characters."""
     between = delimiters + _LINE_ENDS
     opening = re.compile(rb"(?:\A|(?<=[" + re.escape(between) + rb']))"')
     end = at = 0
@@ -137,7 +137,7 @@ def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -
     return max(end, text.rfind(b"\n", at) + 1), None
 
 
-def first_end(text: bytes, delimiters: bytes, path: str) -> int:
+def first_record_end(text: bytes, delimiters: bytes, path: str) -> int:
     """Return the end of the first record of a text: after a line end outside quotes, else the end of the text.
 
     Raises:
@@ -146,7 +146,7 @@ def first_end(text: bytes, delimiters: bytes, path: str) -> int:
     end = 0
     while (found := text.find(b"\n", end)) >= 0:
         end = found + 1
-        if last_end(text[:end], delimiters, 1, path)[0] == end:
+        if last_record_end(text[:end], delimiters, 1, path)[0] == end:
             return end
     return len(text)
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from streamkern.errors import DataError
 from streamkern.formats.arrow import Place, TableSource
-from streamkern.sources.columns import Field, Request, Roles, choose_columns
-from streamkern.sources.convert import kind_of_array, table_of_arrays
-from streamkern.sources.layout import as_rows, as_target, check_chunk, few, rows_per_chunk
-from streamkern.sources.source import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.storage.digest import digest
+from streamkern.sources.arrow_conversion import kind_of_array, table_of_arrays
+from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
+from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, first_names, rows_per_chunk
+from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
@@ -129,7 +129,7 @@ def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], 
     for name, array in arrays.items():
         if np.dtype(array.dtype).names is not None:
             raise DataError(
-                f"This array is structured: its fields are {few(np.dtype(array.dtype).names or ())}.",
+                f"This array is structured: its fields are {first_names(np.dtype(array.dtype).names or ())}.",
                 where=where(name),
                 expected="an array for each column, or one array of shape (n, d)",
                 remedy="write each field as an array of its own; or, if they fit in memory, pass them as a table: "

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.errors import StorageError
 from streamkern.formats.named_arrays import NamedArrays, require_unstructured, roles_of
 from streamkern.formats.table_file import TableFile
-from streamkern.sources.columns import Request
+from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
 _HEADER_BYTES = 1 << 16

@@ -22,12 +22,10 @@ from streamkern.errors import DataError, StorageError
 from streamkern.formats.arrow import LIBRARIES, TableSource, fields_of
 from streamkern.formats.parquet_files import DataFile, DatasetFiles
 from streamkern.redaction import redacted
-from streamkern.sources.arrays import named, require_rows
-from streamkern.sources.columns import Request, Roles, choose_columns
-from streamkern.sources.convert import is_number, is_text, require_distinct_names, whole_numbers
-from streamkern.sources.index_columns import index_names, recorded_index
-from streamkern.sources.ingest_record import ingest_record, recorded_schema
-from streamkern.sources.layout import (
+from streamkern.sources.array_source import checked_names, require_rows
+from streamkern.sources.arrow_conversion import is_number, is_text, require_distinct_names, whole_numbers
+from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
+from streamkern.sources.chunk_layout import (
     CHUNK_BYTES,
     FORMAT,
     as_rows,
@@ -35,15 +33,17 @@ from streamkern.sources.layout import (
     check_chunk,
     feature_dtype,
     first_block,
-    merged,
+    merged_reads,
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.remote import Retry
-from streamkern.sources.source import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.storage.digest import digest
-from streamkern.storage.files import explaining, given_path
-from streamkern.storage.writer import staged
+from streamkern.sources.column_roles import Request, Roles, choose_columns
+from streamkern.sources.index_columns import index_names, recorded_index
+from streamkern.sources.ingest_record import ingest_record, recorded_schema
+from streamkern.sources.remote_store import Retry
+from streamkern.storage.atomic_writes import staged
+from streamkern.storage.untrusted_files import given_path, storage_errors
+from streamkern.storage.value_digest import digest
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that ``describe`` makes
@@ -89,7 +89,7 @@ def parquet_source(
 ) -> ParquetSource:
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
-    with explaining(redacted(url), "parquet files", "the metadata of the files cannot be used"):
+    with storage_errors(redacted(url), "parquet files", "the metadata of the files cannot be used"):
         return _source(files, url, request)
 
 
@@ -139,7 +139,7 @@ class ParquetSource(TableSource):
             sizes = dict(zip(file.schema.names, file.widest, strict=True))
             values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize
             besides = max(sum(sizes.get(name, 0) for name in roles.targets), most * values) - most * TEXT_BYTES
-            for start, stop in merged([rows * roles.row_bytes + max(0, besides) for rows in file.rows]):
+            for start, stop in merged_reads([rows * roles.row_bytes + max(0, besides) for rows in file.rows]):
                 if sum(file.rows[start:stop]):
                     self._reads.append((file, range(start, stop)))
         lengths = [sum(file.rows[groups.start : groups.stop]) for file, groups in self._reads]
@@ -322,7 +322,7 @@ def write_parquet(
         "dtype": dtype.str,
         "shape": first.X.shape[1:],
         "target": target if outputs == [target] else outputs or None,
-        "columns": named(columns, width),
+        "columns": checked_names(columns, width),
         **({} if first.w is None else {"weight": weight}),
     }
 

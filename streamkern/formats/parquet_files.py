@@ -21,8 +21,16 @@ from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
-from streamkern.sources.remote import Remote, Retry, bare, is_remote, reread, version
-from streamkern.storage.files import SIGNS, changed, explaining, natural, not_seen, split_pattern, stamp
+from streamkern.sources.remote_store import Remote, Retry, is_remote, object_version, reread, without_query
+from streamkern.storage.untrusted_files import (
+    GLOB_CHARACTERS,
+    changed_error,
+    file_stamp,
+    natural_sort_key,
+    not_visible_error,
+    split_pattern,
+    storage_errors,
+)
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 _FOOTERS_KEPT = 64
@@ -140,15 +148,15 @@ class DatasetFiles:
             except FileNotFoundError:
                 same = False
             if not same:
-                raise changed(file.path)
+                raise changed_error(file.path)
 
     def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
         """Return size and version of a file."""
         if not isinstance(self._fs, Remote):
-            size, written = stamp(address)
+            size, written = file_stamp(address)
             return size, str(written)
         info = info if info.get("size") else self._fs.info(address)
-        return info["size"], version(info)
+        return info["size"], object_version(info)
 
     def missing(self) -> dict[str, bool | None]:
         """Return whether each column has missing values, from the footers' statistics; None if a footer lacks them."""
@@ -235,7 +243,7 @@ class DatasetFiles:
             raise
         except (FileNotFoundError, PermissionError) as error:
             if not isinstance(self._fs, Remote) and not os.path.exists(file.address):
-                raise not_seen(file.path) from error
+                raise not_visible_error(file.path) from error
             raise StorageError(
                 f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {groups[0]}",
@@ -335,7 +343,7 @@ class DatasetFiles:
         footer, digest = self._read_footer(address, path, size)
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        with explaining(path, "a whole parquet file", "the footer of the file cannot be used"):
+        with storage_errors(path, "a whole parquet file", "the footer of the file cannot be used"):
             schema = footer.metadata.schema.to_arrow_schema()
             widest = _widest(footer, schema)
         return DataFile(path, address, name, size, tag, footer.chunks.rows, schema, widest, digest, partitions)
@@ -369,7 +377,7 @@ class DatasetFiles:
             raise
         except Exception as error:  # decoders may raise anything
             if not isinstance(self._fs, Remote) and not os.path.exists(address):
-                raise not_seen(path) from error
+                raise not_visible_error(path) from error
             raise StorageError(
                 f"the file has no readable footer: {error}",
                 where=path,
@@ -419,7 +427,7 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         at_root = fs.info(root)
     except FileNotFoundError:
         at_root = {}
-    if not at_root and any(sign in bare(root) for sign in SIGNS):
+    if not at_root and any(sign in without_query(root) for sign in GLOB_CHARACTERS):
         if isinstance(fs, Remote):
             base, pattern = split_pattern(root, lambda folder: False)  # which would be a request
             matches = fs.glob(pattern)
@@ -428,17 +436,17 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
             matches = fs.glob(pattern, detail=True)
         found = {path: info for path, info in matches.items() if info["type"] != "directory"}
         named_hidden = root.rpartition("/")[2][:1] in ("_", ".")
-    elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
+    elif at_root.get("type") == "directory" or (not lists and without_query(root).endswith("/")):
         base = root
         inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
         found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
     else:
-        return [(root, posixpath.basename(bare(root)), at_root)] if at_root else []
+        return [(root, posixpath.basename(without_query(root)), at_root)] if at_root else []
     base = base.rstrip("/") + "/" if base else ""
-    named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
+    named = [(path, without_query(path).removeprefix(base), info) for path, info in found.items()]
     # Spark and others leave _SUCCESS, _temporary/ and .part.crc next to the data; a pattern may ask for such names.
     kept = [each for each in named if not _is_hidden(posixpath.dirname(each[1]) if named_hidden else each[1])]
-    return sorted(kept, key=lambda each: natural(each[1]))
+    return sorted(kept, key=lambda each: natural_sort_key(each[1]))
 
 
 def _is_hidden(name: str) -> bool:

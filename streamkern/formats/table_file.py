@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
-from streamkern.sources.remote import Remote, RemoteFile, is_remote, version
-from streamkern.storage.files import changed, explaining, not_seen, stamp
+from streamkern.sources.remote_store import Remote, RemoteFile, is_remote, object_version
+from streamkern.storage.untrusted_files import changed_error, file_stamp, not_visible_error, storage_errors
 
 _READ_AHEAD = 1 << 20
 """Smallest number of bytes of a request for a remote file."""
@@ -151,14 +151,14 @@ class TableFile:
         except FileNotFoundError:
             same = False
         if not same:
-            raise changed(self.path)
+            raise changed_error(self.path)
 
     def _found(self) -> list[Any]:
         """Return size and time of the file, or its version in the store."""
         if self._remote is None:
-            return stamp(self.path)
+            return file_stamp(self.path)
         info = self._remote.info(self._remote.root)
-        return [int(info["size"]), version(info)]
+        return [int(info["size"]), object_version(info)]
 
     def read_as_text(self, encoding: str = "", carriage_returns: bool = False) -> None:
         """Convert what ``open`` and ``read`` return from now on to UTF-8, with lines that end in a line feed.
@@ -208,7 +208,7 @@ class TableFile:
             StorageError: the file's size has changed.
         """
         if not os.path.exists(self.path):
-            raise not_seen(self.path)
+            raise not_visible_error(self.path)
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(
@@ -238,7 +238,7 @@ class TableFile:
     @contextmanager
     def explaining(self, expected: str) -> Iterator[None]:
         """Convert errors of decoders to a StorageError that names the file, or a DataError that names the encoding."""
-        with explaining(self.path, expected):
+        with storage_errors(self.path, expected):
             try:
                 yield
             except UnicodeError as error:

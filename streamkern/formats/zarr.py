@@ -22,14 +22,12 @@ from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked
 from streamkern.formats.zarr_array import StoredArray, is_coordinate, packing_of_array
 from streamkern.formats.zarr_store import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
-from streamkern.sources.arrays import named, require_rows
-from streamkern.sources.columns import Request, Roles
-from streamkern.sources.ingest_record import recorded_schema
-from streamkern.sources.layout import (
+from streamkern.sources.array_source import checked_names, require_rows
+from streamkern.sources.chunk_layout import (
     FORMAT,
     blocks_of,
     check_chunk,
-    existing,
+    existing_output_error,
     feature_dtype,
     first_block,
     pieces_per_read,
@@ -37,9 +35,11 @@ from streamkern.sources.layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.remote import Remote, Retry, is_remote, reread
-from streamkern.storage.digest import digest
-from streamkern.storage.files import explaining, given_path, nothing_here
+from streamkern.sources.column_roles import Request, Roles
+from streamkern.sources.ingest_record import recorded_schema
+from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
+from streamkern.storage.untrusted_files import given_path, missing_path_error, storage_errors
+from streamkern.storage.value_digest import digest
 from streamkern.types import IntArray
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 _MOST_READS = 1 << 24
 
 _explaining = partial(
-    explaining,
+    storage_errors,
     expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
     what="no zarr array or group can be opened",
     remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
@@ -259,7 +259,7 @@ def write_zarr(
     require_rows(first.X.shape, "X")
     n = len(X) if hasattr(X, "shape") else cast(int, n_rows)
     width = math.prod(first.X.shape[1:])
-    names = named(columns, width)
+    names = checked_names(columns, width)
     marks: dict[str, Any] = {
         "format": FORMAT,
         "target": None if first.y is None else target,
@@ -308,7 +308,7 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
         return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
     path = Path(url.removeprefix("file://"))
     if not path.exists():
-        raise nothing_here(url, "a zarr group or array")
+        raise missing_path_error(url, "a zarr group or array")
     return CheckedStore(LocalStore(path, read_only=True))
 
 
@@ -405,7 +405,7 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
             node = _open_node(url, storage_options)
             ours = "format" in _marks(node)
         if not ours:
-            raise existing(url, overwrite, "a group in the training layout")
+            raise existing_output_error(url, overwrite, "a group in the training layout")
     return zarr.create_group(store, overwrite=overwrite)
 
 

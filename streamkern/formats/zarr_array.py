@@ -21,15 +21,15 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.blosc import WholeChunks
-from streamkern.formats.cf import Packing, packing_of
+from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.zarr_store import CheckedStore, RemoteStore, WholeBlosc
-from streamkern.memory import check
-from streamkern.sources.remote import reread
-from streamkern.storage.digest import digest
-from streamkern.storage.files import changed, not_seen, require_regular, stamp, tail
+from streamkern.memory import check_memory
+from streamkern.sources.remote_store import reread
+from streamkern.storage.untrusted_files import changed_error, file_stamp, file_tail, not_visible_error, require_regular
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array
 
-KEPT_BYTES = 32 << 20
+CHUNK_CACHE_BYTES = 32 << 20
 """Decoded bytes that are cached if stored chunks are longer than a read (such as labels in one large chunk)."""
 
 _SLACK, _LONGER = 1 << 20, 8
@@ -114,7 +114,7 @@ class StoredArray:
         row = math.prod(self.array.shape[1:]) * (text if self.dtype.kind in "OT" else self.dtype.itemsize)
         if kept and rows < chunk:
             block = min(chunk, self.array.shape[0]) * row
-            return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
+            return 0, min(self.array.shape[0] * row, max(CHUNK_CACHE_BYTES, block)) + 2 * block
         if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
             return chunk * row, 0  # only the frame, which is decoded into the rows
         return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
@@ -130,7 +130,7 @@ class StoredArray:
 
     def require_unchanged(self) -> None:
         if "identity" in self.__dict__ and digest(self._found()) != self.identity:
-            raise changed(self.where)
+            raise changed_error(self.where)
         _ = self.identity
 
     def _found(self) -> list[Any]:
@@ -147,7 +147,7 @@ class StoredArray:
                 for name in sorted(names):
                     if name not in ("zarr.json", ".zarray", ".zattrs"):
                         path = os.path.join(folder, name)
-                        files.append((os.path.relpath(path, root), *stamp(path)))
+                        files.append((os.path.relpath(path, root), *file_stamp(path)))
         return [self.array.path, metadata, files, *([] if self._packing is None else [self._packing.to_json()])]
 
     def files(self, a: int, b: int) -> list[Any] | None:
@@ -163,8 +163,8 @@ class StoredArray:
             key = self._key(coords)
             try:
                 path = os.path.join(self._store.root, key)
-                size, written = stamp(path)
-                found.append((key, size, written, tail(path, _CHECKSUM)))
+                size, written = file_stamp(path)
+                found.append((key, size, written, file_tail(path, _CHECKSUM)))
             except FileNotFoundError:  # an absent chunk has the fill value
                 found.append((key, None, str(self._fill)))
         return found
@@ -199,12 +199,12 @@ class StoredArray:
             with self._lock:
                 if stored in self._kept:
                     return self._kept[stored]
-            check(min(rows, self.array.shape[0] - stored * rows) * row_bytes, f"{self.where}, chunk {stored}")
+            check_memory(min(rows, self.array.shape[0] - stored * rows) * row_bytes, f"{self.where}, chunk {stored}")
             block = self.read(stored * rows, min((stored + 1) * rows, self.array.shape[0]))
             block.flags.writeable = False
             with self._lock:
                 self._kept[stored] = block
-                while len(self._kept) > max(1, KEPT_BYTES // (rows * row_bytes)):
+                while len(self._kept) > max(1, CHUNK_CACHE_BYTES // (rows * row_bytes)):
                     self._kept.popitem(last=False)
         return block
 
@@ -246,7 +246,7 @@ class StoredArray:
         for key in dict.fromkeys(self._key(self._outer_of(coords)) for coords, _ in self._stored_chunks(a, b)):
             size = require_regular(self._store.root / key, most)
             if size > _SLACK:
-                check(size, f"{self.where}, chunk {key}")
+                check_memory(size, f"{self.where}, chunk {key}")
 
     def _decoded(self, a: int, b: int) -> Array:
         """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
@@ -288,7 +288,7 @@ class StoredArray:
     def _require_stored(self, a: int, b: int, block: Array) -> None:
         """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
         if type(self._store) is LocalStore and not self._store.root.exists():
-            raise not_seen(str(self._store.root))
+            raise not_visible_error(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
             part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
             if not _is_all(part, self._fill):

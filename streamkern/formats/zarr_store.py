@@ -10,9 +10,9 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore, WrapperStore
 
 from streamkern.errors import StorageError
-from streamkern.formats.codecs import KNOWN, objection
-from streamkern.sources.remote import Remote
-from streamkern.storage.files import LARGEST_JSON, parse_json, require_regular
+from streamkern.formats.zarr_codecs import ALLOWED_CODECS, forbidden_codec
+from streamkern.sources.remote_store import Remote
+from streamkern.storage.untrusted_files import MAX_JSON_BYTES, parse_json, require_regular
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -108,7 +108,7 @@ class CheckedStore(WrapperStore[Store]):
             StorageError: the key is not a regular file, or metadata name a codec that is not allowed.
         """
         if isinstance(self._store, LocalStore):
-            require_regular(self._store.root / key, LARGEST_JSON if _is_metadata(key) else None)
+            require_regular(self._store.root / key, MAX_JSON_BYTES if _is_metadata(key) else None)
         found = await super().get(key, prototype, byte_range)
         if found is not None and _is_metadata(key):
             self._require_known(key, found.to_bytes())
@@ -128,14 +128,14 @@ class CheckedStore(WrapperStore[Store]):
     def _require_known(self, key: str, data: bytes) -> None:
         where = f"{self._store}, {key}"
         try:
-            reason = objection(parse_json(data, where))
+            reason = forbidden_codec(parse_json(data, where))
         except ValueError:
             return  # zarr reports invalid JSON
         if reason is not None:
             raise StorageError(
                 f"the array is not read: {reason}",
                 where=where,
-                expected=f"codecs among {', '.join(sorted(KNOWN))}, and no Python objects but text",
+                expected=f"codecs among {', '.join(sorted(ALLOWED_CODECS))}, and no Python objects but text",
                 remedy="write the array again with one of these; decoding pickle executes code of its author",
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.abstract_array import Meter, Shaped
+from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine, Respond
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.device import COLUMNS, TURNS
@@ -21,7 +21,7 @@ from streamkern.types import Array
 class _Loops:
     """Loops over arrays of the device, which only allocate their results, on the device."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: CostMeter) -> None:
         self.meter = meter
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -84,8 +84,8 @@ class MeteredDevice:
     budget = 0
     splits = True
 
-    def __init__(self, host: Meter, threads: int) -> None:
-        self.host, self.meter = host, Meter()
+    def __init__(self, host: CostMeter, threads: int) -> None:
+        self.host, self.meter = host, CostMeter()
         self.loops: Any = _Loops(self.meter)
         self.turns = min(threads, TURNS)
         self._inside = False
@@ -120,7 +120,7 @@ class MeteredDevice:
 
     def put(self, array: Any, dtype: Any = None) -> Any:
         """Return a copy on the device."""
-        if isinstance(array, Shaped) and array.meter is self.meter:
+        if isinstance(array, AbstractArray) and array.meter is self.meter:
             return array
         return self.meter.array(array.shape, array.dtype if dtype is None else dtype)
 
@@ -155,7 +155,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         top: as for ``MeterEngine``.
     """
 
-    def __init__(self, meter: Meter, real: Engine, slots: int, top: float) -> None:
+    def __init__(self, meter: CostMeter, real: Engine, slots: int, top: float) -> None:
         super().__init__(meter, real, slots, False, top)
         self.keeps_state = True
         self.host: MeterEngine = MeterEngine(meter, real, slots, False, top)

@@ -21,25 +21,31 @@ import numpy as np
 from numcodecs import BitRound
 
 from streamkern.errors import DataError, PlanRefusedError, UsageError
+from streamkern.formats.joined_tables import open_tables
 from streamkern.formats.parquet import write_parquet
-from streamkern.formats.tables import open_tables
 from streamkern.formats.training_zarr import TrainingZarr
-from streamkern.ingestion.permutation import ROW_EXTRA, SortedRun, SortedRuns
-from streamkern.ingestion.store import Sending
-from streamkern.memory import format_bytes, limited, parse_bytes, release, resident
-from streamkern.progress import reporter, showing
+from streamkern.ingestion.external_shuffle import ROW_EXTRA, SortedRun, SortedRuns
+from streamkern.ingestion.upload import ZarrUpload
+from streamkern.memory import format_bytes, memory_limit, parse_bytes, release_free_memory, resident_bytes
+from streamkern.progress import display_if_verbose, reporter
 from streamkern.redaction import redacted
-from streamkern.release import VERSION
 from streamkern.resources import Resources, given_resources
+from streamkern.sources.base import Source
+from streamkern.sources.chunk_layout import (
+    blocks_of,
+    existing_output_error,
+    feature_dtype,
+    require_compression,
+    rows_per_chunk,
+)
 from streamkern.sources.ingest_record import RECORD, ingest_record
-from streamkern.sources.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.sources.read_options import ReadOptions
-from streamkern.sources.remote import is_remote
-from streamkern.sources.source import Source
-from streamkern.storage.digest import digest
-from streamkern.storage.files import given_path
-from streamkern.storage.writer import Workspace, write_json
+from streamkern.sources.remote_store import is_remote
+from streamkern.storage.atomic_writes import Workspace, write_json
+from streamkern.storage.untrusted_files import given_path
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows, Target
+from streamkern.version import VERSION
 
 _WORDS_KEPT = 1000
 
@@ -50,7 +56,7 @@ FORMATS = ("zarr", "parquet")
 PART_CHUNKS = 64
 """Row groups in a parquet file: about 256 MiB, the most that an interruption loses."""
 
-OVERHEAD, THREAD = 48 << 20, 24 << 20
+OVERHEAD_BYTES, THREAD_BYTES = 48 << 20, 24 << 20
 """Bytes of decoders and codecs after their first use, and bytes that each thread keeps."""
 
 Progress = Callable[[str, int, int], None]
@@ -166,7 +172,7 @@ def ingest(
     """
     began = time.perf_counter()
     url = given_path(path)
-    store = Sending(url, storage_options) if is_remote(url) else None
+    store = ZarrUpload(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
     format = _format(Path(url), format, [name for name, given in options_of_zarr.items() if given], store is not None)
@@ -176,7 +182,7 @@ def ingest(
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     given = given_resources(resources, memory, threads)
     budget = given.budget
-    with limited(budget):
+    with memory_limit(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options,
@@ -231,8 +237,8 @@ def ingest(
         if store is not None:  # made from other rows or options
             shutil.rmtree(place, ignore_errors=True)
         if os.path.lexists(place) and not (overwrite and present is not None):
-            raise existing(str(place), overwrite, "an earlier result of ingest")
-        with showing(verbose) as display, job.work.held():
+            raise existing_output_error(str(place), overwrite, "an earlier result of ingest")
+        with display_if_verbose(verbose) as display, job.work.held():
             job.on_progress = reporter(on_progress, display)
             kept = job.run(budget)
         made = job.result(began, kept)
@@ -277,8 +283,8 @@ class _Job:
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
         )  # fmt: skip
-        release()
-        base = resident() + OVERHEAD + self.threads * THREAD
+        release_free_memory()
+        base = resident_bytes() + OVERHEAD_BYTES + self.threads * THREAD_BYTES
         room = int(0.8 * (budget - base)) - side
         held = room // (runs.row_bytes + ROW_EXTRA)
         least = self._piece_rows if self._shuffled else 0

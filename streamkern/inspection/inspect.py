@@ -13,30 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.costs.footprint import require_fitting
+from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
-from streamkern.formats.tables import open_tables
-from streamkern.inspection.shuffle_quality import BATCH, WARN_ABOVE, Spread, stored_ratio
-from streamkern.inspection.sketches import BINS, ColumnSketches, ColumnSums, Histogram, finish
-from streamkern.memory import check, format_bytes
+from streamkern.formats.joined_tables import open_tables
+from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
+from streamkern.inspection.shuffle_quality import MAX_SHUFFLE_RATIO, REFERENCE_BATCH, LabelVariation, stored_ratio
+from streamkern.memory import check_memory, format_bytes
 from streamkern.resources import Resources, given_resources
+from streamkern.sources.base import Source
 from streamkern.sources.ingest_record import ingest_record
-from streamkern.sources.kinds import looks_like
-from streamkern.sources.source import Source
-from streamkern.sources.unusable_columns import DISTINCT, Described, shown
-from streamkern.storage.files import given_path
+from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, shown_text
+from streamkern.sources.value_kinds import looks_like
+from streamkern.storage.untrusted_files import given_path
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
 
-SHOWN = 24
+MAX_SHOWN = 24
 """Columns and classes in the text; JSON has all."""
 
-FREQUENT = 5
+MAX_FREQUENT_VALUES = 5
 """Number of frequent values shown for a column of text; JSON has twenty times as many."""
 
 _RAMP = " .:-=+*#%@"
@@ -56,7 +56,7 @@ class Inspection:
     facts: dict[str, Any]
     columns: ColumnSketches
     names: list[str]
-    others: list[tuple[str, str, Described]]
+    others: list[tuple[str, str, ColumnDescription]]
 
     def to_json(self) -> dict[str, Any]:
         """Return all facts; undefined numbers are null. The bins of a histogram begin at the column's ``min``."""
@@ -100,20 +100,22 @@ class Inspection:
         if facts["classes"]:
             counts = sorted(facts["classes"], key=lambda pair: -pair[1])
             given = sum(count for _, count in counts)
-            listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
-            more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+            listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:MAX_SHOWN]]
+            more = f" and {len(counts) - MAX_SHOWN} more" if len(counts) > MAX_SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
         for kind in COLUMN_KINDS:
             named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
             if named:
-                more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-                lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
+                more = f" and {len(named) - MAX_SHOWN} more" if len(named) > MAX_SHOWN else ""
+                lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{more}")
         if facts["left_out"]:
-            names = ", ".join(_shown(name) for name in facts["left_out"][:SHOWN])
+            names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
             lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
         order = facts["order"]
         if order["ratio"] is not None:
-            lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
+            lines.append(
+                f"  order     labels of {REFERENCE_BATCH} neighbours vary {order['ratio']:.2f} times as in random order"
+            )
         elif target is None and self.names:
             lines.append("  order     not known without the labels: --target NAME, target=NAME")
         if order["recorded"] is not None:
@@ -121,7 +123,7 @@ class Inspection:
         if facts["ingested"] is not None:
             made = facts["ingested"]
             lines.append(f"  ingested  by streamkern {made['version']} from {', '.join(made['sources'][:3])}")
-        shown = [_shown(name) for name in self.names[:SHOWN]]
+        shown = [_shown(name) for name in self.names[:MAX_SHOWN]]
         width = max([6, *map(len, shown)])
         heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
         if shown:
@@ -132,16 +134,18 @@ class Inspection:
                 continue
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
-            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.counts(j)):<{BINS}}|")
-        if len(self.names) > SHOWN:
-            lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
+            lines.append(
+                f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.counts(j)):<{HISTOGRAM_BINS}}|"
+            )
+        if len(self.names) > MAX_SHOWN:
+            lines.append(f"  and {len(self.names) - MAX_SHOWN:,} more columns: --json has them")
         if self.others:
-            table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:SHOWN]]
+            table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:MAX_SHOWN]]
             table.insert(0, ("column", "type", "missing", "distinct", "values"))
             w = [max(len(line[i]) for line in table) for i in range(4)]
             lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
-            if len(self.others) > SHOWN:
-                lines.append(f"  and {len(self.others) - SHOWN:,} more of them: --json has them")
+            if len(self.others) > MAX_SHOWN:
+                lines.append(f"  and {len(self.others) - MAX_SHOWN:,} more of them: --json has them")
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _numbers(self) -> list[int]:
@@ -206,21 +210,23 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
         dataset.require_rows()
     block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
     values = d + (0 if source.target is None else source.target.width)
-    held = 8 * values * (12 + BINS)  # sums of columns, and of their histograms
-    require_fitting("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)
+    held = 8 * values * (12 + HISTOGRAM_BINS)  # sums of columns, and of their histograms
+    require_sweep_memory("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)
     scan = RawScan(Scan(Assembly(dataset), block_rows))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
-    look = _Both(ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y))
+    look = _ColumnAndLabelSums(
+        ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y)
+    )
     sums = sweep(executor, ScanWork(scan, look))
     histogram = Histogram.of(sums)
     (counts,) = sweep(executor, ScanWork(scan, histogram))
-    sketches = finish(sums[:7], pivot, histogram, counts)
+    sketches = column_sketches(sums[:7], pivot, histogram, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
     others = []
     if source.non_features:
-        found = sweep(executor, ScanWork(_Chunks(source), _as_they_are))
+        found = sweep(executor, ScanWork(_Chunks(source), _blocks_unchanged))
         others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
     facts["advice"] = _advice(sketches, names, facts) + _advice_on(others)
     return Inspection(facts, sketches, names, others)
@@ -235,22 +241,22 @@ class _Chunks:
     def __len__(self) -> int:
         return len(self.source.bounds) - 1
 
-    def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
-        check()
+    def block(self, key: tuple[int, ...]) -> tuple[ColumnDescription, ...]:
+        check_memory()
         return tuple(self.source.describe(key[0]))
 
 
-def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, ...]:
+def _blocks_unchanged(parts: tuple[ColumnDescription, ...], state: Any) -> tuple[ColumnDescription, ...]:
     return parts
 
 
-def _spread(target: Target, y: Array | None) -> Spread:
+def _spread(target: Target, y: Array | None) -> LabelVariation:
     """Return the measure of order for labels like those of the first block; for numbers, with one as pivot."""
     assert y is not None
     y = y[_given(y)].astype(target.dtype)
     if y.dtype == object:
-        return Spread(None)
-    return Spread(np.where(np.isfinite(y[:1]), y[:1], 0).astype(np.float64).sum(axis=0).reshape(-1))
+        return LabelVariation(None)
+    return LabelVariation(np.where(np.isfinite(y[:1]), y[:1], 0).astype(np.float64).sum(axis=0).reshape(-1))
 
 
 def _given(y: Array) -> Array:
@@ -262,12 +268,12 @@ def _given(y: Array) -> Array:
 
 
 @dataclass(eq=False)
-class _Both:
+class _ColumnAndLabelSums:
     """Return sums over columns; and, if there are labels, the number of missing ones and sums over the others."""
 
     columns: ColumnSums
     target: Target | None
-    labels: Spread | None
+    labels: LabelVariation | None
 
     def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
         sums = self.columns(block, state)
@@ -315,7 +321,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "classes": classes,
         "order": {
             "ratio": stored_ratio(spread) if spread else None,
-            "batch": BATCH,
+            "batch": REFERENCE_BATCH,
             "recorded": None if record is None else record.get("shuffle"),
         },
         "fingerprint": source.fingerprint,
@@ -343,7 +349,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     if unnamed:
         advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
     ratio = facts["order"]["ratio"]
-    if ratio is not None and ratio > WARN_ABOVE:
+    if ratio is not None and ratio > MAX_SHUFFLE_RATIO:
         advice.append("the rows are sorted by label, or nearly so: streamkern ingest --shuffle")
     stds = columns.std[[name not in facts["text"] for name in names]]
     scales = stds[stds > 0]
@@ -352,7 +358,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     return advice
 
 
-def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
+def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
     """Return advice on columns that are not plain numbers."""
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
     like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
@@ -364,40 +370,42 @@ def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
     ids = [name for name, found in texts if found.counts is None and like[name] is None]
     names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
     if ids:
-        advice.append(f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}")
+        advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {names}")
     return advice
 
 
-def _ends(found: Described) -> list[str]:
-    return [shown(end[1]) for end in (found.low, found.high) if end is not None]
+def _ends(found: ColumnDescription) -> list[str]:
+    return [shown_text(end[1]) for end in (found.low, found.high) if end is not None]
 
 
-def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:
+def _other_json(name: str, kind: str, found: ColumnDescription) -> dict[str, Any]:
     text = kind.startswith("string")
-    low, high = (None if end is None else shown(end[1]) for end in (found.low, found.high))
+    low, high = (None if end is None else shown_text(end[1]) for end in (found.low, found.high))
     counted = found.counts is not None and found.low is not None
     return {
         "name": name,
         "type": kind,
         "missing": found.missing,
         "distinct": len(found.counts) if found.counts is not None and counted else None,
-        "more_than": DISTINCT if found.counts is None else None,
-        "frequent": [[shown(value), n] for value, n in _frequent(found)[: 20 * FREQUENT]],
+        "more_than": MAX_DISTINCT_TEXTS if found.counts is None else None,
+        "frequent": [[shown_text(value), n] for value, n in _frequent(found)[: 20 * MAX_FREQUENT_VALUES]],
         "shortest" if text else "min": low,
         "longest" if text else "max": high,
     }
 
 
-def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str, str, str, str, str]:
+def _other_text(name: str, kind: str, found: ColumnDescription, rows: int) -> tuple[str, str, str, str, str]:
     """Return the cells of a column's line."""
-    distinct = f"> {DISTINCT:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
+    distinct = f"> {MAX_DISTINCT_TEXTS:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
     words = []
     values = _frequent(found)
     if values:
-        listed = ", ".join(f"{_shown(_cut(shown(value)))} {n / rows:.1%}" for value, n in values[:FREQUENT])
-        words.append(listed + (", ..." if len(values) > FREQUENT else ""))
+        listed = ", ".join(
+            f"{_shown(_cut(shown_text(value)))} {n / rows:.1%}" for value, n in values[:MAX_FREQUENT_VALUES]
+        )
+        words.append(listed + (", ..." if len(values) > MAX_FREQUENT_VALUES else ""))
     if found.low is not None and found.high is not None and len(values) != 1:
-        low, high = shown(found.low[1]), shown(found.high[1])
+        low, high = shown_text(found.low[1]), shown_text(found.high[1])
         if kind.startswith("string"):
             short, long = int(found.low[0]), int(found.high[0])
             lengths = f"length {short}" if short == long else f"lengths {short} to {long}"
@@ -407,7 +415,7 @@ def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str,
     return _shown(name), kind, f"{found.missing:,}", distinct, "; ".join(words)
 
 
-def _frequent(found: Described) -> list[tuple[str, int]]:
+def _frequent(found: ColumnDescription) -> list[tuple[str, int]]:
     """Return values, the most frequent first."""
     return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
 

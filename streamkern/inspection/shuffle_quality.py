@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import chosen
-from streamkern.data.stream import Raw
-from streamkern.data.targets import distinct
+from streamkern.data.row_selection import selected_ids
+from streamkern.data.stream import RawRows
+from streamkern.data.targets import distinct_labels
 from streamkern.rng import generator
 from streamkern.types import Array
 
-WARN_ABOVE = 2.0
+MAX_SHUFFLE_RATIO = 2.0
 """Ratio from which training warns."""
 
-BATCH = 256
+REFERENCE_BATCH = 256
 """Rows of a batch when the stored order is measured."""
 
 MAX_CLASSES = 1000
@@ -33,7 +33,7 @@ _CHUNKS = 64
 
 
 @dataclass(eq=False)
-class Spread:
+class LabelVariation:
     """Sum the variation of labels among neighbouring rows, for classes and for numbers.
 
     Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
@@ -45,10 +45,10 @@ class Spread:
     """
 
     pivot: Array | None
-    batch: int = BATCH
+    batch: int = REFERENCE_BATCH
 
     @np.errstate(over="ignore", invalid="ignore")
-    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         y = block[0].y
         assert y is not None
         n = len(y)
@@ -56,7 +56,7 @@ class Spread:
         sizes = np.diff(np.append(starts, n))
         labels, between = LabelCounts.none(), 0.0
         if y.ndim == 1:
-            values, codes = distinct(y)
+            values, codes = distinct_labels(y)
             if len(values) <= MAX_CLASSES:
                 cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
                 counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
@@ -138,7 +138,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
     parts = []
     for chunk in np.sort(taken[picks]).tolist():
         y = source.read(chunk).y
-        ids = chosen(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
+        ids = selected_ids(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
         assert y is not None
         parts.append(_chunk_labels(y if ids is None else y[ids - int(bounds[chunk])]))
     means, sizes, total = _label_means(parts)
@@ -170,7 +170,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
     if batch is None or dataset.source.shuffled:
         return None
     ratio = stream_ratio(dataset, mix_chunks, lanes, batch)
-    if ratio is None or ratio <= WARN_ABOVE:
+    if ratio is None or ratio <= MAX_SHUFFLE_RATIO:
         return None
     return (
         f"the labels of batches vary {ratio:.1f} times as much as those of randomly drawn ones: the rows are stored in "
@@ -199,7 +199,7 @@ def _chunk_labels(y: Array) -> _ChunkLabels:
     """Return statistics of a chunk's labels, shape (n,) or (n, c)."""
     counts, numbers = None, np.zeros((len(y), 1))
     if y.ndim == 1 and y.dtype.kind in "OUbiu":
-        values, codes = distinct(y)
+        values, codes = distinct_labels(y)
         if y.dtype.kind in "OU" or len(values) <= MAX_CLASSES:
             counts = dict(zip(values, np.bincount(codes).tolist(), strict=True))
     if y.dtype.kind not in "OU":

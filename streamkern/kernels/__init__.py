@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamkern.kernels.base import Basis, Expansion, Kernel, Product, Scaled, Sum
-from streamkern.kernels.dot import NTK, ArcCosine, DotProfile, Linear, Polynomial
-from streamkern.kernels.features import (
+from streamkern.kernels.dot_product import NTK, ArcCosine, DotProfile, Linear, Polynomial
+from streamkern.kernels.feature_maps import (
     FeatureMap,
     Identity,
     KernelFeatures,
@@ -13,13 +13,13 @@ from streamkern.kernels.features import (
     ReLUFeatures,
     feature_map_from_json,
 )
+from streamkern.kernels.named_kernels import RADIAL_KERNELS, kernel_from_json, named_kernel
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
-from streamkern.kernels.registry import RADIAL, kernel_from_json, named_kernel
-from streamkern.kernels.streamed import StoredCenters, StreamedExpansion, mean_row
+from streamkern.kernels.stored_centers import StoredCenters, StreamedExpansion, mean_row
 
 __all__ = [
     "NTK",
-    "RADIAL",
+    "RADIAL_KERNELS",
     "ArcCosine",
     "Basis",
     "Cauchy",

@@ -27,7 +27,7 @@ from streamkern.errors import UsageError, quoted
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, IntArray, Parameters
 
-STRIP = 32
+STRIP_ROWS = 32
 """Rows of a tile that a sum or product of kernels copies at once."""
 
 
@@ -546,7 +546,7 @@ def _check_kernels(whole: Kernel, *parts: Any) -> None:
 
 def _fold(parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
     """Combine the parts' values in place, strip by strip of rows, so that temporary arrays stay in the cache."""
-    for rows in tiles(len(S), STRIP):
+    for rows in tiles(len(S), STRIP_ROWS):
         strip, norms = S[rows], x_norms[rows]
         values = []
         for part in parts[1:]:

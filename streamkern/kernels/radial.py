@@ -14,7 +14,7 @@ from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number
 from streamkern.kernels.derivatives import Slopes, profile_slopes, slopes_of_profile
 from streamkern.types import Array
-from streamkern.user_code import in_words, users_place
+from streamkern.user_code_digest import exception_text, user_code_location
 
 MEDIAN: Literal["median"] = "median"
 
@@ -283,8 +283,8 @@ def profile_values(kernel: Any, values: Array) -> Array:
         made = np.asarray(kernel.function(values))
     except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            f"The function of {type(kernel).__name__} raised {in_words(error)}",
-            where=users_place(error) or type(kernel).__name__,
+            f"The function of {type(kernel).__name__} raised {exception_text(error)}",
+            where=user_code_location(error) or type(kernel).__name__,
             expected="a function that works element by element, on arrays of any shape",
             remedy="correct the line",
         ) from error

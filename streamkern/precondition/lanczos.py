@@ -23,7 +23,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute
 from streamkern.types import Array
 
-_RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noise
+_MIN_RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noise
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ def block_lanczos(
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
         block = _new_directions(product, Q, engine)
-        resolved = _RESOLVED * np.finfo(basis.dtype).eps * values[0]
+        resolved = _MIN_RESOLVED * np.finfo(basis.dtype).eps * values[0]
         if not block.shape[1] or engine.decide(
             (residuals <= np.maximum(epsilon * values[-1], resolved)).all(), bound=False
         ):
@@ -205,7 +205,7 @@ def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:
     return LowRank(spectrum.vectors, scales, float(scales[-1]))
 
 
-def identity(M: int) -> LowRank:
+def identity_preconditioner(M: int) -> LowRank:
     """Return P = I of size M."""
     return LowRank(np.empty((M, 0)), np.empty(0), 1.0)
 

@@ -26,7 +26,7 @@ S = TypeVar("S")
 SUBSAMPLE = 2000
 """Default number of rows s of the subsample; its eigensystem costs s³."""
 
-HALVINGS = 3
+MAX_HALVINGS = 3
 """Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
 largest among the measured ones are then stable, and that one is seldom below 1/16."""
 
@@ -112,7 +112,7 @@ def with_halved_step(prepared: S, step: float | None) -> S | None:
     """
     given: Any = prepared
     size: StepSize = given.size
-    if step is not None or size.halvings >= HALVINGS:
+    if step is not None or size.halvings >= MAX_HALVINGS:
         return None
     found: S = replace(given, size=replace(size, halvings=size.halvings + 1))
     return found

@@ -27,10 +27,10 @@ from streamkern.execute.base import Parts, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
-from streamkern.precondition.projection import DIAGONAL, factored
+from streamkern.precondition.projection import MEASURED_CENTERS, jittered_factor
 from streamkern.types import Array
 
-_LEAST = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
+_MIN_LEAD_ROWS = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
 
 
 class PackedTile(NamedTuple):
@@ -150,10 +150,10 @@ def packed_lead(p: int, memory: int | None) -> int:
     Beyond half of them a lead gains no accuracy, and the work of the set-up grows with its square (ADR 21). A small
     factor is whole.
     """
-    if p <= _LEAST:
+    if p <= _MIN_LEAD_ROWS:
         return p
     half = -(-p // (2 * PANEL)) * PANEL
-    return min(half, max(_LEAST, fitting_lead(p, memory)))
+    return min(half, max(_MIN_LEAD_ROWS, fitting_lead(p, memory)))
 
 
 def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:
@@ -168,7 +168,7 @@ def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: i
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
-    W, jitter = factored(
+    W, jitter = jittered_factor(
         expansion, nystrom, engine, np.dtype(np.float32), lambda shift: engine.packed_factor(expansion, shift, lead)
     )
     return PackedProjection(W, nystrom, engine, jitter)
@@ -189,10 +189,10 @@ class PackedKernel:
     def __init__(self, expansion: Expansion, projection: PackedProjection, X: Array) -> None:
         self.n, engine = len(X), projection.engine
         self.engine, U = engine, projection.nystrom.eigensystem.vectors
-        rows = np.concatenate([X, expansion.Z[-DIAGONAL:]])
+        rows = np.concatenate([X, expansion.Z[-MEASURED_CENTERS:]])
         self.phi, B = engine.empty((len(rows), U.shape[1])), engine.empty((len(rows), expansion.p), np.float32)
         narrow = U.astype(expansion.dtype)
-        for part in tiles(len(rows), DIAGONAL):  # a whole K(X, Z) would be the most that the set-up holds
+        for part in tiles(len(rows), MEASURED_CENTERS):  # a whole K(X, Z) would be the most that the set-up holds
             K = engine.kernel_values(expansion, rows[part])
             self.phi[part] = engine.product(K, narrow)
             B[part] = engine.times_packed(K, projection.W)

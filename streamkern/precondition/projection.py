@@ -23,15 +23,15 @@ from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
-COLUMNS = 64
+MEASURED_COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
 
-_MORE_JITTER = (1.0, 1e3, 1e6, 1e8)
+_JITTER_MULTIPLES = (1.0, 1e3, 1e6, 1e8)
 """Times ``JITTER``, one after another, until K(Z, Z) has a factor: rows far from their mean have kernel values that are
 uncertain by more than the dtype's epsilon."""
 
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
-DIAGONAL = 512
+MEASURED_CENTERS = 512
 """Centers that the preconditioned diagonal is taken over: p² operations for each."""
 
 _W = TypeVar("_W")
@@ -96,21 +96,21 @@ def project_exactly(
         nystrom: the preconditioner, or None.
         engine: evaluates and factors K(Z, Z).
         K: K(Z, Z) where it is known, in float64 or the centers' dtype; it is used up.
-        scale: see ``factored``.
+        scale: see ``jittered_factor``.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
     known = [K]  # used up by the first attempt
     del K
-    W, jitter = factored(
+    W, jitter = jittered_factor(
         expansion, nystrom, engine, expansion.dtype,
         lambda shift: engine.kernel_factor(expansion, shift, known.pop() if known else None), scale,
     )  # fmt: skip
     return ExactProjection(W, nystrom, engine, jitter)
 
 
-def factored(
+def jittered_factor(
     expansion: Expansion,
     nystrom: NystromPreconditioner | None,
     engine: Engine,
@@ -138,11 +138,11 @@ def factored(
             if nystrom is None
             else float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
         )
-    for more in _MORE_JITTER:
+    for more in _JITTER_MULTIPLES:
         try:
             return factor(more * JITTER[dtype] * scale), more * JITTER[dtype]
         except NumericalError:
-            if more == _MORE_JITTER[-1]:
+            if more == _JITTER_MULTIPLES[-1]:
                 raise
     raise AssertionError
 
@@ -153,7 +153,7 @@ def largest_eigenvalue(K: Array, s: int, engine: Engine) -> float:
     return engine.top_eigenvalue(lambda v: engine.product(head, v[:, None].astype(K.dtype))[:, 0], s) * len(K) / s
 
 
-def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
+def jitter_report(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
     """Report the jitter of a factor; with a warning where it is above that of float32."""
     found: dict[str, Any] = {"jitter": jitter}
     if jitter > JITTER[np.dtype(np.float32)]:
@@ -218,7 +218,7 @@ class InexactProjection:
     def kernel(self, K: Array) -> Array:
         """K(X, Z) P K(Z, X) for K = k(X, Z), shape (n, p): shape (n, n), float64."""
         out = self.engine.empty((len(K), len(K)))
-        for rows in tiles(len(K), COLUMNS):
+        for rows in tiles(len(K), MEASURED_COLUMNS):
             out[:, rows] = self.engine.product(K, self.apply(K[rows].T))
         both = out + out.T
         both /= 2
@@ -227,7 +227,7 @@ class InexactProjection:
     def diagonal(self, K: Array) -> Array:
         """The diagonal of ``kernel(K)``, shape (n,), float64."""
         out = self.engine.empty((len(K),))
-        for rows in tiles(len(K), COLUMNS):
+        for rows in tiles(len(K), MEASURED_COLUMNS):
             out[rows] = np.einsum("ij,ji->i", K[rows], self.apply(K[rows].T), dtype=np.float64)
         return out
 
@@ -319,7 +319,7 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
     K = expansion.at(X).block(X)
     np.fill_diagonal(K, engine.diagonal(expansion, X))
     subsample, phi = expansion.head(len(E)), engine.empty((len(X), E.shape[1]))
-    for rows in tiles(len(X), DIAGONAL):  # a whole K(X, X_s) in float64 would be the most that the set-up holds
+    for rows in tiles(len(X), MEASURED_CENTERS):  # a whole K(X, X_s) in float64 would be the most that the set-up holds
         phi[rows] = subsample.block(X[rows]).astype(np.float64) @ E
     damped = phi * nystrom.damping
     diagonal = np.diag(K) - np.einsum("ij,ij->i", damped, phi)
@@ -340,7 +340,7 @@ class ProjectedKernel:
     def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
         self.n, self.engine = len(X), projection.engine
         # Training rows that are centers have the largest diagonal values, and held-out rows are never centers.
-        centers = expansion.Z[-DIAGONAL:]
+        centers = expansion.Z[-MEASURED_CENTERS:]
         K = self.engine.kernel_values(expansion, np.concatenate([X, centers]))
         nystrom = projection.nystrom
         E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors
@@ -371,5 +371,5 @@ def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Arra
     """
     K = projection.kernel(projection.engine.values(expansion, X))
     size = measure(np.diag(K), lambda v: K @ v, projection.engine)
-    centers = projection.diagonal(expansion.block(expansion.Z[-DIAGONAL:]))
+    centers = projection.diagonal(expansion.block(expansion.Z[-MEASURED_CENTERS:]))
     return StepSize(size.beta, size.top, max(size.peak, float(np.max(centers))))

@@ -15,10 +15,10 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.statistics import Statistics
-from streamkern.data.stream import Raw
-from streamkern.data.transforms import MOST_COMPONENTS, Expected, Fill, Project, Transform, UnitRows
+from streamkern.data.stream import RawRows
+from streamkern.data.transforms import MAX_COMPONENTS, ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
-from streamkern.sources.layout import positions
+from streamkern.sources.chunk_layout import positions
 from streamkern.types import Array, IntArray, Parameters
 
 AUTOMATIC = "auto"
@@ -30,7 +30,7 @@ STANDARD = "standard"
 MEDIAN_BYTES = 32 << 20
 """Most bytes of the rows used for medians."""
 
-Contribution = Callable[[tuple[Raw, str], Any], tuple[Any, ...]]
+Contribution = Callable[[tuple[RawRows, str], Any], tuple[Any, ...]]
 """A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
 
 
@@ -171,7 +171,7 @@ def share_of_features(variance: Array) -> float:
     return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
-class Swept(Parameters):
+class SweepStep(Parameters):
     """Base class of steps that learn from all rows and do not change their width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
@@ -181,7 +181,7 @@ class Swept(Parameters):
         return dataset.n_features
 
 
-class WithoutSweep(Swept):
+class WithoutSweep(SweepStep):
     """Base class of steps that learn nothing from the rows."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
@@ -220,11 +220,11 @@ class RandomProjection(WithoutSweep):
 
     def __post_init__(self) -> None:
         require_counts(self, components=1)
-        if self.components > MOST_COMPONENTS:
+        if self.components > MAX_COMPONENTS:
             raise UsageError(
                 f"components is {self.components:,}.",
                 where="RandomProjection(components=...)",
-                expected=f"at most {MOST_COMPONENTS:,}",
+                expected=f"at most {MAX_COMPONENTS:,}",
             )
         if self.density is not None and not 0 < self.density <= 1:
             raise UsageError(
@@ -273,7 +273,7 @@ class Impute(Parameters):
     def contribution(self, dataset: Dataset) -> Contribution | None:
         self._chosen(dataset)
         constant = sum_present if self.indicator else None
-        return {"mean": sum_present, "median": rows_themselves, "constant": constant}[self.policy]
+        return {"mean": sum_present, "median": unchanged_rows, "constant": constant}[self.policy]
 
     def _chosen(self, dataset: Dataset) -> IntArray:
         """Return positions of the features to fill.
@@ -341,7 +341,7 @@ class Impute(Parameters):
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
 
-class Present:
+class PresentValues:
     """Counts and means of values that are not missing; adds by the parallel rule of Chan, Golub, LeVeque (1979).
 
     Args:
@@ -355,14 +355,14 @@ class Present:
         self.mean = mean
         self.rows = rows
 
-    def __add__(self, other: Present) -> Present:
+    def __add__(self, other: PresentValues) -> PresentValues:
         count = self.count + other.count
         with np.errstate(invalid="ignore"):
             mean = self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1))
-            return Present(count, mean, self.rows + other.rows)
+            return PresentValues(count, mean, self.rows + other.rows)
 
 
-def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+def sum_present(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
     """Return counts and means of the values of a block that are not missing."""
     X = block[0].X.astype(np.float64)
     missing = np.isnan(X)
@@ -371,10 +371,10 @@ def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)
     with np.errstate(invalid="ignore"):  # the statistics refuse infinite values
         centred = np.where(missing, 0.0, X - pivot)
-        return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
+        return (PresentValues(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 
 
-class Pieces:
+class RowPieces:
     """Arrays of rows; adding joins them.
 
     Args:
@@ -384,13 +384,13 @@ class Pieces:
     def __init__(self, pieces: tuple[Array, ...]) -> None:
         self.pieces = pieces
 
-    def __add__(self, other: Pieces) -> Pieces:
-        return Pieces(self.pieces + other.pieces)
+    def __add__(self, other: RowPieces) -> RowPieces:
+        return RowPieces(self.pieces + other.pieces)
 
 
-def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+def unchanged_rows(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
     """Return the rows of a block."""
-    return (Pieces((block[0].X.astype(np.float64),)),)
+    return (RowPieces((block[0].X.astype(np.float64),)),)
 
 
 def category_positions(dataset: Dataset) -> tuple[int, ...]:
@@ -459,14 +459,14 @@ def require_steps(steps: Any, where: str) -> None:
     )
 
 
-def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
+def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     """Return the dataset with the expected width after the steps, to estimate costs; it cannot be read."""
     d = dataset.n_features
     for step in steps:
         if isinstance(step, Learning):
             wide = step.width(dataset)
             # A random projection learns nothing from rows, so its transform is known before the fit.
-            known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
+            known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else ExpectedWidth(d, wide)
             dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
             d = wide
     return dataset
@@ -474,7 +474,7 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
 
 def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Return the largest number of bytes of one step's sums."""
-    d = expected(dataset, steps).widest
+    d = with_expected_width(dataset, steps).widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
 
 

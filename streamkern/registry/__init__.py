@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkern.registry.models import Registry
+from streamkern.registry.model_registry import Registry
 from streamkern.registry.retrain import RetrainResult, retrain
 
 __all__ = ["Registry", "RetrainResult", "retrain"]

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Raw
-from streamkern.models.tree import CutTree
+from streamkern.data.stream import RawRows
+from streamkern.models.partition_tree import CutTree
 from streamkern.types import Array, IntArray
 
-SHIFTED = 0.25
+MAX_STABLE_PSI = 0.25
 """A population stability index above which a warning is given."""
 
-NAMES = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
+DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """Names that a gate may use."""
 
-LEAST_LEAF = 200
+MIN_LEAF_ROWS = 200
 """Minimum rows of a leaf, before and after, to compare its targets: with fewer, the index is dominated by chance."""
 
 SAMPLE_ROWS = 4096
@@ -42,7 +42,7 @@ SAMPLE_BYTES = 32 << 20
 _DECILES = np.linspace(0, 1, 11)
 _EDGES = len(_DECILES)
 _BINS = _EDGES + 2  # further bins: below and above all edges, and missing
-_FLOOR = 1e-4  # share of an empty bin, so that logarithms are finite and a single row is not a change
+_MIN_SHARE = 1e-4  # share of an empty bin, so that logarithms are finite and a single row is not a change
 
 
 def edges_of(values: Array) -> Array:
@@ -88,7 +88,7 @@ def count(values: Array, edges: Array) -> IntArray:
 
 def psi(before: Array, after: Array) -> Array:
     """Return the population stability index of two counts, along the last axis: ≥ 0, and 0 for equal shares."""
-    p, q = (np.maximum(_shares(counts), _FLOOR) for counts in (before, after))
+    p, q = (np.maximum(_shares(counts), _MIN_SHARE) for counts in (before, after))
     return np.asarray(np.sum((p - q) * np.log(p / q), axis=-1))
 
 
@@ -112,7 +112,7 @@ def _shares(counts: Array) -> Array:
 
 
 @dataclass(eq=False)
-class Tally:
+class ColumnTally:
     """Count rows, values of every stored column by bin, and labels, or targets by bin.
 
     Args:
@@ -123,7 +123,7 @@ class Tally:
     edges: Array
     target_edges: Array | None
 
-    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         raw = block[0]
         return len(raw.X), count(raw.X, self.edges), *_targets(raw.y, self.target_edges)
 
@@ -169,7 +169,7 @@ class LeafTally:
         return np.bincount(at, minlength=self.leaves), targets, labels
 
 
-def by_leaf(tally: tuple[Any, ...]) -> dict[str, Any]:
+def leaf_profile(tally: tuple[Any, ...]) -> dict[str, Any]:
     """Return the fields of a ``DataProfile`` from the sums of ``LeafTally``."""
     counts, targets, labels = tally
     found: tuple[dict[str, int], ...] = tuple({} for _ in counts)
@@ -236,8 +236,8 @@ class LeafDrift:
         before: share of the training rows in each leaf, shape (L,).
         after: share of the new rows in each leaf, shape (L,).
         psi: population stability index of these shares.
-        target_psi: index of the classes in each leaf, or the largest of its targets; 0 with fewer than ``LEAST_LEAF``
-            rows.
+        target_psi: index of the classes in each leaf, or the largest of its targets; 0 with fewer than
+            ``MIN_LEAF_ROWS`` rows.
     """
 
     before: Array
@@ -248,7 +248,7 @@ class LeafDrift:
     @property
     def order(self) -> list[int]:
         """Leaves, sorted by their contribution to the index or their targets' index, whichever is larger."""
-        p, q = np.maximum(self.before, _FLOOR), np.maximum(self.after, _FLOOR)
+        p, q = np.maximum(self.before, _MIN_SHARE), np.maximum(self.after, _MIN_SHARE)
         order: IntArray = np.argsort(-np.maximum((q - p) * np.log(q / p), self.target_psi), kind="stable")
         return [int(leaf) for leaf in order]
 
@@ -285,10 +285,10 @@ def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
         before: profile of the training rows, with leaves.
         tally: the sums of ``LeafTally`` over the rows, in the profile's bins.
     """
-    now = by_leaf(tally)
+    now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
-    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= LEAST_LEAF).tolist():
+    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= MIN_LEAF_ROWS).tolist():
         if targets.shape[1]:
             shifted[leaf] = psi(before.leaf_target_counts[leaf], targets[leaf]).max()
         else:
@@ -328,7 +328,7 @@ class Drift:
             "drift.max_leaf_target_psi": None if self.leaves is None else float(self.leaves.target_psi.max()),
         }
 
-    def warnings(self, threshold: float = SHIFTED) -> list[str]:
+    def warnings(self, threshold: float = MAX_STABLE_PSI) -> list[str]:
         """Return sentences on shifts above the threshold, the worst first."""
         order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > threshold]
         said = [
@@ -349,7 +349,7 @@ def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | N
 
     Args:
         before: profile of the training rows.
-        tally: the sums of ``Tally`` over the rows, in the profile's bins.
+        tally: the sums of ``ColumnTally`` over the rows, in the profile's bins.
         scores: the same model's outputs on test rows, shape (k,), or None.
     """
     _, counts, targets, labels = tally

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import Without
-from streamkern.data.subsample import rows_of
+from streamkern.data.row_selection import OutsideRanges
+from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import dump
-from streamkern.fitting.planning import steps
-from streamkern.models.machine import KernelMachine
+from streamkern.fitting.memory_projection import preprocessing_steps
+from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.pipeline import Pipeline
-from streamkern.sources.source import Source
-from streamkern.storage.digest import content, digest
-from streamkern.user_code import described
+from streamkern.sources.base import Source
+from streamkern.storage.value_digest import array_content, digest
+from streamkern.user_code_digest import described
 
 TAIL_BYTES = 64 << 20
 """Most bytes of a last piece that are compared by content."""
@@ -30,7 +30,7 @@ TAIL_BYTES = 64 << 20
 _DIGITS = 16  # characters of a stored digest, since there are many pieces
 
 
-class Reuse(NamedTuple):
+class ReusableSums(NamedTuple):
     """The reuse of a champion's sums.
 
     Attributes:
@@ -42,7 +42,7 @@ class Reuse(NamedTuple):
     reused: int
 
 
-def ledger(pipeline: Pipeline) -> dict[str, Any]:
+def training_record(pipeline: Pipeline) -> dict[str, Any]:
     """Return a record of a pipeline's training rows and settings, stored with a version that keeps sums."""
     train, source = pipeline.train, pipeline.train.source
     pieces, start = list[list[Any]](), 0
@@ -54,7 +54,7 @@ def ledger(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "definition": digest(
             [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
-            [described(step) for step in steps(pipeline)],
+            [described(step) for step in preprocessing_steps(pipeline)],
             [described(pipeline.solver), pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
             [str(pipeline.class_weight), pipeline.threshold],
             [source.columns, source.n_features, source.target is not None and source.target.outputs, source.weight],
@@ -67,14 +67,14 @@ def ledger(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def reusable(
+def reusable_sums(
     pipeline: Pipeline, now: dict[str, Any], champion: KernelMachine, record: dict[str, Any], forget: Dataset | None
-) -> Reuse | str:
+) -> ReusableSums | str:
     """Return the reuse of the champion's sums; or the reason why every row must be read again.
 
     Args:
         pipeline: the definition.
-        now: the pipeline's ``ledger``.
+        now: the pipeline's ``training_record``.
         champion: the model in use.
         record: the record of the champion's version.
         forget: removed rows with their original values, or None.
@@ -86,24 +86,26 @@ def reusable(
         return "the definition differs from the champion's"
     if before["rules"] != now["rules"]:
         return "other rows are chosen than for the champion"
-    kept, gone = _standing(pipeline.train.source, before, now)
+    kept, gone = _known_ranges(pipeline.train.source, before, now)
     lost = sum(rows for _, _, rows in gone)
     if lost != (0 if forget is None else forget.base_rows):
         given = "" if forget is None else f", and {forget.base_rows:,} are to be forgotten"
         return f"{lost:,} stored rows of the champion's have changed or are gone{given}"
     if lost and now["rules"]:
         return "rows are chosen by their numbers, and some are gone"
-    added: Dataset | None = replace(pipeline.train.plain(), rules=(Without(tuple(kept)), *pipeline.train.rules))
+    added: Dataset | None = replace(pipeline.train.plain(), rules=(OutsideRanges(tuple(kept)), *pipeline.train.rules))
     assert added is not None
     if not added.base_rows:
         if not lost:
             return "no rows are new"
         added = None
     n = 0 if added is None else added.base_rows
-    return Reuse(added, pipeline.train.base_rows - n)
+    return ReusableSums(added, pipeline.train.base_rows - n)
 
 
-def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tuple[list[tuple[int, int]], list[Any]]:
+def _known_ranges(
+    source: Source, before: dict[str, Any], now: dict[str, Any]
+) -> tuple[list[tuple[int, int]], list[Any]]:
     """Return ranges of present stored rows that the champion has seen, and the champion's pieces that are gone.
 
     If rows are selected by their numbers, a piece must have its earlier position.
@@ -138,7 +140,7 @@ def _standing(source: Source, before: dict[str, Any], now: dict[str, Any]) -> tu
 def _content(source: Source, a: int, b: int) -> str:
     """Return a digest of stored rows a to b."""
     found = hashlib.blake2b(digest_size=16)
-    for values in rows_of(source, np.arange(a, b, dtype=np.int64)):
+    for values in read_rows(source, np.arange(a, b, dtype=np.int64)):
         if values is not None:
-            found.update(content(values))
+            found.update(array_content(values))
     return found.hexdigest()

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.stream import Assembly, RawRows, Scan
 from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
 from streamkern.errors import (
     DataError,
@@ -25,38 +25,38 @@ from streamkern.errors import (
     UsageError,
     refusing_old_names,
 )
-from streamkern.evaluation.metrics import NAMES
+from streamkern.evaluation.metrics import METRIC_NAMES
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor, Parts, Stack
-from streamkern.fitting.planning import steps
+from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.memory import default_budget, parse_bytes
-from streamkern.models.machine import KernelMachine
-from streamkern.models.partitioned import PartitionedMachine, load_model
-from streamkern.partition.trial import decided
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partitioned_machine import PartitionedMachine, load_model
+from streamkern.partition.one_or_leaves import decided
 from streamkern.redaction import redacted
 from streamkern.registry import drift
-from streamkern.registry.gate import Gate, Verdict, default_gate
-from streamkern.registry.known_rows import ledger
-from streamkern.registry.models import Registry
-from streamkern.registry.nights import PROFILE, UPDATED, Night, added_night
-from streamkern.registry.paired_errors import Paired, compare_models, stored
-from streamkern.registry.warm_start import warm
-from streamkern.release import VERSION
+from streamkern.registry.incremental_retraining import PROFILE, UPDATED, IncrementalUpdate, incremental_update
+from streamkern.registry.known_rows import training_record
+from streamkern.registry.model_comparison import ModelComparison, compare_models, without_scaling
+from streamkern.registry.model_registry import Registry
+from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
+from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline import Pipeline
 from streamkern.runs.run import run
 from streamkern.solvers.direct import Direct
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.digest import digest
-from streamkern.storage.writer import discard
+from streamkern.storage.atomic_writes import discard
+from streamkern.storage.value_digest import digest
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-from streamkern.user_code import described
+from streamkern.user_code_digest import described
+from streamkern.version import VERSION
 
-GROWN = 1.5
+MAX_GROWTH = 1.5
 """Growth of the rows since the centers were drawn, above which centers are drawn again and training starts at 0."""
 
 _DRAW = 11  # name of the draw
@@ -121,9 +121,9 @@ def retrain(
         pipeline: the definition; both models are scored on its ``test`` rows.
         registry: directory of the models, created if missing; or an fsspec URL (``s3://bucket/models``), with training
             in ``runs/NAME``.
-        gate: the condition, in the language of ``streamkern.registry.gate``; by default not worse than the champion by
-            more than 0.002 in accuracy, or 1% in squared error, unless the paired test finds the difference to be
-            noise (p >= .05), on 100 test rows or more.
+        gate: the condition, in the language of ``streamkern.registry.promotion_gate``; by default not worse than the
+            champion by more than 0.002 in accuracy, or 1% in squared error, unless the paired test finds the difference
+            to be noise (p >= .05), on 100 test rows or more.
         cold: start at 0 with new centers, even if a warm start from the champion is possible.
         keep: last versions to keep, in addition to the champion and the one before it.
         forget: rows of the champion that are no longer training rows, with their original targets: a removed file, or
@@ -142,7 +142,8 @@ def retrain(
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
             ``version`` the challenger's; further keys have the scores of both, the paired test, drift, warnings and
             reasons;
-        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of rows in the champion's sums.
+        ``start`` is ``sums``, ``with_warm_start`` or ``cold``, and ``reused_rows`` the number of rows in the champion's
+        sums.
 
     Raises:
         BusyError: another process has locked the registry.
@@ -186,8 +187,8 @@ def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     target = pipeline.train.source.target
     several = target is not None and target.width > 1
     kind = "values" if pipeline.task == "regression" else "labels" if several else "classes"
-    both = [*NAMES[kind], "n_test", "n_train"]
-    return [*both, "p_value", "residual", *drift.NAMES], both
+    both = [*METRIC_NAMES[kind], "n_test", "n_train"]
+    return [*both, "p_value", "residual", *drift.DRIFT_METRICS], both
 
 
 def _require_loadable(pipeline: Pipeline) -> None:
@@ -233,29 +234,31 @@ def _decide(
     champion = None if standing.champion is None else models.load(standing.champion)
     why_cold = _why_cold(pipeline, models, champion, cold, last)
     keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
-    sums = ledger(pipeline) if keeps else None
-    night: Night | None = None
+    sums = training_record(pipeline) if keeps else None
+    incremental: IncrementalUpdate | None = None
     if why_cold is None and sums is not None:
         assert champion is not None
-        night, why_cold = added_night(pipeline, sums, champion, models, forget, settings["resources"].threads)
+        incremental, why_cold = incremental_update(
+            pipeline, sums, champion, models, forget, settings["resources"].threads
+        )
     place, result = folder / UPDATED, dict[str, Any]()
-    if night is not None:
+    if incremental is not None:
         assert champion is not None
         try:
-            result = night.train(champion, place, pipeline.validation, forget, settings)
+            result = incremental.train(champion, place, pipeline.validation, forget, settings)
         except UnlikeChampionError as error:
-            night, why_cold = None, error.what
-    if night is None:
+            incremental, why_cold = None, error.what
+    if incremental is None:
         place = folder / "model.zarr"
         result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
     challenger = load_model(place)
     with open_executor("threads", settings["resources"].threads) as executor:
-        paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
+        paired, obstacle = _compare(challenger, champion, pipeline.test, executor)
         moved: drift.Drift | None
-        if night is not None:
-            made, moved = night.profile(paired)
+        if incremental is not None:
+            made, moved = incremental.profile(paired)
         else:
-            made = profile(pipeline, executor, paired.challenger_scores, challenger)
+            made = data_profile(pipeline, executor, paired.challenger_scores, challenger)
             moved = _drift(models, standing.champion, champion, made, pipeline, executor, paired)
     metrics: dict[str, float | None] = dict(paired.challenger)
     solved = result.get("solver_report") or {}
@@ -264,7 +267,7 @@ def _decide(
         "p_value": None if paired.test is None else paired.test["p_value"],
         "residual": solved.get("residual"),
     }
-    metrics |= {name: None for name in drift.NAMES} if moved is None else moved.metrics()
+    metrics |= {name: None for name in drift.DRIFT_METRICS} if moved is None else moved.metrics()
     before = paired.champion
     if before is not None:
         before = before | {"n_train": float(models.record(standing.champion)["rows"])}
@@ -273,7 +276,7 @@ def _decide(
         verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
     warnings = [*solved.get("warnings", ()), *([] if moved is None else moved.warnings())]
     page: Path | None = None
-    if report is not None and night is None:  # only a run has a report
+    if report is not None and incremental is None:  # only a run has a report
         try:
             page = report(folder)
         except Exception as error:  # a failed report must not fail the retraining
@@ -285,11 +288,11 @@ def _decide(
         "challenger": _defined(metrics),
         "against": None if before is None else _defined(before),
         "champion": standing.champion,
-        "start": (start := "sums" if night is not None else "warm" if why_cold is None else "cold"),
+        "start": (start := "sums" if incremental is not None else "warm" if why_cold is None else "cold"),
         "why_cold": why_cold,
-        "reused_rows": 0 if night is None else night.reuse.reused,
+        "reused_rows": 0 if incremental is None else incremental.reusable_part.reused,
         "significance": paired.test,
-        "drift": None if moved is None else _worst(moved),
+        "drift": None if moved is None else _drift_summary(moved),
         "warnings": warnings,
         "report": None if page is None else page.name,
     }
@@ -328,7 +331,7 @@ def _decide(
     if verdict.passed:
         models.promote(number, standing.champion)
     models.prune(keep)
-    if night is not None:
+    if incremental is not None:
         discard(place)
     facts = redacted({name: value for name, value in decision.items() if name != "promote"})
     if page is not None:
@@ -345,7 +348,7 @@ def _why_cold(
     if last is not None and last["status"] == "rejected":
         return "the last challenger was rejected"
     chosen = models.record(models.champion)["centers_rows"]
-    if len(pipeline.train) > GROWN * chosen:
+    if len(pipeline.train) > MAX_GROWTH * chosen:
         return f"the rows have grown from {chosen:,} to {len(pipeline.train):,} since the centers were chosen"
     return None
 
@@ -362,7 +365,7 @@ def _trained(
     begun = pipeline
     if why_cold is None:
         assert champion is not None
-        begun, why_cold = warm(pipeline, champion)
+        begun, why_cold = with_warm_start(pipeline, champion)
     try:
         return run(begun, folder, listeners=listeners, **settings), why_cold
     except (UnlikeChampionError, PrecisionError) as error:
@@ -371,9 +374,9 @@ def _trained(
         return run(pipeline, folder, listeners=listeners, **settings), error.what
 
 
-def _paired(
+def _compare(
     challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
-) -> tuple[Paired, str | None]:
+) -> tuple[ModelComparison, str | None]:
     """Score both on the test rows; or the challenger alone, with the reason why the champion cannot be scored."""
     if champion is None:
         return compare_models(challenger, None, test, executor), None
@@ -390,7 +393,7 @@ def _paired(
         return alone, f"the champion cannot be scored on these rows: {error.what}"
 
 
-def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
+def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
     """Return distributions of training rows and of a model's scores, from a sample for the bins and one sweep.
 
     Args:
@@ -399,10 +402,10 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMa
         scores: shape (k,).
         model: the trained model; rows of a partitioned model are also counted by leaf.
     """
-    rows = stored(pipeline.train)
+    rows = without_scaling(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
-    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _take))
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
     X = np.concatenate([piece[0] for piece in pieces])
     regression = pipeline.task == "regression"
     target_edges = None
@@ -410,7 +413,7 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMa
         target_edges = drift.edges_of(np.concatenate([piece[1].reshape(len(piece[1]), -1) for piece in pieces]))
     edges = drift.edges_of(X)
     n, counts, targets, labels = sweep(
-        executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.Tally(edges, target_edges))
+        executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(edges, target_edges))
     )
     score_edges = drift.edges_of(scores[:, None])
     return drift.DataProfile(
@@ -423,7 +426,9 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMa
         score_edges,
         drift.count(scores[:, None], score_edges),
         rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
-        **drift.by_leaf(_leaves(model, rows, target_edges, executor)) if isinstance(model, PartitionedMachine) else {},
+        **drift.leaf_profile(_leaves(model, rows, target_edges, executor))
+        if isinstance(model, PartitionedMachine)
+        else {},
     )
 
 
@@ -434,7 +439,7 @@ def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None
     return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
 
 
-def _take(block: tuple[Raw, str], state: Any) -> Parts:
+def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
     return (Stack(((block[0].X, block[0].y),)),)
 
 
@@ -445,7 +450,7 @@ def _drift(
     now: drift.DataProfile,
     pipeline: Pipeline,
     executor: Executor,
-    paired: Paired,
+    paired: ModelComparison,
 ) -> drift.Drift | None:
     """Return the drift of the training rows from the champion's; None if there is nothing to compare."""
     if champion is None:
@@ -453,16 +458,16 @@ def _drift(
     before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
     if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
         return None
-    rows = stored(pipeline.train)
+    rows = without_scaling(pipeline.train)
     targets = before.target_edges if len(before.target_edges) else None
-    tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.Tally(before.edges, targets)))
+    tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(before.edges, targets)))
     found = drift.measure_drift(before, tally, paired.champion_scores)
     if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
         found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
     return found
 
 
-def _worst(moved: drift.Drift) -> dict[str, Any]:
+def _drift_summary(moved: drift.Drift) -> dict[str, Any]:
     """Return a summary of the drift: the indices, and the ten columns that changed most."""
     order = np.argsort(-moved.psi, kind="stable")[:10]
     columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
@@ -480,7 +485,7 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
         *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
         *([] if pipeline.class_weight is None else [["class_weight", str(pipeline.class_weight)]]),
         *([] if pipeline.threshold is None else [["threshold", pipeline.threshold]]),
-        [described(step) for step in steps(pipeline)],
+        [described(step) for step in preprocessing_steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],
     )
@@ -493,7 +498,7 @@ def _champion(models: Registry) -> int | None:
         return None
 
 
-def listing(models: Registry) -> str:
+def version_table(models: Registry) -> str:
     """Return a line for each version of a registry, for a terminal."""
     champion = models.champion
     lines = []

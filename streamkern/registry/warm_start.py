@@ -10,16 +10,16 @@ import numpy as np
 from streamkern.centers import Given
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import UnlikeChampionError
-from streamkern.fitting.planning import steps
+from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels.radial import MEDIAN
-from streamkern.models.machine import KernelMachine
-from streamkern.models.partitioned import PartitionedMachine
-from streamkern.models.tree import Partition
-from streamkern.partition.trial import in_leaves
-from streamkern.partition.warm_start import from_champion, request_of
-from streamkern.preprocessing.automatic import JoinQuantiles
-from streamkern.preprocessing.categories import TargetEncode
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partition_tree import Partition
+from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.partition.one_or_leaves import with_rows_per_leaf
+from streamkern.partition.warm_partition import from_champion, settings_digest
+from streamkern.preprocessing.automatic_steps import JoinQuantiles
+from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import Units
 from streamkern.runs.pipeline import Pipeline
 from streamkern.solvers import EigenPro, Iteration, Problem
@@ -93,14 +93,14 @@ class _Warm:
         return ProjectedState(alpha, alpha.astype(np.float64), taken, alpha)
 
 
-def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
+def with_warm_start(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
     """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
 
     A pipeline with ``dtype="auto"`` goes on in the champion's dtype; one with ``partition="auto"``, which ``retrain``
     decides beforehand, as one model.
     """
     if pipeline.dtype == AUTO:
-        begun, reason = warm(replace(pipeline, dtype=champion.Z.dtype.name), champion)
+        begun, reason = with_warm_start(replace(pipeline, dtype=champion.Z.dtype.name), champion)
         return (begun, None) if reason is None else (pipeline, reason)
     if pipeline.partition not in (None, AUTO):
         return _warm_leaves(pipeline, pipeline.partition, champion)
@@ -126,7 +126,7 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
 def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
     if type(pipeline.solver) is not EigenPro or pipeline.solver.projection == "delayed":
         return "only EigenPro that projects every step takes a start"
-    if any(not isinstance(step, Units | JoinQuantiles) for step in steps(pipeline)):
+    if any(not isinstance(step, Units | JoinQuantiles) for step in preprocessing_steps(pipeline)):
         return "the scaling is learnt from the rows, and the champion's centers are in its own"
     if champion.encoding.kind != pipeline.task:
         return "the champion predicts something else"
@@ -144,7 +144,7 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
         return "the model is not one of kernel values at centers in memory"
     if pipeline.centers is None or pipeline.centers.count(train) != len(champion.Z):
         return "the number of centers differs from the champion's"
-    if pipeline.kernel is not None and not _comes_to(pipeline.kernel.to_json(), champion.kernel.to_json()):
+    if pipeline.kernel is not None and not _is_requested_kernel(pipeline.kernel.to_json(), champion.kernel.to_json()):
         return "the kernel differs from the champion's"
     if champion.Z.dtype != np.dtype(pipeline.dtype):
         return "the dtype differs from the champion's"
@@ -155,24 +155,24 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
     """Return the pipeline with the champion's preprocessing and cuts, to train only leaves whose rows changed."""
     if not isinstance(champion, PartitionedMachine):
         return pipeline, "the champion is one model, without leaves"
-    if any(isinstance(step, TargetEncode) for step in steps(pipeline)):
+    if any(isinstance(step, TargetEncode) for step in preprocessing_steps(pipeline)):
         return pipeline, "categories are encoded by means of the targets, which are those of all rows"
     if pipeline.class_weight is not None or pipeline.threshold is not None:
         return pipeline, "weights of classes and the threshold are those of all rows"
-    wanted = in_leaves(pipeline)
-    if champion.metadata.get("partition", {}).get("request") != request_of(wanted, wanted.partition):
+    wanted = with_rows_per_leaf(pipeline)
+    if champion.metadata.get("partition", {}).get("request") != settings_digest(wanted, wanted.partition):
         return pipeline, "preprocessing or partition differ from the champion's"
     if pipeline.train.source.columns != champion.columns:
         return pipeline, "the columns differ from the champion's"
     return replace(pipeline, partition=from_champion(partition, champion)), None
 
 
-def _comes_to(wanted: Any, found: Any) -> bool:
+def _is_requested_kernel(wanted: Any, found: Any) -> bool:
     """Return True if a described kernel is the requested one; the champion's median distance counts as requested."""
     if wanted == MEDIAN:
         return isinstance(found, float)
     if isinstance(wanted, dict) and isinstance(found, dict):
-        return wanted.keys() == found.keys() and all(_comes_to(wanted[name], found[name]) for name in wanted)
+        return wanted.keys() == found.keys() and all(_is_requested_kernel(wanted[name], found[name]) for name in wanted)
     if isinstance(wanted, list | tuple) and isinstance(found, list | tuple):
-        return len(wanted) == len(found) and all(map(_comes_to, wanted, found))
+        return len(wanted) == len(found) and all(map(_is_requested_kernel, wanted, found))
     return bool(wanted == found)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from streamkern.report import markup, sections
-from streamkern.report.figures import Plot, embed, scripts
+from streamkern.report import html_markup, sections
+from streamkern.report.bokeh_plots import Plot, embed, scripts
+from streamkern.report.result_sentences import next_steps, result_sentence
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.status import moment, status, worker_in_words
-from streamkern.report.verdict import next_steps, verdict
-from streamkern.storage.files import given_path
-from streamkern.storage.writer import write_text
+from streamkern.report.run_status import local_time, status, worker_in_words
+from streamkern.storage.atomic_writes import write_text
+from streamkern.storage.untrusted_files import given_path
 
 # Nothing may be loaded from elsewhere, even if the content of the page asked for it.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
@@ -115,22 +115,22 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
         again: seconds after which a browser reloads the page; None for never.
     """
     plots: dict[str, Plot] = {}
-    names = sections.names(records)
+    names = sections.run_names(records)
     if len(records) == 1:
         record = records[0]
-        title, made = record.name, sections.of_run(record, plots, image_shape)
+        title, made = record.name, sections.run_sections(record, plots, image_shape)
         head = _head(record)
     else:
-        title, made = "Comparison of " + ", ".join(names), sections.of_several(records, names, plots)
+        title, made = "Comparison of " + ", ".join(names), sections.comparison_sections(records, names, plots)
         head = "<h1>Comparison of runs</h1>" + "".join(
-            f'<h3>{escape(name)}{_chip(record)}</h3><p class="verdict">{escape(verdict(record))}</p>'
+            f'<h3>{escape(name)}{_chip(record)}</h3><p class="verdict">{escape(result_sentence(record))}</p>'
             for name, record in zip(names, records, strict=True)
         )
     folders = ", ".join(str(record.folder) for record in records)
-    return shell(title, head, made, plots, f"Made by streamkern from {folders}.", again)
+    return page_shell(title, head, made, plots, f"Made by streamkern from {folders}.", again)
 
 
-def shell(
+def page_shell(
     title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str, again: int | None = None
 ) -> str:
     """Return a complete page that loads nothing.
@@ -151,7 +151,7 @@ def shell(
         for s in made
     )
     for name, place in places.items():
-        body = body.replace(markup.place(name), place)
+        body = body.replace(html_markup.plot_placeholder(name), place)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -179,10 +179,13 @@ def _chip(record: RunDirectory) -> str:
 
 
 def _head(record: RunDirectory) -> str:
-    lines = [f"<h1>{escape(record.name)}{_chip(record)}</h1>", f'<p class="verdict">{escape(verdict(record))}</p>']
+    lines = [
+        f"<h1>{escape(record.name)}{_chip(record)}</h1>",
+        f'<p class="verdict">{escape(result_sentence(record))}</p>',
+    ]
     began = record.of("run", "begin")
     if began:
-        lines.append(f'<p class="note">Began {escape(moment(began[-1]["time"]))}.</p>')
+        lines.append(f'<p class="note">Began {escape(local_time(began[-1]["time"]))}.</p>')
     lines.append(_cards(sections.key_numbers(record)))
     steps = next_steps(record)
     if steps:

@@ -13,9 +13,9 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
-from streamkern.storage.files import given_path, require_regular
+from streamkern.storage.atomic_writes import lock_owner, read_json
 from streamkern.storage.serialize import load_value
-from streamkern.storage.writer import lock_owner, read_json
+from streamkern.storage.untrusted_files import given_path, require_regular
 from streamkern.types import Array
 
 STATUSES = ("done", "refused", "diverged", "interrupted", "failed")

@@ -10,27 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.memory import format_bytes
-from streamkern.progress import duration
-from streamkern.report.calibration import answered, by_label, evaluated
-from streamkern.report.columns import explained
-from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
-from streamkern.report.markup import (
+from streamkern.progress import duration_text
+from streamkern.report.bokeh_plots import Level, Line, Plot, bins, histogram, number_text, plot
+from streamkern.report.calibration_section import by_label, calibration_section, evaluated
+from streamkern.report.html_markup import (
     COLOURS,
     LARGEST_TABLE,
     NONE,
     PLOTTED_OUTPUTS,
-    Entry,
+    LegendEntry,
     bar,
+    confusion_table,
     details,
-    framed,
-    heat,
+    figure_with_legend,
     image,
     legend,
     table,
 )
+from streamkern.report.importance_section import importance_section
+from streamkern.report.result_sentences import baseline, class_labels, frequent_confusions, part_word
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.status import metrics_in_words, status
-from streamkern.report.verdict import baseline, labels, mistakes, part_word
+from streamkern.report.run_status import metrics_in_words, status
 from streamkern.types import Array
 
 _LABELS = 5  # most labels, of several a row, whose thresholds are shown
@@ -49,15 +49,15 @@ class Section(NamedTuple):
     html: str
 
 
-def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
+def run_sections(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
     """Return all sections of a run, and add the plots for their placeholders to ``plots``."""
     runs, names_ = [record], [record.name]
-    quality = by_label(record) or (_confusion(record) if labels(record) else _residuals(record, plots))
+    quality = by_label(record) or (_confusion(record) if class_labels(record) else _residuals(record, plots))
     return [
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
         Section("quality", "Correct and wrong predictions", quality),
-        *([Section("answers", *found)] if (found := answered(record, plots)) else []),
-        *([Section("columns", "Important columns", html)] if (html := explained(record)) else []),
+        *([Section("answers", *found)] if (found := calibration_section(record, plots)) else []),
+        *([Section("columns", "Important columns", html)] if (html := importance_section(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
         Section("rows", "Training rows", _rows(record, image_shape)),
         Section("time", "Time", _time(runs, names_)),
@@ -66,7 +66,7 @@ def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | No
     ]
 
 
-def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> list[Section]:
+def comparison_sections(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> list[Section]:
     """Return the sections of a comparison."""
     return [
         Section("results", "Results", _results(records, names_)),
@@ -78,7 +78,7 @@ def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Pl
     ]
 
 
-def names(records: Sequence[RunDirectory]) -> list[str]:
+def run_names(records: Sequence[RunDirectory]) -> list[str]:
     """Return names of runs in a comparison: of their directories, or the paths if names are equal."""
     short = [record.folder.resolve().name for record in records]
     return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
@@ -129,7 +129,9 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
         numbers.append(("training", f"{found['fraction']:.0%}", f"pass {found['pass']}"))
         numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual"))
     if "seconds" in found:
-        numbers.append(("time", duration(found["seconds"]), "so far" if record.state == "running" else "start to end"))
+        numbers.append(
+            ("time", duration_text(found["seconds"]), "so far" if record.state == "running" else "start to end")
+        )
     speed = result.get("samples_per_second", found.get("rows_per_second"))
     if speed is not None:
         numbers.append(("speed", f"{speed:,.0f}", "training rows a second"))
@@ -158,13 +160,13 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                 [h["rows"] for h in history], [h["loss"] for h in history], f"{prefix}training", number, 0, "circle"
             )
         lines.append(curve)
-        entries.append(Entry(f"{prefix}training loss", number, 0, curve.mark))
+        entries.append(LegendEntry(f"{prefix}training loss", number, 0, curve.mark))
         seen = [(h["rows"], h["validation"]) for h in history if "validation" in h]
         colour = number if many else 1
         if seen:
             error = [metrics["mse"] for _, metrics in seen]
             lines.append(Line([r for r, _ in seen], error, f"{prefix}validation", colour, 1, "square"))
-            entries.append(Entry(f"{prefix}validation error", colour, 1, "square"))
+            entries.append(LegendEntry(f"{prefix}validation error", colour, 1, "square"))
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
             scores.append(Line([r for r, _ in seen], accuracy, f"{prefix}validation", colour, 1, "square"))
@@ -180,10 +182,10 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                     "diamond",
                 )
             )
-            entries.append(Entry(f"{prefix}test error (at the end)", number if many else 2, None, "diamond"))
+            entries.append(LegendEntry(f"{prefix}test error (at the end)", number if many else 2, None, "diamond"))
         rows += _passes(history, prefix)
     if not lines:
-        return _nothing(
+        return _empty_section(
             "No step of training is recorded: the run ended before it, or took the training over.", *records
         )
     plots["learning"] = plot(lines, "training rows seen", "mean squared error", log_y=True, words="rows")
@@ -191,10 +193,12 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
         "Squared error, mean over rows and outputs. The training loss is that of the steps as they came, "
         "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
     )
-    html = framed("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
+    html = figure_with_legend("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
     if scores:
         plots["scores"] = plot(scores, "training rows seen", "validation accuracy, %", words="rows")
-        html += framed("scores", "", "Share of validation rows whose largest output is their class, pass by pass.", "")
+        html += figure_with_legend(
+            "scores", "", "Share of validation rows whose largest output is their class, pass by pass.", ""
+        )
     return html
 
 
@@ -234,7 +238,7 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                 index.tolist(), values.tolist(), f"{prefix}eigenvalues", number, 0, "circle" if len(values) < 40 else ""
             )
         )
-        entries.append(Entry(f"{prefix}eigenvalues", number))
+        entries.append(LegendEntry(f"{prefix}eigenvalues", number))
         q = found.get("q")
         for i in sorted({0, *(2**k for k in range(1, 20) if 2**k < len(values)), len(values) - 1}):
             rows.append([f"{prefix}{i + 1}", f"{values[i]:.5g}", f"{values[0] / values[i]:,.1f}"])
@@ -242,10 +246,10 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
             continue
         colour = number if many else 1
         lines.append(Line([1, q + 1], [values[q], values[q]], f"{prefix}preconditioned", colour, 1))
-        entries.append(Entry(f"{prefix}after preconditioning", colour, 1))
+        entries.append(LegendEntry(f"{prefix}after preconditioning", colour, 1))
         levels.append(Level(q + 0.5, colour, 2, upright=True))
         if not many:
-            entries.append(Entry(f"q = {q}: eigenvalues to its left are reduced", colour, 2))
+            entries.append(LegendEntry(f"q = {q}: eigenvalues to its left are reduced", colour, 2))
         said.append(
             f"{prefix}The preconditioner reduces the top q = {q:,} of {size or len(values):,} eigenvalues to the "
             f"next one: the largest eigenvalue falls by a factor of {values[0] / values[q]:,.0f}."
@@ -256,13 +260,13 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                 f"{found['batch']:,}."
             )
     if not lines:
-        return _nothing(
+        return _empty_section(
             "The solver found no spectrum, or ended before it did: not every solver computes one.", *records
         )
     plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
     scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
     head = ("number", "eigenvalue", "ratio of the first to it")
-    return framed("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
+    return figure_with_legend("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
 
 
 def _solver_report(record: RunDirectory) -> dict[str, Any]:
@@ -278,9 +282,9 @@ def _solver_report(record: RunDirectory) -> dict[str, Any]:
 
 
 def _confusion(record: RunDirectory) -> str:
-    found, called = evaluated(record, "confusion"), labels(record)
+    found, called = evaluated(record, "confusion"), class_labels(record)
     if found is None:
-        return _nothing(f"With {len(called)} classes, they are not counted against one another.")
+        return _empty_section(f"With {len(called)} classes, they are not counted against one another.")
     part, counts = found
     word = part_word(part)
     totals, right = counts.sum(axis=1), np.diag(counts)
@@ -289,10 +293,12 @@ def _confusion(record: RunDirectory) -> str:
         [name, f"{n:,}", f"{r:,}", "–" if not n else f"{r / n:.1%}", "–" if not t else f"{r / t:.1%}"]
         for name, n, r, t in zip(called, totals, right, taken, strict=True)
     ]
-    wrong = mistakes(counts, called)
+    wrong = frequent_confusions(counts, called)
     html = ""
     if len(called) <= LARGEST_TABLE:
-        html += heat(counts, called, f"Confusion matrix: {counts.sum():,} {word} rows by true and predicted class")
+        html += confusion_table(
+            counts, called, f"Confusion matrix: {counts.sum():,} {word} rows by true and predicted class"
+        )
         html += (
             '<p class="note">Correct predictions are blue, mistakes orange; darker for a larger share of the row.</p>'
         )
@@ -312,7 +318,7 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
     found = evaluated(record, "actual")
     if found is None:
         why = "No rows were scored: the run ended before the evaluation, or an earlier version evaluated it."
-        return _nothing(why, record)
+        return _empty_section(why, record)
     part, actual = found
     predicted = record.evaluation[0][f"{part}_predicted"]
     word, width = part_word(part), actual.shape[1]
@@ -336,16 +342,16 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
             f"target{of}",
             "prediction",
         )
-        html += framed(
+        html += figure_with_legend(
             f"scatter{j}",
-            legend([Entry("a row", 0, None, "circle"), Entry("prediction equal to target", 6, 1)]),
+            legend([LegendEntry("a row", 0, None, "circle"), LegendEntry("prediction equal to target", 6, 1)]),
             f"A sample of {len(actual):,} {word} rows: on the dashed line, predictions are exact.",
             "",
         )
         edges, counts = bins(error)
         plots[f"residuals{j}"] = histogram(edges, counts, f"prediction less target{of}")
         counted = [[f"{a:.4g} to {b:.4g}", f"{n:,}"] for a, b, n in zip(edges, edges[1:], counts, strict=False)]
-        html += framed(
+        html += figure_with_legend(
             f"residuals{j}", "", "Residuals of the same rows; the outermost bins include all values beyond.",
             table("Rows by residual", ("residual", "rows"), counted),
         )  # fmt: skip
@@ -360,7 +366,7 @@ def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
     arrays, facts = record.evaluation
     if "examples_rows" not in arrays:
         why = "The run has kept no rows to show: it ended before the evaluation, or they are very wide."
-        return _nothing(why, record)
+        return _empty_section(why, record)
     rows, ids = arrays["examples_rows"], arrays["examples_ids"]
     targets = _targets(record, arrays.get("examples_targets"), facts)
     copies = rows.shape[1] - 1
@@ -388,7 +394,7 @@ def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
 
 
 def _targets(record: RunDirectory, targets: Array | None, facts: dict[str, Any]) -> list[str]:
-    called = labels(record)
+    called = class_labels(record)
     if targets is None:
         return []
     if called:
@@ -445,7 +451,7 @@ def _time(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
         elif found := _split(record):
             rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
             html += table(f"Training time by activity{of}", (), rows, "bars")
-    return html or _nothing("No stage has begun.")
+    return html or _empty_section("No stage has begun.")
 
 
 def _colour(number: int) -> str:
@@ -502,13 +508,13 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
             lines.append(
                 Line([e["time"] - start for e in held], [e["resident_bytes"] for e in held], f"{prefix}held", number)
             )
-            entries.append(Entry(f"{prefix}held", number))
+            entries.append(LegendEntry(f"{prefix}held", number))
             if "projected" in memory:
                 levels.append(Level(memory["projected"], number if many else 1, 1))
-                entries.append(Entry(f"{prefix}projected", number if many else 1, 1))
+                entries.append(LegendEntry(f"{prefix}projected", number if many else 1, 1))
             if "budget" in memory and memory["budget"] <= 3 * max(memory.get("projected", 0), memory.get("peak", 0)):
                 levels.append(Level(memory["budget"], number if many else 6, 2))
-                entries.append(Entry(f"{prefix}allowed", number if many else 6, 2))
+                entries.append(LegendEntry(f"{prefix}allowed", number if many else 6, 2))
             elif "budget" in memory:
                 beyond.append(f"{prefix}{format_bytes(memory['budget'])}")
         rows.append([name if many else "this run", *(
@@ -518,7 +524,9 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
     if lines:
         plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
         above = f" The budget is above the plot: {', '.join(beyond)}." if beyond else ""
-        html = framed("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
+        html = figure_with_legend(
+            "memory", legend(entries), f"Resident memory of the process that leads the run.{above}", ""
+        )
     html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
     if not many:
         planned = records[0].of("memory")
@@ -602,14 +610,14 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [[key, *(one.get(key, "–") for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
     if not rows:
-        return _nothing("Nothing: the runs have the same settings, data and versions.")
+        return _empty_section("Nothing: the runs have the same settings, data and versions.")
     return table("Settings that differ", ("setting", *names_), rows, "text")
 
 
 # --------------------------------------------------------------------------------------------------------- the page
 
 
-def _nothing(why: str, *records: RunDirectory) -> str:
+def _empty_section(why: str, *records: RunDirectory) -> str:
     """Return the reason why a section is empty; for a running run, that there are no data yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

@@ -21,14 +21,14 @@ from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.execute.base import ShareDirectory, SharedState
-from streamkern.execute.shares import require_whole
+from streamkern.execute.shared_centers_files import require_whole
 from streamkern.solvers import Checkpoint
-from streamkern.storage.serialize import Bundle, bundled, load_value, save_value, unbundled
+from streamkern.storage.serialize import Bundle, bundle_arrays, load_value, save_value, unbundle_arrays
 
-SHARE = 0.02
+MAX_WAIT_SHARE = 0.02
 """Of the time of a sweep over all rows, at most this goes into waiting for them to be written."""
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 """Checkpoints of a training that are kept."""
 
 KEPT_TRAININGS = 3
@@ -94,7 +94,7 @@ class Checkpoints:
         try:
             found = load_value(place, kind)
             if isinstance(found, Checkpoint) and isinstance(found.state, Bundle):
-                found = replace(found, state=unbundled(found.state))
+                found = replace(found, state=unbundle_arrays(found.state))
             if isinstance(found, Checkpoint) and isinstance(found.state, SharedState) and found.state.base is not None:
                 require_whole(self.folder, found.state.base)
             return found
@@ -120,7 +120,7 @@ class Checkpoints:
                 started = time.monotonic()
                 self._writing.result()
                 ended = time.monotonic()
-                self._due = max(self._due, ended + (ended - started) / SHARE)
+                self._due = max(self._due, ended + (ended - started) / MAX_WAIT_SHARE)
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
         self._writer.submit(self._write, checkpoint).result()
@@ -137,7 +137,7 @@ class Checkpoints:
                 save_value(self.folder / "prepared", _PREPARED, self.prepared)
                 self.prepared = None
             shared = isinstance(checkpoint.state, SharedState)
-            kept = replace(checkpoint, state=bundled(checkpoint.state)) if shared else checkpoint
+            kept = replace(checkpoint, state=bundle_arrays(checkpoint.state)) if shared else checkpoint
             save_value(self.folder / name, _KIND, kept)
             self._sets[name] = _set_name(checkpoint.state)
         except (StreamkernError, OSError) as error:
@@ -154,10 +154,10 @@ class Checkpoints:
     def _prune(self) -> None:
         places, shared = self._places(), list(self.folder.glob("shares-*"))
         sets = {place: self._set_of(place) if shared else "" for place in places}
-        kept = places[-KEPT:]
+        kept = places[-KEPT_CHECKPOINTS:]
         # Where these need the same shares, one that does not is kept as well: a file that is damaged costs no more.
         if len({sets[place] for place in kept}) == 1:
-            kept = [place for place in places[:-KEPT] if sets[place] != sets[kept[0]]][-1:] + kept
+            kept = [place for place in places[:-KEPT_CHECKPOINTS] if sets[place] != sets[kept[0]]][-1:] + kept
         for place in places:
             if place not in kept:
                 shutil.rmtree(place, ignore_errors=True)
@@ -175,7 +175,7 @@ class Checkpoints:
             found: Any = None
             with suppress(StreamkernError, OSError):
                 found = load_value(place, _KIND).state
-                found = unbundled(found) if isinstance(found, Bundle) else found
+                found = unbundle_arrays(found) if isinstance(found, Bundle) else found
             self._sets[place.name] = _set_name(found)
         return self._sets[place.name]
 

@@ -23,17 +23,17 @@ from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
 from streamkern.errors import StreamkernError, UsageError, options_of, quoted, refusing_old_names, require_types
 from streamkern.execute.base import PIPELINE_FILE
-from streamkern.fitting.arguments import drawn_centers, hold_out, is_made, require_arguments
+from streamkern.fitting.arguments import drawn_centers, hold_out, is_instance_with, require_arguments
 from streamkern.fitting.fit import TASKS
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.models.tree import Partition
+from streamkern.models.partition_tree import Partition
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.redaction import keep_setting_secrets
-from streamkern.selection.metric import AGOP
+from streamkern.selection.learned_metric import AGOP
 from streamkern.solvers import Solver
-from streamkern.storage.files import given_path
-from streamkern.user_code import in_words, unknown_code, users_place
+from streamkern.storage.untrusted_files import given_path
+from streamkern.user_code_digest import exception_text, unknown_code, user_code_location
 
 
 @refusing_old_names
@@ -139,7 +139,7 @@ class Pipeline:
             ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
             (
                 "features",
-                self.features is None or is_made(self.features, "basis"),
+                self.features is None or is_instance_with(self.features, "basis"),
                 "a map such as sk.ReLUFeatures(1000)",
             ),
         ):
@@ -207,15 +207,15 @@ def _explaining(file: Path, what: str) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise UsageError(
-            f"{what} has an import that fails: {in_words(error)}",
-            where=users_place(error) or str(file),
+            f"{what} has an import that fails: {exception_text(error)}",
+            where=user_code_location(error) or str(file),
             expected=f"modules that are installed for {sys.executable}, or that PYTHONPATH names",
             remedy="correct the name; or install the package; or put its folder in PYTHONPATH",
         ) from error
     except BaseException as error:
         raise UsageError(
-            f"{what} raised {in_words(error)}",
-            where=users_place(error) or str(file),
+            f"{what} raised {exception_text(error)}",
+            where=user_code_location(error) or str(file),
             expected="a file that runs, and whose pipeline() returns a streamkern.Pipeline",
             remedy="correct the line",
         ) from error

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from streamkern.memory import format_bytes
-from streamkern.progress import duration
-from streamkern.report.status import metrics_in_words
+from streamkern.progress import duration_text
+from streamkern.report.run_status import metrics_in_words
 
 
 class RunResult(dict[str, Any]):
@@ -66,7 +66,7 @@ class RunResult(dict[str, Any]):
         return f"RunResult({self.status}, {part} {metrics_in_words(self.metrics[part])}, {self.run_dir})"
 
     def __str__(self) -> str:
-        lines = [f"{self.get('name') or self.run_dir.name}: {self.status} in {duration(self.seconds)}"]
+        lines = [f"{self.get('name') or self.run_dir.name}: {self.status} in {duration_text(self.seconds)}"]
         lines += [f"  {part:<9}{metrics_in_words(metrics)}" for part, metrics in self.metrics.items()]
         waiting = f"{self['data_wait_fraction']:.0%} of the time waiting for data"
         lines += [

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.costs.footprint import Footprint, footprint, loaded
+from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import unchanging
-from streamkern.data.device import stored_bytes
+from streamkern.data.device_blocks import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.engine.device import Device
 from streamkern.errors import (
@@ -34,29 +34,29 @@ from streamkern.errors import (
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.threads import evaluator
-from streamkern.fitting.calibrate import described_answers
+from streamkern.execute.threads_executor import evaluation_executor
+from streamkern.fitting.calibrate import calibration_facts
+from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.fit import Fitted
-from streamkern.fitting.placement import device_for
-from streamkern.fitting.planning import likely_outputs, planned, steps, width
-from streamkern.fitting.precision import in_dtype
+from streamkern.fitting.memory_projection import basis_width, likely_outputs, planned_rows, preprocessing_steps
+from streamkern.fitting.precision_checks import in_dtype
 from streamkern.fitting.solver_choice import AUTO
-from streamkern.memory import limited, peak_resident, resident
-from streamkern.partition.fit import FittedPartition, model_of
-from streamkern.partition.trial import fit_any, settled
-from streamkern.progress import COMPILING, showing
+from streamkern.memory import memory_limit, peak_resident_bytes, resident_bytes
+from streamkern.partition.fit_partition import FittedPartition, model_of
+from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
+from streamkern.progress import COMPILING, display_if_verbose
 from streamkern.redaction import redacted
-from streamkern.release import version_of
 from streamkern.resources import Resources, given_resources, scheduler_name
+from streamkern.runs.cached_stages import KeptStages, diagnosis_stage, evaluate_stage
 from streamkern.runs.pipeline import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
-from streamkern.runs.stages import KeptStages, diagnosed, evaluate_stage
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
-from streamkern.sources.remote import COUNTS
-from streamkern.storage.files import given_path
-from streamkern.storage.writer import locked, read_json, tidy, write_json
-from streamkern.user_code import users_code
+from streamkern.sources.remote_store import REQUEST_COUNTS
+from streamkern.storage.atomic_writes import locked, read_json, tidy, write_json
+from streamkern.storage.untrusted_files import given_path
+from streamkern.user_code_digest import user_code_identities
+from streamkern.version import version_of
 
 
 @refusing_old_names
@@ -108,9 +108,9 @@ def run(
     folder = Path(given_path(run_dir)) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     given = given_resources(resources, memory, threads)
     with (
-        showing(verbose) as display,
+        display_if_verbose(verbose) as display,
         locked(folder),
-        EventLog(folder / "events.jsonl", (*listeners, *([display] if display else [])), _held) as events,
+        EventLog(folder / "events.jsonl", (*listeners, *([display] if display else [])), _resource_fields) as events,
     ):
         for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
             tidy(parent)
@@ -135,7 +135,7 @@ def run(
         trained: dict[str, Any] = {}
         started = time.perf_counter()
         try:
-            with limited(given.budget):
+            with memory_limit(given.budget):
                 measured = _train(pipeline, folder, given, events, timings, checkpoint_seconds, trained)
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
@@ -145,7 +145,7 @@ def run(
                 "error": redacted(_in_words(error)),
                 "stages": timings,
                 "seed": pipeline.seed,
-                "peak_memory_bytes": peak_resident(),
+                "peak_memory_bytes": peak_resident_bytes(),
                 "last_done": None if trained else before,  # the run that trained model.zarr
             }
             # If the disk failed, a second error must not replace the first.
@@ -269,7 +269,7 @@ def _train(
     """
     held_out, budget = pipeline.validation is None, given.budget
     with open_executor(given.scheduler, given.threads) as executor:
-        events.facts = partial(_held, executor.request_counts)
+        events.facts = partial(_resource_fields, executor.request_counts)
         workers = executor.members.to_json()
         if executor.dashboard is not None or workers:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
@@ -288,13 +288,13 @@ def _train(
 
         def attempt(recipe: Pipeline) -> tuple[Pipeline, Device | None, Fitted | FittedPartition]:
             nonlocal besides
-            recipe, reason = settled(recipe, budget, given.device)
+            recipe, reason = resolve_with_held_out(recipe, budget, given.device)
             if reason:
                 events.emit("choice", reason=reason, solver=recipe.solver.to_json())
             computing = device_for(recipe, given.device)
             besides = _diagnosis(recipe, executor.slots, budget) if recipe.diagnose else 0
             with unchanging(recipe.train, recipe.validation):
-                fitted = fit_any(recipe, executor, budget, stages, on_plan, computing, folder / "scattered")
+                fitted = fit_one_or_leaves(recipe, executor, budget, stages, on_plan, computing, folder / "scattered")
             return recipe, computing, fitted
 
         (pipeline, computing, fitted), arithmetic = in_dtype(pipeline, attempt)
@@ -313,7 +313,7 @@ def _train(
             "model": "model.zarr",
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,
-            "peak_memory_bytes": peak_resident(),
+            "peak_memory_bytes": peak_resident_bytes(),
             "projected_memory_bytes": max(projected.peak, besides),
             "memory_budget_bytes": budget,
             "weights_sha256": model.weights_sha256,
@@ -326,7 +326,7 @@ def _train(
             **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
             **({"held_out": len(problem.validation)} if held_out and problem.validation is not None else {}),
             **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
-            **described_answers(fitted.answers),
+            **calibration_facts(fitted.calibration),
             "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
             "dtype": pipeline.dtype,
             **arithmetic,
@@ -339,12 +339,12 @@ def _train(
             "device": "cpu" if computing is None else computing.name,
             **({} if computing is None else _device_memory(computing, problem)),
         }
-        with unchanging(pipeline.train, pipeline.test), evaluator(executor, problem.evaluates_here) as where:
+        with unchanging(pipeline.train, pipeline.test), evaluation_executor(executor, problem.evaluates_here) as where:
             measured = evaluate_stage(pipeline, stages, model, problem.train, where)
         if pipeline.diagnose:
-            measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
+            measured["diagnostics"] = diagnosis_stage(pipeline, stages, problem, model)
         stages.prune()
-        trained["peak_memory_bytes"] = peak_resident()
+        trained["peak_memory_bytes"] = peak_resident_bytes()
         if "workers" in trained:  # with those lost in the evaluation
             trained["workers"] = executor.members.to_json()
         return measured
@@ -362,9 +362,10 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     Raises:
         PlanRefusedError: it would not fit the budget.
     """
-    rows = planned(pipeline)
+    rows = planned_rows(pipeline)
     return footprint(
-        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
+        rows, basis_width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=load_libraries(),
+        slots=slots,
         lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize, better=True,
     ).peak  # fmt: skip
 
@@ -372,13 +373,13 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
 
 
-def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
+def _resource_fields(counts: WorkerCounts | None = None) -> dict[str, Any]:
     """Fields of every line of the event log: memory in bytes, and requests to remote stores, workers' included."""
-    store: dict[str, Any] = COUNTS.now()
+    store: dict[str, Any] = REQUEST_COUNTS.now()
     if workers := {} if counts is None else counts.by_worker():
         store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
         store["workers"] = workers
-    memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}
+    memory = {"resident_bytes": resident_bytes(), "peak_bytes": peak_resident_bytes()}
     return memory | ({"store": store} if store["requests"] else {})
 
 
@@ -424,9 +425,9 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
         "threshold": pipeline.threshold,
-        "preprocess": [step.to_json() for step in steps(pipeline)],
+        "preprocess": [step.to_json() for step in preprocessing_steps(pipeline)],
         "code": {
-            name: [identity.digest for identity in users_code(getattr(pipeline, name))]
+            name: [identity.digest for identity in user_code_identities(getattr(pipeline, name))]
             for name in ("kernel", "centers", "features", "solver", "preprocess")
         },
         "seed": pipeline.seed,

@@ -12,60 +12,60 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet, Uniform
-from streamkern.costs.footprint import footprint, loaded
+from streamkern.costs.footprint import footprint, load_libraries
 from streamkern.costs.machine_speed import Prices
 from streamkern.data import from_arrays
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
-from streamkern.data.subsample import rows_of
+from streamkern.data.subsample import read_rows
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, prepare
-from streamkern.fitting.planning import likely_outputs, planned
-from streamkern.fitting.precision import dtype_of, relative
-from streamkern.fitting.solver_choice import AUTO, resolved
+from streamkern.fitting.memory_projection import likely_outputs, planned_rows
+from streamkern.fitting.precision_checks import dtype_of, subtract_offsets
+from streamkern.fitting.solver_choice import AUTO, resolve_solver
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
-from streamkern.memory import format_bytes, resident
+from streamkern.memory import format_bytes, resident_bytes
 from streamkern.preprocessing.steps import AUTOMATIC, Step
-from streamkern.progress import showing
+from streamkern.progress import display_if_verbose
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
-from streamkern.runs.plan import plan, priced
-from streamkern.selection.bandwidth import AUTO_KERNEL, median_distance
+from streamkern.runs.plan import measured_prices, plan
 from streamkern.selection.kernel_search import (
     KernelChoice,
     Search,
     choose_kernel,
     default_kernel,
-    leaves_open,
+    needs_kernel_search,
     sample_search,
 )
+from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
 from streamkern.selection.ridge_path import RidgePath, path_scores
 from streamkern.solvers import Direct, Falkon, Logistic, Problem
 
-HELD_OUT = 1 / 3
+HELD_OUT_SHARE = 1 / 3
 """Share of them that scores are taken on."""
 
-CENTERS = 1000
+DEFAULT_CENTERS = 1000
 """Centers by default."""
 
-MOST_CENTERS = 2000
+MAX_TRIAL_CENTERS = 2000
 """Centers of a trial, by default, at most: a trial takes p³."""
 
-MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+BANDWIDTH_MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Bandwidths that are tried first, in median distances of two rows."""
 
 RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
 """Ridges of a trial: one decomposition gives them all."""
 
-ENOUGH = 0.01
+MAX_ERROR_INCREASE = 0.01
 """Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
 
-_FEWEST = 32
+_MIN_CENTERS = 32
 
 
 @dataclass(frozen=True)
@@ -265,19 +265,19 @@ def tune(
     granted = given_resources(resources, memory, threads)
     budget, given = granted.budget, _pipeline(data, task, preprocess, scaling, centers)
     pipeline = replace(given, dtype=dtype_of(given))
-    pipeline = resolved(pipeline, budget)[0] if pipeline.centers is None else pipeline
+    pipeline = resolve_solver(pipeline, budget)[0] if pipeline.centers is None else pipeline
     families = _families(pipeline, kernel)
-    with open_resources(granted) as executor, showing(verbose) as display:
+    with open_resources(granted) as executor, display_if_verbose(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         search = None
-        if kernel in (None, "auto") and leaves_open(pipeline):
+        if kernel in (None, "auto") and needs_kernel_search(pipeline):
             p, direct = (
                 _count(pipeline, sample, centers),
                 pipeline.solver == AUTO or isinstance(pipeline.solver, Direct),
             )
-            search = sample_search(planned(replace(pipeline, train=sample)), p, seed, direct)
-        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
+            search = sample_search(planned_rows(replace(pipeline, train=sample)), p, seed, direct)
+        bench = _TrialData.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
         dtype, found = bench.problem.dtype, bench.choice
         families = families if found is None else (found.kernel,)
         medians = {norm: median_distance(bench.fit, executor, dtype, norm) for norm in {f.norm for f in families}}
@@ -288,7 +288,7 @@ def tune(
                 trials[candidate] = bench.trials(candidate)
                 for listener in (on_trial, None if display is None else display.trial):
                     if listener is not None:
-                        listener(_least(trials[candidate]))
+                        listener(_best_trial(trials[candidate]))
 
         for family in families:
             median = medians[family.norm]
@@ -296,18 +296,18 @@ def tune(
             if found is not None or not isinstance(known, Radial):
                 attempt(known)
                 continue
-            for multiple in MULTIPLES:
+            for multiple in BANDWIDTH_MULTIPLES:
                 attempt(_at(known, multiple * median))
             if not family.needs_median:
                 attempt(known)
-            own = [k for k in trials if _like(k, known)]
-            sigma = _bandwidth(_least([t for k in own for t in trials[k]]).kernel)
+            own = [k for k in trials if _differ_in_bandwidth(k, known)]
+            sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
             assert sigma is not None
             for factor in (2**-0.5, 2**0.5):
                 attempt(_at(known, factor * sigma))
         flat = tuple(trial for found in trials.values() for trial in found)
         curve = bench.curve(_nearest(flat, medians).kernel)
-    choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
+    choice = next(trial for trial in curve if trial.mse <= (1 + MAX_ERROR_INCREASE) * _best_trial(curve).mse)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
         curve = _timed(made, curve, budget, granted.slots, prices)
@@ -340,7 +340,7 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Bench:
+class _TrialData:
     """The data of trials: the two parts of the subsample, preprocessed, and centers among the first.
 
     Attributes:
@@ -359,21 +359,21 @@ class _Bench:
     def of(
         cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor,
         invariant: bool, search: Search | None,
-    ) -> _Bench:  # fmt: skip
+    ) -> _TrialData:  # fmt: skip
         """Preprocess the subsample as the pipeline says, with statistics of the whole of it, and choose centers."""
-        fit, held = sample.split(HELD_OUT, seed)
+        fit, held = sample.split(HELD_OUT_SHARE, seed)
         for part in (fit, held):
             part.require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
-            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
+            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=load_libraries(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
         # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
         scaling = None if search is None and pipeline.scaling == AUTO else pipeline.scaling
         recipe = replace(pipeline, train=sample, test=None, validation=None, scaling=scaling)
         scaled, facts = prepare(recipe, executor, Stages())
-        scaled = relative(scaled, facts, invariant, dtype)
+        scaled = subtract_offsets(scaled, facts, invariant, dtype)
         assert facts.encoding is not None
         choice = None
         if search is not None:
@@ -403,9 +403,9 @@ class _Bench:
         path, p, found = RidgePath.of(problem), len(problem.centers.Z), []
         Z, ids = problem.centers
         assert isinstance(Z, np.ndarray)
-        while p >= min(_FEWEST, len(Z)):
+        while p >= min(_MIN_CENTERS, len(Z)):
             fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
-            found.append(_least(self._scored(fewer, path, p)))
+            found.append(_best_trial(self._scored(fewer, path, p)))
             p //= 2
         return tuple(reversed(found))
 
@@ -432,7 +432,7 @@ def _pipeline(
     """
     if isinstance(data, Dataset):
         return Pipeline(
-            data, AUTO, Uniform(centers or min(CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
+            data, AUTO, Uniform(centers or min(DEFAULT_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
             preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), scaling=scaling,
         )  # fmt: skip
     if not isinstance(data, Pipeline):
@@ -494,7 +494,9 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     plain = train.plain()
     rows = min(rows, plain.base_rows)
     # Twice while its pieces are joined, and once as preprocessed blocks.
-    needed = resident() + 3 * rows * max(plain.source.n_features * plain.source.dtype.itemsize, 4 * plain.n_features)
+    needed = resident_bytes() + 3 * rows * max(
+        plain.source.n_features * plain.source.dtype.itemsize, 4 * plain.n_features
+    )
     if needed > budget:
         raise PlanRefusedError(
             f"A subsample of {rows:,} rows needs {format_bytes(needed)} and may use {format_bytes(budget)}.",
@@ -503,7 +505,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
             remedy="ask for fewer rows, or raise memory",
         )
     ids = np.sort(plain.draw(rows, _DRAW, seed))
-    found = rows_of(plain.source, ids)
+    found = read_rows(plain.source, ids)
     columns = plain.source.columns
     names = None if columns is None else list(columns)
     return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema).prepared_like(plain)
@@ -517,7 +519,7 @@ def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
     """
     if centers is None:
         assert pipeline.centers is not None
-        return min(pipeline.centers.count(pipeline.train), MOST_CENTERS, fit.base_rows)
+        return min(pipeline.centers.count(pipeline.train), MAX_TRIAL_CENTERS, fit.base_rows)
     if not 1 <= centers <= fit.base_rows:
         raise UsageError(
             f"{centers} centers are requested, and trials are fitted to {fit.base_rows:,} rows.",
@@ -536,10 +538,10 @@ def _chosen(
     most, n = curve[-1], pipeline.train.base_rows
     ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
     reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
-    least = _least(trials)
+    least = _best_trial(trials)
     if choice.kernel != least.kernel:
         reasons[0] += f", or {most.mse / least.mse - 1:.1%} more and nearer to the median distance"
-    widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
+    widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _differ_in_bandwidth(t.kernel, choice.kernel)})
     sigma = _bandwidth(choice.kernel)
     if search is not None:
         reasons = [search.reason(), "the pipeline still has no kernel: a run searches again, on other rows"]
@@ -549,13 +551,17 @@ def _chosen(
     count = 0 if given is None else given.count(pipeline.train)
     if isinstance(given, Uniform) and choice.centers < most.centers:
         pipeline = replace(pipeline, centers=replace(given, p=choice.centers))
-        reasons.append(f"centers: the fewest whose squared error is within {ENOUGH:.0%} of that of {most.centers:,}")
+        reasons.append(
+            f"centers: the fewest whose squared error is within {MAX_ERROR_INCREASE:.0%} of that of {most.centers:,}"
+        )
     elif isinstance(given, Uniform) and count <= most.centers:
-        reasons.append(f"centers: {most.centers:,}, and half of them cost more than {ENOUGH:.0%} of the squared error")
+        reasons.append(
+            f"centers: {most.centers:,}, and half of them cost more than {MAX_ERROR_INCREASE:.0%} of the squared error"
+        )
         pipeline = replace(pipeline, centers=replace(given, p=most.centers))
     else:
         reasons.append(f"centers: left as they are, {count:,}; trials had {most.centers:,}, drawn uniformly")
-    pipeline, why = resolved(pipeline if search is not None else replace(pipeline, kernel=choice.kernel), budget)
+    pipeline, why = resolve_solver(pipeline if search is not None else replace(pipeline, kernel=choice.kernel), budget)
     if why:
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
@@ -580,7 +586,7 @@ def _timed(
     """The curve with the seconds of a run at each number of centers."""
     if not isinstance(pipeline.centers, Uniform):
         return tuple(curve)
-    prices = prices or priced(pipeline, slots)
+    prices = prices or measured_prices(pipeline, slots)
     made = []
     for trial in curve:
         try:
@@ -592,20 +598,24 @@ def _timed(
     return tuple(made)
 
 
-def _least(trials: Sequence[Trial]) -> Trial:
+def _best_trial(trials: Sequence[Trial]) -> Trial:
     """The least squared error; of equals the largest ridge."""
     return min(trials, key=lambda trial: (trial.mse, -trial.ridge))
 
 
 def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
-    """The kernel nearest to the median distance, among those like the best one and within ``ENOUGH`` of its error.
+    """The kernel nearest to the median distance among those like the best, within ``MAX_ERROR_INCREASE`` of its error.
 
     A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
     """
-    least = _least(trials)
+    least = _best_trial(trials)
     if not isinstance(least.kernel, Radial):
         return least
-    near = [t for t in trials if _like(t.kernel, least.kernel) and t.mse <= (1 + ENOUGH) * least.mse]
+    near = [
+        t
+        for t in trials
+        if _differ_in_bandwidth(t.kernel, least.kernel) and t.mse <= (1 + MAX_ERROR_INCREASE) * least.mse
+    ]
     return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
 
 
@@ -618,7 +628,7 @@ def _bandwidth(kernel: Kernel) -> float | None:
     return kernel.sigma if isinstance(kernel, Radial) else None
 
 
-def _like(kernel: Kernel, other: Kernel) -> bool:
+def _differ_in_bandwidth(kernel: Kernel, other: Kernel) -> bool:
     """Return True if two kernels differ in their bandwidths only."""
     return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
 

@@ -5,8 +5,8 @@ are learned at the best of them. The best of each norm, and of the better norm t
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
 to be better than none by
-``ENOUGH`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``. Bandwidths about
-that of the best are compared last, at finer steps of the ridge.
+``MAX_ERROR_INCREASE`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``.
+Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
 a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
@@ -14,7 +14,7 @@ the choice is the same on any machine, on threads and workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time (``selection.small_tables``), and no metric is learned. There the standard error
+rows left out one at a time (``selection.leave_one_out_search``), and no metric is learned. There the standard error
 counts, too.
 """
 
@@ -30,24 +30,33 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import Given, Uniform
-from streamkern.costs.footprint import MetricBill
-from streamkern.costs.shape_run import SECOND, THREADS, Bill, nominal, nominal_work
+from streamkern.costs.dry_run import ASSUMED_THREADS, WORK_PER_SECOND, CostEstimate, nominal_prices, nominal_work
+from streamkern.costs.footprint import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
-from streamkern.selection.bandwidth import median_distance
-from streamkern.selection.metric import AGOP, LEAST, WIDEST, Metric, Round, Rounds, round_work, sampled_bytes
-from streamkern.selection.small_tables import BANDWIDTHS, LeftOutRounds, fit_work
+from streamkern.selection.learned_metric import (
+    AGOP,
+    MAX_FULL_FEATURES,
+    MIN_ROWS,
+    Metric,
+    Round,
+    Rounds,
+    round_work,
+    sampled_bytes,
+)
+from streamkern.selection.leave_one_out_search import LOO_BANDWIDTHS, LeaveOneOutRounds, fit_work
+from streamkern.selection.median_bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.logistic import Logistic
 from streamkern.storage.serialize import serializable
 
-SIZES = tuple(
+SUBSAMPLE_SIZES = tuple(
     (rows, max(rows // 10, min(rows // 3, 500)))
     for rows in (
         *(25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000),
@@ -56,95 +65,97 @@ SIZES = tuple(
 )
 """Rows of the subsample and centers of its models, the largest first."""
 
-HELD_OUT_FROM = SIZES[-1][0]
+MIN_ROWS_TO_HOLD_OUT = SUBSAMPLE_SIZES[-1][0]
 """Rows of which a third is held out: a third of fewer says too little, and they are left out one at a time."""
 
-HELD_OUT = 1 / 3
+HELD_OUT_SHARE = 1 / 3
 """Share of the subsample that models are compared on: an error takes less than a fit."""
 
-FEW = 3
+FIRST_MODELS_DIVISOR = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
 
-FINALISTS = 3
+MAX_FINALISTS = 3
 """Models of the first part that are fitted to all rows of the subsample, at most."""
 
-FURTHER = 1
+MAX_FURTHER_ROUNDS = 1
 """Rounds, at most, in which the best of these learns its metric further."""
 
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Ridges of a model: each takes a factorisation."""
 
-SHARE = 0.5
+MAX_WORK_SHARE = 0.5
 """Work of the search at nominal prices, at most, as a part of that of the fit."""
 
-MOST_WORK = 120 * SECOND
+MAX_SEARCH_WORK = 120 * WORK_PER_SECOND
 """Work of the search at most: two minutes on two slow cores."""
 
-LEAST_WORK = 3 * SECOND
+MIN_SEARCH_WORK = 3 * WORK_PER_SECOND
 """Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
 
-LEAST_EVERY_ROW = 32 * SECOND
+MIN_FULL_KERNEL_SEARCH_WORK = 32 * WORK_PER_SECOND
 """The same where every row is a center: half a minute on two slow cores, a few seconds on cores with wide vectors."""
 
-MEMORY_SHARE = 8
+MEMORY_DIVISOR = 8
 """The search may hold this part of the budget."""
 
-TOGETHER = 2
+CONCURRENT_FITS = 2
 """Models that are fitted at a time."""
 
-MULTIPLES = (0.5, 1.0, 2.0, 4.0)
+BANDWIDTH_MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the search, in median distances of two rows."""
 
-SMALLER = (0.36, 0.6)
+SMALLER_BANDWIDTHS = (0.36, 0.6)
 """Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
 
-ABOUT = (0.36, 0.6, 1.0, 1.7)
+FINAL_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far, the smallest first."""
 
-WITHIN = 0.002
+BANDWIDTH_TIE = 0.002
 """Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
 their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes."""
 
-NO_RIDGE = 1e-7
+MAX_INTERPOLATING_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
 
-LEAST_LOGISTIC = 3e-7
+MIN_LOGISTIC_RIDGE = 3e-7
 """Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
 
-LINEAR = (1.0, 30.0)
+LINEAR_WEIGHTS = (1.0, 30.0)
 """Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
 
-LINEAR_DOUBTS = 2.0
+LINEAR_STANDARD_ERRORS = 2.0
 """Standard errors by which it has to be better: beyond the rows it goes on without bound."""
 
-FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
+RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges of these, in multiples of the best so far."""
 
-ENOUGH = 0.01
+MIN_IMPROVEMENT = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
-EVERY_ROW = 10_000
+MAX_ROWS_AS_CENTERS = 10_000
 """Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
 equations of half as many centers take n³/4 in float64."""
 
-CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
+DEFAULT_CENTERS, MAX_CENTERS_BY_ROWS, MAX_CENTERS = 2_000, 5_000, 8_000
 """Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
 seconds; one for four rows, at most; and one for eight, at most."""
 
-PASS_WORK = 30 * SECOND
-"""Work of a pass over wide rows with more than ``CENTERS``, at most: half a minute on two slow cores."""
+MAX_PASS_WORK = 30 * WORK_PER_SECOND
+"""Work of a pass over wide rows with more than ``LEAF_CENTERS``, at most: half a minute on two slow cores."""
 
-TELLING = 20
+MIN_ROWS_PER_COLUMN = 20
 """Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
 rows. There are as many as columns, or, for metrics of all directions, as features."""
 
-WIDEST_L1 = 200
+MAX_L1_FEATURES = 200
 """Features up to which the L1 norm is tried: of wider rows its distances cost several times a product."""
 
-_EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
-_ROUNDS = 3
+_EQUATION_BYTES = (
+    190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
+)
+_METRIC_ROUNDS = 3
 _SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
-_LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
+_FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(FINAL_BANDWIDTHS)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -157,7 +168,8 @@ class Search:
         norms: norms of distances.
         kinds: kinds of metrics.
         seed: of the subsample.
-        smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see ``WITHIN``.
+        smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see
+            ``BANDWIDTH_TIE``.
         linear: whether a linear part added to the kernel is tried, for values.
     """
 
@@ -172,52 +184,52 @@ class Search:
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
+        return AGOP(_METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
         """Rows that the first models are fitted to, and their centers."""
-        rows = self.rows // FEW
-        return rows, min(self.centers, rows) // FEW
+        rows = self.rows // FIRST_MODELS_DIVISOR
+        return rows, min(self.centers, rows) // FIRST_MODELS_DIVISOR
 
     @property
-    def every_row(self) -> bool:
+    def all_rows_are_centers(self) -> bool:
         """True if models of the last part have every row that they are fitted to as a center."""
-        return self.centers >= _fitted(self.rows)
+        return self.centers >= _fitted_rows(self.rows)
 
     @property
-    def by_one(self) -> bool:
+    def leave_one_out(self) -> bool:
         """True if rows are left out one at a time, since they are few."""
-        return self.rows < HELD_OUT_FROM
+        return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
     def fits(self) -> int:
         """Models, at most."""
-        if self.by_one:
-            return len(self.norms) * len(BANDWIDTHS) + self._linear
-        return len(self.norms) * self._some + _LAST + self._linear
+        if self.leave_one_out:
+            return len(self.norms) * len(LOO_BANDWIDTHS) + self._linear
+        return len(self.norms) * self._some + _FINAL_FITS + self._linear
 
     @property
     def _linear(self) -> int:
-        return len(LINEAR) if self.linear else 0
+        return len(LINEAR_WEIGHTS) if self.linear else 0
 
     @property
     def _some(self) -> int:
         """Models of a norm on few rows, at most."""
-        return len(MULTIPLES) + len(self.kinds) * (_ROUNDS + len(SMALLER))
+        return len(BANDWIDTH_MULTIPLES) + len(self.kinds) * (_METRIC_ROUNDS + len(SMALLER_BANDWIDTHS))
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
-        if self.by_one:
+        if self.leave_one_out:
             fitted, gradients, _ = fit_work(self.rows, size)
             return float(self.fits) * fitted + gradients
         full, total = "full" in self.kinds, Operations()
-        metrics = _ROUNDS * len(self.kinds)
-        fitted_to = _fitted(self.rows)
+        metrics = _METRIC_ROUNDS * len(self.kinds)
+        fitted_to = _fitted_rows(self.rows)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._some, metrics, self.norms),
-            ((fitted_to, self.centers), _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
+            ((fitted_to, self.centers), _FINAL_FITS + self._linear, (MAX_FURTHER_ROUNDS + 1) * bool(self.kinds), (1,)),
         ):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, likely=True)
             for norm in norms:
@@ -225,7 +237,7 @@ class Search:
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
-    def bill(self, size: Any, rows: int, together: int = TOGETHER) -> MetricBill:
+    def cost_estimate(self, size: Any, rows: int, together: int = CONCURRENT_FITS) -> SearchCost:
         """The cost for so many training rows.
 
         Args:
@@ -233,34 +245,36 @@ class Search:
             rows: training rows.
             together: models that are fitted at a time, where two stages of a set-up are.
         """
-        found = self.agop.bill(size, rows)
+        found = self.agop.cost_estimate(size, rows)
         one, sample = replace(size, slots=1), sampled_bytes(self.rows, size)
-        if self.by_one:
+        if self.leave_one_out:
             found = found._replace(memory=sample + self._peak(size), rows=float(self.rows * (1 + self.fits)))
-        elif self.every_row:
+        elif self.all_rows_are_centers:
             found = found._replace(memory=max(found.memory, sample + self._peak(size)))
         memory = found.memory + ((together - 1) * self._peak(one) if size.overlapping else 0)
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
 
     def _peak(self, size: Any) -> int:
         """Bytes of a model of the last part while it is fitted."""
-        if self.by_one:
+        if self.leave_one_out:
             return fit_work(self.rows, size)[2]
-        return round_work(_fitted(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
+        return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
 
     def text(self) -> str:
         """The trials, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
         linear = "; for values also with a linear part" if self.linear else ""
-        if self.by_one:
+        if self.leave_one_out:
             return (
-                f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
+                f"kernel: Laplace in the {norms} norm, {len(LOO_BANDWIDTHS)} bandwidths, by the errors of all "
                 f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
-        centers = "every row that is not held out as a center" if self.every_row else f"{self.centers:,} centers"
+        centers = (
+            "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
+        )
         return (
-            f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
+            f"kernel: Laplace in the {norms} norm, {len(BANDWIDTH_MULTIPLES)} bandwidths, {metric}, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
@@ -289,9 +303,9 @@ class KernelChoice:
     best: float
 
     @property
-    def by_one(self) -> bool:
+    def leave_one_out(self) -> bool:
         """True if rows were left out one at a time."""
-        return self.rows < HELD_OUT_FROM
+        return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
     def kernel(self) -> Kernel:
@@ -306,11 +320,11 @@ class KernelChoice:
             if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
-            sure = "surely " if self.by_one else ""
-            return f"{head}nothing {tried} is {sure}{ENOUGH:.0%} better{right}"
+            sure = "surely " if self.leave_one_out else ""
+            return f"{head}nothing {tried} is {sure}{MIN_IMPROVEMENT:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
-        rows = "rows left out one at a time" if self.by_one else "held-out rows"
+        rows = "rows left out one at a time" if self.leave_one_out else "held-out rows"
         kernel = f"{kernel_from_json(radial)!r}{' and a linear part' if linear else ''}"
         return (
             f"kernel: {kernel} with {metric}: squared error {self.best:.4g} on {rows}, chosen {tried}, and "
@@ -348,7 +362,7 @@ class KernelChoice:
 
     def solver(self, given: Solver, n: int) -> Solver:
         """Return the solver with the chosen ridge for n rows, if its ridge is the default: noise asks for λ n."""
-        least = LEAST_LOGISTIC if isinstance(given, Logistic) else 0.0
+        least = MIN_LOGISTIC_RIDGE if isinstance(given, Logistic) else 0.0
         return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 
 
@@ -391,23 +405,27 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
     return with_ridge(given, 1 / rows)
 
 
-def most_factored(rows: int, d: int, budget: int) -> int:
+def max_rows_as_centers(rows: int, d: int, budget: int) -> int:
     """Rows that are all centers by default, at most; arguments as in ``default_centers``."""
-    return min(EVERY_ROW, _room(rows, d, budget))
+    return min(MAX_ROWS_AS_CENTERS, _center_limit(rows, d, budget))
 
 
-def _room(rows: int, d: int, budget: int) -> int:
+def _center_limit(rows: int, d: int, budget: int) -> int:
     """Centers that the budget has room for, and wide rows the time."""
     room = int((budget / (4 * 3 * 8)) ** 0.5)
-    return room if d <= WIDEST_L1 else min(room, budget // (16 * 4 * d), int(PASS_WORK / (rows * nominal(d).values)))
+    return (
+        room
+        if d <= MAX_L1_FEATURES
+        else min(room, budget // (16 * 4 * d), int(MAX_PASS_WORK / (rows * nominal_prices(d).values)))
+    )
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
     """The centers where not all rows are: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
 
     There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
-    centers of wide rows a sixteenth, or a pass over many wide rows more than ``PASS_WORK``; and no quarter of the rows
-    where normal equations would not fit, since passes without a ridge are worse with so many.
+    centers of wide rows a sixteenth, or a pass over many wide rows more than ``MAX_PASS_WORK``; and no quarter of the
+    rows where normal equations would not fit, since passes without a ridge are worse with so many.
 
     Args:
         rows: training rows.
@@ -415,43 +433,51 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
         budget: bytes the process may hold.
         seed: which rows are drawn.
     """
-    solved = int((budget / (2 * _EQUATIONS)) ** 0.5)
-    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, _room(rows, d, budget))
-    return Uniform(min(max(CENTERS, more), rows), seed)
+    solved = int((budget / (2 * _EQUATION_BYTES)) ** 0.5)
+    more = min(max(min(rows // 4, MAX_CENTERS_BY_ROWS, solved), rows // 8), MAX_CENTERS, _center_limit(rows, d, budget))
+    return Uniform(min(max(DEFAULT_CENTERS, more), rows), seed)
 
 
-def leaves_open(recipe: Any) -> bool:
+def needs_kernel_search(recipe: Any) -> bool:
     """Return True if a recipe leaves the kernel to the rows: no kernel, metric, features or centers are given."""
     given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
     return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 
 
 def search_for(
-    bill: Bill, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None
+    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None
 ) -> Search | None:
     """The largest search that a fit allows; None where not even the smallest is.
 
     Args:
-        bill: of the fit.
+        cost_estimate: of the fit.
         rows: training rows.
         columns: of the table: its categories have a weight of their metric each, whatever their levels.
         budget: bytes the process may hold.
         seed: of the subsample.
         share: work of the search at nominal prices, at most, as a part of that of the fit (of ``Logistic``, of that of
-            ``Direct``), or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``, or
-            ``LEAST_EVERY_ROW``.
+            ``Direct``), or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WAIT_SHARE``, or
+            ``MIN_SEARCH_WORK``, or ``MIN_FULL_KERNEL_SEARCH_WORK``.
     """
-    d = bill.size.d
-    size = replace(bill.size, slots=THREADS, overlaps=True)
+    d = cost_estimate.size.d
+    size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
-    fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
-    every_row = share is None and size.every_row
-    least = LEAST_EVERY_ROW if every_row else LEAST_WORK if share is None else LEAST_WORK / 10
-    allowed = min(MOST_WORK, max(least, (SHARE if share is None else share) * fit))
-    few = ((rows, rows),) if LEAST <= rows < HELD_OUT_FROM else ()
-    sizes = [(sample, _fitted(sample)) for sample, _ in SIZES] if every_row else SIZES
+    fit = nominal_work(Direct() if isinstance(cost_estimate.solver, Logistic) else cost_estimate.solver, size)
+    all_rows_are_centers = share is None and size.all_rows_are_centers
+    least = (
+        MIN_FULL_KERNEL_SEARCH_WORK
+        if all_rows_are_centers
+        else MIN_SEARCH_WORK
+        if share is None
+        else MIN_SEARCH_WORK / 10
+    )
+    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_WORK_SHARE if share is None else share) * fit))
+    few = ((rows, rows),) if MIN_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
+    sizes = (
+        [(sample, _fitted_rows(sample)) for sample, _ in SUBSAMPLE_SIZES] if all_rows_are_centers else SUBSAMPLE_SIZES
+    )
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
-    linear, smaller = isinstance(bill.solver, Direct), not isinstance(bill.solver, Logistic)
+    linear, smaller = isinstance(cost_estimate.solver, Direct), not isinstance(cost_estimate.solver, Logistic)
     searches = [
         replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
         for sample, p in (*sizes, *few)
@@ -459,17 +485,17 @@ def search_for(
     ]
 
     def fits(search: Search) -> bool:
-        if search.bill(replace(size, slots=_SLOTS), rows, 1).memory > budget // MEMORY_SHARE:
+        if search.cost_estimate(replace(size, slots=_SLOTS), rows, 1).memory > budget // MEMORY_DIVISOR:
             return False
-        return search.work(size).priced(nominal(d)) <= allowed
+        return search.work(size).priced(nominal_prices(d)) <= allowed
 
     first = bisect_left(searches, True, key=fits)  # a smaller one takes less of both
     return searches[first] if first < len(searches) else None
 
 
-def _fitted(rows: int) -> int:
+def _fitted_rows(rows: int) -> int:
     """Rows of a subsample that models of the last part are fitted to."""
-    return rows - round(HELD_OUT * rows)
+    return rows - round(HELD_OUT_SHARE * rows)
 
 
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
@@ -482,14 +508,14 @@ def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Sea
         linear: see ``Search``.
     """
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= LEAST else None
+    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_ROWS else None
 
 
 def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
-    kinds = [] if rows < max(HELD_OUT_FROM, TELLING * min(columns, d)) else ["diagonal"]
-    if rows >= max(HELD_OUT_FROM, TELLING * d) and 1 < d <= WIDEST:
+    kinds = [] if rows < max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * min(columns, d)) else ["diagonal"]
+    if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * d) and 1 < d <= MAX_FULL_FEATURES:
         kinds.append("full")
-    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed, linear=linear)
+    return Search(rows, centers, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
@@ -503,9 +529,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     Raises:
         NumericalError: the kernel matrix of the centers of a model is not positive definite.
     """
-    if search.by_one:
-        return _chosen_by_one(search, default, problem)
-    rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT, search.every_row), ridges=RIDGES)
+    if search.leave_one_out:
+        return _chosen_by_leave_one_out(search, default, problem)
+    rounds = replace(
+        Rounds.of(search.agop, default, problem, HELD_OUT_SHARE, search.all_rows_are_centers), ridges=RIDGES
+    )
     few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
     first: list[list[Round]] = []
     for norm in search.norms:
@@ -513,20 +541,24 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        plain = _least(trials.noted([few.on(_laplace(m * median, norm)).plain for m in MULTIPLES]))
+        plain = _least_error(trials.noted([few.on(_laplace(m * median, norm)).plain for m in BANDWIDTH_MULTIPLES]))
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
-        learned = [_least(each) for each in kinds if each]
-        near = [_at_its_bandwidth(here, each, SMALLER, trials, search.smaller) for each in learned]
+        learned = [_least_error(each) for each in kinds if each]
+        near = [_with_best_bandwidth(here, each, SMALLER_BANDWIDTHS, trials, search.smaller) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
     through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
     simple, *last = trials.noted([rounds.plain, *through])
     best = _simplest(simple, last)
     if best.kind != "none":
-        (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, FURTHER)])
-        best = _least([best, *further])
-    found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first and not best.exact else best
+        (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])
+        best = _least_error([best, *further])
+    found = (
+        _with_best_bandwidth(rounds, best, FINAL_BANDWIDTHS, trials, search.smaller)
+        if first and not best.exact
+        else best
+    )
     if best is simple:
         found = _preferred(simple, [found])
     found = _with_linear(rounds, found, [simple, *last], trials) if search.linear else found
@@ -537,15 +569,15 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     )
 
 
-def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
+def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
     """The kernel of few rows, by the errors of rows left out one at a time."""
-    rounds, trials = LeftOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
+    rounds, trials = LeaveOneOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
     own: Any = default  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
-    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
+    others = [(m, norm) for norm in search.norms for m in LOO_BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
-    best = _least([simple, *more])
+    best = _least_error([simple, *more])
     surely = best.errors and simple.errors and best.errors.beats(simple.errors) and not simple.exact
     found = best if surely else simple
     found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
@@ -562,33 +594,37 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
     square = float(rounds.variance.sum())
     if isinstance(rounds.encoding, Classes) or not square > 0 or best.exact:
         return best
-    base = _least([each for each in [best, *others] if each.problem.kernel.norm == 2])
-    kernels = [base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR]
-    found = _least(trials.noted([partial(rounds.on(kernel).through, base) for kernel in kernels]))
-    return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_DOUBTS) else best
+    base = _least_error([each for each in [best, *others] if each.problem.kernel.norm == 2])
+    kernels = [
+        base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR_WEIGHTS
+    ]
+    found = _least_error(trials.noted([partial(rounds.on(kernel).through, base) for kernel in kernels]))
+    return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_STANDARD_ERRORS) else best
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
     """The best of each norm, and of the better norm the best with a metric and without: few rows cannot tell."""
     kept = [_simplest(each[0], each[1:]) for each in first]
-    top = _least(kept)
+    top = _least_error(kept)
     (others,) = (some for some in first if any(each is top for each in some))
     plain, *learned = others
     more = [plain] if top is not plain else [_simplest(learned[0], learned[1:])] if learned else []
     return [*kept, *more]
 
 
-def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool) -> Round:
+def _with_best_bandwidth(
+    rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool
+) -> Round:
     """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
-    ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
+    ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= RIDGES[0]))
     kernel: Any = best.problem.kernel
     near = [_laplace(each * kernel.sigma, kernel.norm) for each in multiples]
     made = trials.noted([partial(finer.on(each).through, best) for each in near])
-    least = _least([best, *made])
-    if least.ridge > NO_RIDGE or not smaller:
+    least = _least_error([best, *made])
+    if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
         return least
-    return next(each for each in [*made, best] if each.mse <= (1 + WITHIN) * least.mse)
+    return next(each for each in [*made, best] if each.mse <= (1 + BANDWIDTH_TIE) * least.mse)
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:
@@ -599,13 +635,13 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least squared error of more, where it is better by ``ENOUGH``, or else the simpler model.
+    """The least squared error of more, where it is better by ``MAX_ERROR_INCREASE``, or else the simpler model.
 
     Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
     simpler model, by more than the standard error, are left out.
     """
-    least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
-    return least if least.mse < (1 - ENOUGH) * simpler.mse and not simpler.exact else simpler
+    least = _least_error([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
+    return least if least.mse < (1 - MIN_IMPROVEMENT) * simpler.mse and not simpler.exact else simpler
 
 
 class _Trials:
@@ -622,7 +658,7 @@ class _Trials:
     def each(self, calls: Sequence[Callable[[], list[Round]]]) -> list[list[Round]]:
         """The rounds of each call."""
         if self.overlaps and len(calls) > 1:
-            with ThreadPoolExecutor(TOGETHER, "streamkern-search") as pool:
+            with ThreadPoolExecutor(CONCURRENT_FITS, "streamkern-search") as pool:
                 found = list(pool.map(lambda call: call(), calls))
         else:
             found = [call() for call in calls]
@@ -636,7 +672,7 @@ class _Trials:
         return [made for (made,) in self.each([lambda fit=fit: [fit()] for fit in fits])]  # type: ignore[misc]
 
 
-def _least(rounds: Sequence[Round]) -> Round:
+def _least_error(rounds: Sequence[Round]) -> Round:
     return min(rounds, key=lambda each: each.mse)
 
 

@@ -22,7 +22,7 @@ from streamkern.engine.packed_triangle import unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.kernels.features import FACTOR_JITTER
+from streamkern.kernels.feature_maps import FACTOR_JITTER
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.sweep import ScanWork, sweep

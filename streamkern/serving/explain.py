@@ -12,29 +12,29 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
-from streamkern.data.stream import Assembly, Raw
+from streamkern.data.stream import Assembly, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
-from streamkern.models.machine import KernelMachine
+from streamkern.models.kernel_machine import KernelMachine
 from streamkern.serving.open_model import AnyModel, open_model
-from streamkern.sources.remote import is_remote
+from streamkern.sources.remote_store import is_remote
 from streamkern.sources.schema import Schema
-from streamkern.storage.files import given_path
+from streamkern.storage.untrusted_files import given_path
 from streamkern.types import Array
 
-DIRECTIONS = 3
+MAX_DIRECTIONS = 3
 """Number of a full metric's directions that are shown."""
 
-LOADINGS = 5
+MAX_LOADINGS = 5
 """Number of a direction's features that are shown."""
 
-ROWS = 20
+MAX_SHOWN_ROWS = 20
 """Rows whose gradients are shown by default."""
 
-_CHANGE = 1e-5  # of the features, at least, in a difference for their derivative by a column
-_LEAST_STEP = 1e4  # the first step that is tried, in units in the last place of a column's values
+_RELATIVE_STEP = 1e-5  # of the features, at least, in a difference for their derivative by a column
+_MIN_STEP_DIVISOR = 1e4  # the first step that is tried, in units in the last place of a column's values
 _STEPS = 20  # steps that are tried, each ten times the one before
 _BAR = 40
 
@@ -103,7 +103,7 @@ class Explanation:
             yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
 
 
-def explain(model: AnyModel, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
+def explain(model: AnyModel, rows: Any = None, *, most: int | None = MAX_SHOWN_ROWS) -> Explanation:
     """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:
@@ -167,7 +167,7 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
     predictions, gradients = [], []
     for index in range(len(scan)):
         raw, where = scan.raw((index,))
-        raw = Raw(*(None if each is None else each[:left] for each in raw))  # type: ignore[arg-type]
+        raw = RawRows(*(None if each is None else each[:left] for each in raw))  # type: ignore[arg-type]
         X = assembly.build(raw, np.arange(len(raw.ids)), (), where, lookup).X
         F = basis.predict(X, model.weights)
         signs = None
@@ -183,7 +183,7 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
     return np.concatenate(predictions), np.concatenate(gradients)
 
 
-def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Lookup) -> Array:
+def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: Lookup) -> Array:
     """Convert gradients by features, (b, d), to gradients by stored columns, shape (b, columns)."""
     index = np.arange(len(raw.ids))
     stored = np.asarray(raw.X, dtype=np.float64)
@@ -197,12 +197,12 @@ def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Looku
         if column in categories:
             continue
         size = float(np.nanmax(np.abs(stored[:, column]), initial=0.0))
-        for step in _LEAST_STEP * np.spacing(size if size > 0 else 1.0) * 10.0 ** np.arange(_STEPS):
+        for step in _MIN_STEP_DIVISOR * np.spacing(size if size > 0 else 1.0) * 10.0 ** np.arange(_STEPS):
             before, after = stored.copy(), stored.copy()
             before[:, column] -= step
             after[:, column] += step
             change = features(after) - features(before)
-            if np.nanmax(np.abs(change), initial=0.0) > _CHANGE:
+            if np.nanmax(np.abs(change), initial=0.0) > _RELATIVE_STEP:
                 break
         found[:, column] = np.sum(g * change, axis=1) / (2 * step)
     return found
@@ -225,9 +225,9 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
     values, vectors = np.linalg.eigh(last.matrix @ last.matrix.T)
     names = metric["columns"] or [f"feature {j}" for j in range(len(values))]
     found = []
-    for k in range(1, min(DIRECTIONS, len(values)) + 1):
+    for k in range(1, min(MAX_DIRECTIONS, len(values)) + 1):
         vector = vectors[:, -k] * np.sign(vectors[np.abs(vectors[:, -k]).argmax(), -k])
-        top = np.argsort(-np.abs(vector), kind="stable")[:LOADINGS]
+        top = np.argsort(-np.abs(vector), kind="stable")[:MAX_LOADINGS]
         loadings = [[names[j], float(vector[j])] for j in top]
         found.append({"share": float(values[-k] / values.sum()), "loadings": loadings})
     return tuple(found)

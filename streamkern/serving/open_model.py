@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from streamkern.errors import UsageError
-from streamkern.models.machine import KernelMachine
-from streamkern.models.partitioned import load_model
-from streamkern.sources.remote import is_remote
-from streamkern.storage.files import given_path
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partitioned_machine import load_model
+from streamkern.sources.remote_store import is_remote
+from streamkern.storage.untrusted_files import given_path
 
 
 class Estimator(Protocol):
@@ -47,7 +47,7 @@ def open_model(model: AnyModel) -> KernelMachine:
     named = isinstance(given, str | os.PathLike)
     if named and not is_remote(os.fspath(given)) and not (Path(given_path(given)) / "versions").is_dir():
         return load_model(given)
-    from streamkern.registry.models import Registry
+    from streamkern.registry.model_registry import Registry
 
     if named:
         given = Registry(given)

@@ -16,39 +16,39 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.costs.footprint import THREAD, require_fitting
-from streamkern.costs.shape_run import sums_held
+from streamkern.costs.dry_run import sums_in_flight
+from streamkern.costs.footprint import THREAD_BYTES, require_sweep_memory
 from streamkern.data import Dataset
 from streamkern.data.dataset import unchanging
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.rows_of_weight_zero import of_positive_weight
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
+from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.execute import Executor, open_executor, open_resources
-from streamkern.formats.tables import open_tables
+from streamkern.formats.joined_tables import open_tables
 from streamkern.memory import (
-    check,
+    check_memory,
     format_bytes,
-    limited,
-    peak_resident,
+    memory_limit,
+    peak_resident_bytes,
 )
-from streamkern.models.machine import KernelMachine, Predicted
-from streamkern.progress import reporter, showing
-from streamkern.release import VERSION
+from streamkern.models.kernel_machine import KernelMachine, PredictedRows
+from streamkern.progress import display_if_verbose, reporter
 from streamkern.resources import Resources, given_resources
 from streamkern.serving.open_model import AnyModel, open_model
-from streamkern.serving.outputs import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
-from streamkern.sources.layout import few
+from streamkern.serving.prediction_writers import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
+from streamkern.sources.base import TEXT_BYTES, Source
+from streamkern.sources.chunk_layout import first_names
 from streamkern.sources.read_options import ReadOptions
-from streamkern.sources.remote import is_remote
-from streamkern.sources.source import TEXT_BYTES, Source
-from streamkern.storage.digest import digest
-from streamkern.storage.files import given_path
+from streamkern.sources.remote_store import is_remote
+from streamkern.storage.untrusted_files import given_path
+from streamkern.storage.value_digest import digest
 from streamkern.types import Array
-from streamkern.user_code import unknown_code
+from streamkern.user_code_digest import unknown_code
+from streamkern.version import VERSION
 
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
 """Most rows, and bytes, of a part, which an interruption loses."""
@@ -167,7 +167,7 @@ def predict(
     began = time.perf_counter()
     given = given_resources(resources, memory, threads)
     budget = given.budget
-    with limited(budget):
+    with memory_limit(budget):
         machine = open_model(model)
         place, format = _place(target, format)
         source = _open(machine, data, id, storage_options, budget, read_options)
@@ -194,11 +194,11 @@ def predict(
         kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
-            with open_executor(given.scheduler, given.threads) as executor, showing(verbose) as display:
+            with open_executor(given.scheduler, given.threads) as executor, display_if_verbose(verbose) as display:
                 held, working = _prediction_memory(machine, Dataset(source))
                 # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
-                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
-                projected = require_fitting("prediction", source, working, budget, executor.slots, held)
+                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD_BYTES
+                projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
                 with made.writing():
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
@@ -218,7 +218,7 @@ def predict(
             kept=kept,
             seconds=time.perf_counter() - began,
             rows_per_second=rate,
-            peak_memory_bytes=peak_resident(),
+            peak_memory_bytes=peak_resident_bytes(),
             projected_memory_bytes=projected,
             memory_budget_bytes=budget,
             unseen_categories=dict(unseen),
@@ -254,7 +254,7 @@ def _write(
     """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
-    def write(part: int, held: list[Predicted]) -> int:
+    def write(part: int, held: list[PredictedRows]) -> int:
         made.write(part, _values(model, held, made.columns, interval))
         return made.rows(part)[1]
 
@@ -274,7 +274,7 @@ def _write(
             )
             for part in range(first, last + 1):
                 held = blocks.take(made.rows(part)[1] - made.rows(part)[0])
-                check()
+                check_memory()
                 if writing is not None:
                     on_progress("predict", writing.result(), made.n)
                 writing = writer.submit(write, part, held)
@@ -292,13 +292,13 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 class _Blocks:
     """Blocks of a stream, cut at the ends of parts. Only the rest of the last block is kept in memory."""
 
-    def __init__(self, stream: Iterator[Predicted]) -> None:
+    def __init__(self, stream: Iterator[PredictedRows]) -> None:
         self.stream = stream
-        self.rest: Predicted | None = None
+        self.rest: PredictedRows | None = None
 
-    def take(self, rows: int) -> list[Predicted]:
+    def take(self, rows: int) -> list[PredictedRows]:
         """Return the next ``rows`` rows."""
-        held: list[Predicted] = []
+        held: list[PredictedRows] = []
         while rows:
             block = next(self.stream) if self.rest is None else self.rest
             self.rest = block.part(slice(rows, None)) if len(block.values) > rows else None
@@ -308,7 +308,7 @@ class _Blocks:
 
 
 def _values(
-    model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn], interval: float | None
+    model: KernelMachine, held: Sequence[PredictedRows], columns: Sequence[OutputColumn], interval: float | None
 ) -> list[Array]:
     """Return the values of the columns over blocks."""
     made: list[Array] = []
@@ -394,7 +394,7 @@ def _open(
         raise DataError(
             f"The columns of training cannot be chosen: {error.what}.",
             where=error.where,
-            expected=f"columns {few(names)}",
+            expected=f"columns {first_names(names)}",
             remedy="store the rows with the names of their columns",
         ) from error
     where = source.where(0) if len(source.bounds) > 1 else "a table of no rows"
@@ -402,7 +402,7 @@ def _open(
         raise DataError(
             f"The rows have {source.n_features} features, and the model was trained on {model.n_features}.",
             where=where,
-            expected=f"{model.n_features} features" if names is None else f"columns {few(names)}",
+            expected=f"{model.n_features} features" if names is None else f"columns {first_names(names)}",
             remedy="give the columns of training, in their order",
         )
     if model.schema is None:
@@ -478,7 +478,7 @@ def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: 
         raise UsageError(
             f"The id column and a column of the predictions are both called {id!r}.",
             where="id",
-            expected=f"a name other than {few(written)}",
+            expected=f"a name other than {first_names(written)}",
             remedy=f"rename the column in the data, such as to {id + '_id'!r}; or leave the id out",
         )
     if id is not None and format == "zarr" and ("/" in id or id.startswith((".", "__")) or id == "zarr.json"):
@@ -527,10 +527,10 @@ def evaluate(
         source = open_tables(
             [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
         )
-        dataset = of_positive_weight(Dataset(source))
+        dataset = drop_zero_weight_rows(Dataset(source))
         held, working = _prediction_memory(machine, dataset)
-        sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
+        sums = sums_in_flight(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
-        require_fitting("evaluation", source, working, budget, executor.slots, held)
+        require_sweep_memory("evaluation", source, working, budget, executor.slots, held)
         with unchanging(dataset):
             return machine.score(dataset, executor=executor)

@@ -13,12 +13,12 @@ from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.serving.open_model import AnyModel, open_model
-from streamkern.sources.kinds import has_text, is_path, is_table, require_dense
-from streamkern.sources.layout import few
+from streamkern.sources.chunk_layout import first_names
+from streamkern.sources.value_kinds import has_text, is_path, is_table, require_dense
 from streamkern.types import Array
 
 
-class Answer(NamedTuple):
+class RowPredictions(NamedTuple):
     """Predictions for some rows.
 
     Attributes:
@@ -59,7 +59,7 @@ class Predictor:
             raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
         self.model = open_model(model)
         self.max_rows = max_rows
-        self._outputs = self.model.answering()
+        self._outputs = self.model.output_function()
 
     @property
     def n_features(self) -> int:
@@ -79,7 +79,7 @@ class Predictor:
             return list(encoding.names)
         return encoding.values.tolist() if isinstance(encoding, Classes) else None
 
-    def __call__(self, X: Any, columns: Sequence[str] | None = None) -> Answer:
+    def __call__(self, X: Any, columns: Sequence[str] | None = None) -> RowPredictions:
         """Return predictions and outputs for rows.
 
         Args:
@@ -91,7 +91,7 @@ class Predictor:
             DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
         """
         outputs = self._outputs(self._checked(X, columns))
-        return Answer(self.model.decide(outputs), outputs)
+        return RowPredictions(self.model.decide(outputs), outputs)
 
     def predict_proba(self, X: Any, columns: Sequence[str] | None = None) -> Array:
         """Return probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
@@ -139,7 +139,7 @@ class Predictor:
 
     @cached_property
     def _with_scales(self) -> Callable[[Array], Array]:
-        return self.model.answering(scales=True)
+        return self.model.output_function(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
         _require_rows(X)
@@ -148,7 +148,7 @@ class Predictor:
             raise DataError(
                 "The columns differ from those of training.",
                 where="columns",
-                expected=few(self.columns),
+                expected=first_names(self.columns),
                 remedy="send the columns of training, in their order",
             )
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
@@ -166,7 +166,7 @@ class Predictor:
             # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}
             if not all(issubclass(kind, _NUMBERS) for kind in kinds):
-                raise _no_numbers(expected)
+                raise _not_numbers_error(expected)
         try:
             rows = np.asarray(X)
         except ValueError as error:  # lists of different lengths
@@ -177,7 +177,7 @@ class Predictor:
                 remedy="give every row the same number of values",
             ) from error
         if rows.dtype.kind not in "biuf" and rows.size:
-            raise _no_numbers(expected)
+            raise _not_numbers_error(expected)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             if rows.size or rows.ndim != 1:
                 raise DataError(
@@ -210,7 +210,7 @@ def _length(values: Any) -> int:
         return 1
 
 
-def _no_numbers(expected: str) -> DataError:
+def _not_numbers_error(expected: str) -> DataError:
     return DataError(
         "Rows contain a value that is not a number.",
         where="the rows",

@@ -29,34 +29,38 @@ from streamkern.data.targets import Classes
 from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_new_names
 from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import drawn_centers, hold_out, require_arguments
+from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.fit import Fitted, Stages
-from streamkern.fitting.placement import device_for
-from streamkern.fitting.precision import in_dtype
+from streamkern.fitting.precision_checks import in_dtype
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.memory import peak_resident
-from streamkern.models.machine import KernelMachine
-from streamkern.models.tree import Partition
-from streamkern.partition.fit import FittedPartition, model_of
-from streamkern.partition.trial import fit_any, settled
+from streamkern.memory import peak_resident_bytes
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partition_tree import Partition
+from streamkern.partition.fit_partition import FittedPartition, model_of
+from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
 from streamkern.preprocessing.steps import AUTOMATIC, Step
-from streamkern.progress import COMPILING, showing
+from streamkern.progress import COMPILING, display_if_verbose
 from streamkern.resources import Resources, given_resources
-from streamkern.selection.metric import AGOP
-from streamkern.sklearn.calibrated import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.sklearn.inputs import (
+from streamkern.selection.learned_metric import AGOP
+from streamkern.sklearn.calibration_mixins import (
+    ClassifierCalibrationMixin,
+    RegressorCalibrationMixin,
+    has_probabilities,
+)
+from streamkern.sklearn.input_checks import (
     given_rows,
     given_target,
     has_text_names,
     require_no_target,
     with_parameter,
 )
+from streamkern.sklearn.partial_fit import ClassifierUpdates, RegressorUpdates, keeping_sums
 from streamkern.sklearn.result import FitResult, solvers_of
-from streamkern.sklearn.updates import ClassifierUpdates, RegressorUpdates, keeping_sums
 from streamkern.solvers import Solver
-from streamkern.sources.convert import is_mixed
-from streamkern.sources.kinds import is_dask_array, is_path, is_series, is_table, require_dense
+from streamkern.sources.arrow_conversion import is_mixed
 from streamkern.sources.schema import Column, Schema
+from streamkern.sources.value_kinds import is_dask_array, is_path, is_series, is_table, require_dense
 from streamkern.types import Array
 
 _Estimator = TypeVar("_Estimator")
@@ -220,8 +224,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         fitted, reason = in_dtype(self._recipe(data, kept), self._fitted)
         self.model_ = model_of(fitted, **reason)
         report = fitted.report | reason
-        if fitted.answers is not None and "threshold" in fitted.answers.facts:
-            report |= {"threshold": fitted.answers.facts["threshold"]}
+        if fitted.calibration is not None and "threshold" in fitted.calibration.facts:
+            report |= {"threshold": fitted.calibration.facts["threshold"]}
         if fitted.choice is not None:
             report |= {"kernel": fitted.choice.summary()}
         if fitted.metric is not None and fitted.columns is not None:
@@ -230,12 +234,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if self.validation is None and held is not None:
             report |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: set by validation="}
         self.result_ = FitResult(
-            solver=solvers_of(report) or fitted.footprint.bill.solver.to_json()["name"],
+            solver=solvers_of(report) or fitted.footprint.cost_estimate.solver.to_json()["name"],
             kernel=repr(self.model_.kernel),
             centers=self.model_.n_centers,
             dtype=fitted.problem.dtype.name,
             seconds=time.perf_counter() - began,
-            peak_bytes=peak_resident(),
+            peak_bytes=peak_resident_bytes(),
             report=report,
             outcome=replace(fitted.outcome, sums=None),  # the model keeps them
             footprint=fitted.footprint,
@@ -252,16 +256,18 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         given = self._resources
-        recipe, _ = settled(recipe, budget := given.budget, given.device)
+        recipe, _ = resolve_with_held_out(recipe, budget := given.budget, given.device)
         with (
             open_resources(self._resources) as executor,
-            showing(self.verbose) as display,
+            display_if_verbose(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
             if display is not None and default_engine().compiling_bytes():
                 display("compile", {"message": COMPILING})
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
-            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self._resources.device))
+            return fit_one_or_leaves(
+                recipe, executor, budget, stages, device=device_for(recipe, self._resources.device)
+            )
 
     def predict(self, X: Any) -> Array:
         """Return labels, shape (n,), or values, shape (n,) or (n, c).
@@ -412,7 +418,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 @refusing_old_names
-class KernelRegressor(_Scored, RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -490,7 +496,7 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 
 @_whole
 @refusing_old_names
-class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
     Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
@@ -544,8 +550,8 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierAnswers, Classifier
         self.class_weight = class_weight
         self.threshold = threshold
 
-    predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
-    predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
+    predict_proba = available_if(has_probabilities)(ClassifierCalibrationMixin.predict_proba)
+    predict_log_proba = available_if(has_probabilities)(ClassifierCalibrationMixin.predict_log_proba)
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
         super()._trained(X, y, sample_weight, kept, classes)

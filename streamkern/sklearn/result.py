@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkern.costs.footprint import Footprint
 from streamkern.memory import format_bytes
-from streamkern.progress import duration
+from streamkern.progress import duration_text
 from streamkern.solvers import Outcome
 
 
@@ -54,7 +54,7 @@ class FitResult:
         ended += [f"{name} {found[name]:.2g}" for name in ("ridge", "residual") if isinstance(found.get(name), float)]
         ended += [f"loss {self.outcome.history[-1]['loss']:.4g}"] if passes > 1 and self.outcome.history else []
         lines = [
-            f"{self.solver} in {duration(self.seconds)}",
+            f"{self.solver} in {duration_text(self.seconds)}",
             f"  kernel      {self.kernel}",
             f"  centers     {self.centers:,}" + (f" in {leaves:,} leaves" if leaves > 1 else ""),
             f"  training    {', '.join(ended)}; {self.dtype}",

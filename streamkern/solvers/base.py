@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut, equal_rows
+from streamkern.calibration.out_of_sample import OutOfSample, equal_rows
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
-from streamkern.data.device import placed
+from streamkern.data.device_blocks import assembly_on_device
 from streamkern.data.extra_blocks import AllTiles, RecentBlocks
-from streamkern.data.importance_order import Draws
-from streamkern.data.split import HASH_SPAN
+from streamkern.data.importance_sampling import ImportanceSampledStream
+from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine
@@ -24,7 +24,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
-from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gathered, sweep
+from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
@@ -94,11 +94,11 @@ class Problem:
         mean_weight: mean of the training rows' sample weights; solvers see weights divided by it.
         largest_weight: the largest sample weight, divided by ``mean_weight``.
         engine: where heavy arithmetic runs, bound to the executor; by default the engine of the CPU.
-        leave_out: largest number of training rows whose leave-one-out outputs are requested from solvers that have a
-            closed form; 0 for none.
+        held_out_rows: largest number of training rows whose leave-one-out outputs are requested from solvers that have
+            a closed form; 0 for none.
         share: whether the centers may be distributed over workers; the weights are the same.
         evaluates_here: whether models are evaluated in this process, because no worker may hold all centers.
-        every_row: whether the centers are drawn, and are all training rows, each once, as they are stored.
+        all_rows_are_centers: whether the centers are drawn, and are all training rows, each once, as they are stored.
         device_rest: bytes of a device that stored rows may take and keep.
     """
 
@@ -118,10 +118,10 @@ class Problem:
     mean_weight: float = 1.0
     largest_weight: float = 1.0
     engine: Engine = field(default_factory=default_engine)
-    leave_out: int = 0
+    held_out_rows: int = 0
     share: bool = True
     evaluates_here: bool = False
-    every_row: bool = False
+    all_rows_are_centers: bool = False
     device_rest: int = 0
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class Problem:
             chances: relative chances of the stored rows to be drawn; None for equal ones.
         """
         stream = Stream(
-            placed(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
+            assembly_on_device(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
             lanes=self.lanes,
             block_rows=max(1, batch // self.lanes),
             run_rows=1,
@@ -197,7 +197,7 @@ class Problem:
             cache_bytes=self.cache_bytes,
             replacement=replacement,
         )
-        return stream if chances is None else Draws.instead_of(stream, chances)
+        return stream if chances is None else ImportanceSampledStream.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> AllTiles:
         """Return all training rows in tiles of ``rows``, read independently of the stream's rows."""
@@ -221,12 +221,12 @@ class Problem:
 
     def rows(self, ids: IntArray) -> tuple[Array, Array | None]:
         """Return training rows by id as the basis takes them, shape (k, d), and their sample weights or None."""
-        X, _, w = gathered(self.executor, self.assembly(self.train), ids)
+        X, _, w = gather_weighted(self.executor, self.assembly(self.train), ids)
         return X, w
 
     def full_rows(self, ids: IntArray, data: Dataset | None = None) -> tuple[Array, Array, Array | None]:
         """Return features, encoded targets and sample weights of rows by id, of the training rows or of ``data``."""
-        X, y, w = gathered(self.executor, self.assembly(data or self.train), ids)
+        X, y, w = gather_weighted(self.executor, self.assembly(data or self.train), ids)
         assert y is not None
         return X, y, w
 
@@ -431,7 +431,7 @@ class Iteration(Protocol):
     def with_halved_step(self) -> Any:
         """Return ``prepared`` with half the step, to restart after training diverged; None to give up."""
 
-    def left_out(self, state: Any) -> LeftOut | None:
+    def out_of_sample(self, state: Any) -> OutOfSample | None:
         """Return outputs on training rows, each as if it had been left out; None if the method has no closed form."""
 
     def sums(self, state: Any) -> Any:
@@ -477,7 +477,7 @@ class MinibatchIteration:
     def with_halved_step(self) -> Any:
         return None
 
-    def left_out(self, state: Any) -> LeftOut | None:
+    def out_of_sample(self, state: Any) -> OutOfSample | None:
         return None
 
     def sums(self, state: Any) -> Any:

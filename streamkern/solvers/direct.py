@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut
+from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.data.class_weights import class_factors
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.data.transforms import final
+from streamkern.data.transforms import transforms_for_prediction
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts, packed_panels, packed_size, unpacked
 from streamkern.errors import DataError, ModelFormatError, NumericalError, UsageError
@@ -35,7 +35,7 @@ from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
 from streamkern.storage.artifact import Contents, load_artifact
-from streamkern.storage.serialize import flatten, serializable, sound_array, sound_number, unflatten
+from streamkern.storage.serialize import flatten, is_valid_array, is_valid_number, serializable, unflatten
 from streamkern.types import Array, IntArray
 
 KIND, MEMBER = "Sums", "sums"
@@ -59,12 +59,12 @@ class Solved(NamedTuple):
 
     Attributes:
         weights: shape (M, c).
-        left_out: leave-one-out outputs on training rows, or None.
+        out_of_sample: leave-one-out outputs on training rows, or None.
         sums: the normal equations, if they are kept.
     """
 
     weights: Array
-    left_out: LeftOut | None = None
+    out_of_sample: OutOfSample | None = None
     sums: Sums | None = None
 
 
@@ -155,7 +155,7 @@ class DirectIteration(FullPassIteration):
 
         If every row is a center, factor the kernel matrix instead.
         """
-        if self.problem.every_row and self.given is None and not self.solver.keep_sums:
+        if self.problem.all_rows_are_centers and self.given is None and not self.solver.keep_sums:
             return self._of_every_row(sweep)
         sums = self.given or self._summed(sweep, None, 0.0)
         if sums.change is not None:
@@ -180,9 +180,9 @@ class DirectIteration(FullPassIteration):
     def _of_every_row(self, sweep: Sweep) -> Solved:
         basis, problem = cast(Expansion, self.basis), self.problem  # features have no rows as centers
         sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
-        wide, left_out, facts = solve_every_row(problem, basis, self.solver.ridge)
+        wide, out_of_sample, facts = solve_every_row(problem, basis, self.solver.ridge)
         self.report |= facts
-        return Solved(wide.astype(basis.dtype), left_out)
+        return Solved(wide.astype(basis.dtype), out_of_sample)
 
     def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
         contribution = self.contribution
@@ -203,7 +203,7 @@ class DirectIteration(FullPassIteration):
         return A
 
     def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
-        if not self.problem.leave_out:
+        if not self.problem.held_out_rows:
             return Solved(w, None, kept)
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
 
@@ -339,8 +339,8 @@ class DirectIteration(FullPassIteration):
     def weights(self, state: Solved) -> Array:
         return state.weights
 
-    def left_out(self, state: Solved) -> LeftOut | None:
-        return state.left_out
+    def out_of_sample(self, state: Solved) -> OutOfSample | None:
+        return state.out_of_sample
 
     def sums(self, state: Solved) -> Sums | None:
         return state.sums
@@ -395,15 +395,17 @@ class Sums:
         shapes = {"gram": (packed_size(M),), "moment": (M, c), "ones": (M, 1), "targets": (c, 1)}
         arrays = {name: getattr(self, name) for name in shapes}
         right = all(
-            sound_array(arrays[name], shape) and arrays[name].dtype == np.float64 for name, shape in shapes.items()
+            is_valid_array(arrays[name], shape) and arrays[name].dtype == np.float64 for name, shape in shapes.items()
         )
-        right = right and (self.factors is None or sound_array(self.factors, (c,)) or sound_array(self.factors, (c, 2)))
+        right = right and (
+            self.factors is None or is_valid_array(self.factors, (c,)) or is_valid_array(self.factors, (c, 2))
+        )
         if self.change is not None:
             rows, V = self.change if isinstance(self.change, tuple) and len(self.change) == 2 else (None, None)
-            right = right and sound_array(V, (M, M)) and sound_array(rows, (M,), "iu")
+            right = right and is_valid_array(V, (M, M)) and is_valid_array(rows, (M,), "iu")
             right = right and bool(np.all((rows >= 0) & (rows < M)))
         numbers = (self.mass, self.rows, self.unit, self.ridge, self.scale)
-        right = right and all(map(sound_number, numbers)) and isinstance(self.bound, str)
+        right = right and all(map(is_valid_number, numbers)) and isinstance(self.bound, str)
         return right and self.rows > 0 and self.mass > 0 and self.unit > 0 and self.ridge >= 0
 
     @property
@@ -563,6 +565,8 @@ def bound_rows(train: Dataset) -> str:
     """Return why rows of a fit cannot be subtracted: its features depended on more than the row; empty if any can."""
     if train.augmentations or len(train) != train.base_rows:
         return "the rows were augmented, or repeated"
-    if any(then is not now for then, now in zip(train.transforms, final(train.transforms), strict=True)):
+    if any(
+        then is not now for then, now in zip(train.transforms, transforms_for_prediction(train.transforms), strict=True)
+    ):
         return "categories were encoded by the targets of other rows"
     return ""

@@ -37,7 +37,7 @@ from streamkern.precondition.projection import (
     InexactProjection,
     ProjectedKernel,
     center_eigensystem,
-    jittered,
+    jitter_report,
     largest_eigenvalue,
     measure_inexact,
     measure_unprojected,
@@ -291,7 +291,7 @@ class EigenPro(Parameters):
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
         if prepared.W is not None:
-            report |= jittered(prepared.jitter, expansion.dtype if kind == "exact" else np.dtype(np.float32))
+            report |= jitter_report(prepared.jitter, expansion.dtype if kind == "exact" else np.dtype(np.float32))
         outputs = problem.encoding.outputs
         if isinstance(prepared.W, PackedFactor):
             assert nystrom is not None

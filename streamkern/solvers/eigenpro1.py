@@ -24,7 +24,7 @@ from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
-from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge

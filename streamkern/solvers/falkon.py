@@ -110,7 +110,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    if _unequal(problem) and not problem.every_row:
+    if _unequal(problem) and not problem.all_rows_are_centers:
         A = _weighted_gram(problem, expansion, T)
     else:
         weights = _center_weights(problem)

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.calibration.held_out import LeftOut
+from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.data.stream import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
-from streamkern.execute.shares import read_tiles
-from streamkern.execute.threads import evaluator
-from streamkern.memory import release
+from streamkern.execute.shared_centers_files import read_tiles
+from streamkern.execute.threads_executor import evaluation_executor
+from streamkern.memory import release_free_memory
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.convergence import report_unlearned
 from streamkern.solvers.direct import Sums
@@ -77,7 +77,7 @@ class Outcome:
         wait: share of the slots' time spent waiting for rows.
         history: one entry a pass: loss and, with a validation set, its metrics.
         failure: None, or why the weights are not a solution.
-        left_out: leave-one-out outputs on training rows, if the method has them.
+        out_of_sample: leave-one-out outputs on training rows, if the method has them.
         sums: sums over all rows, if the solver keeps them.
     """
 
@@ -88,7 +88,7 @@ class Outcome:
     wait: float
     history: list[dict[str, Any]]
     failure: Failure | None = None
-    left_out: LeftOut | None = None
+    out_of_sample: OutOfSample | None = None
     sums: Sums | None = None
 
 
@@ -185,7 +185,7 @@ def train(
         start: the checkpoint to resume from, with the same steps as without the interruption; None for a new training.
         keeper: saves checkpoints.
     """
-    release()
+    release_free_memory()
     loop = _Loop(problem, iteration, patience, on_step, start, keeper)
     try:
         failure = loop.run()
@@ -200,8 +200,8 @@ def train(
     state = iteration.settle(now.state)
     if failure is None and not np.isfinite(weights).all():
         failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
-    left_out, sums, history = iteration.left_out(state), iteration.sums(state), list(now.history)
-    return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, left_out, sums)
+    out_of_sample, sums, history = iteration.out_of_sample(state), iteration.sums(state), list(now.history)
+    return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, out_of_sample, sums)
 
 
 def train_stably(
@@ -429,7 +429,7 @@ class _Loop:
             state = iteration.settle(state)
             weights = self._weights(state)
             before = time.perf_counter()
-            with evaluator(problem.executor, problem.evaluates_here) as executor:
+            with evaluation_executor(problem.executor, problem.evaluates_here) as executor:
                 metrics = score(executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.held_out import DRAW, LeftOut, equals_stay, rows_left_out
+from streamkern.calibration.out_of_sample import HELD_OUT_DRAW, OutOfSample, copies_remain, held_out_count
 from streamkern.data.stream import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
@@ -52,13 +52,13 @@ _TILE = 512  # rows whose functions are in memory at a time
 _SURE = 1e-6  # least 1 − h: below, rounding decides
 
 
-def takes_a_factor(kernel: Kernel | None) -> bool:
+def is_factorable(kernel: Kernel | None) -> bool:
     """Return True if rounding leaves the kernel's matrices a Cholesky factor: Laplace, or a kernel to be chosen (None).
 
     Eigenvalues of smoother kernels fall below the resolution of a factor; their normal equations have a better basis.
     """
     if isinstance(kernel, Sum):  # the addition makes no eigenvalue smaller
-        return any(takes_a_factor(part) for part in kernel.parts)
+        return any(is_factorable(part) for part in kernel.parts)
     return kernel is None or isinstance(kernel, Laplace)
 
 
@@ -79,7 +79,7 @@ class SquaredTargets(Contribution):
 
 def solve_every_row(
     problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
-) -> tuple[Array, LeftOut | None, dict[str, Any]]:
+) -> tuple[Array, OutOfSample | None, dict[str, Any]]:
     """Solve ridge regression with all training rows as centers.
 
     Args:
@@ -106,15 +106,15 @@ def solve_every_row(
     L, b, facts = _factored(engine, basis, B, ridge * n, root)
     if codes.max() + 1 < n:  # rounding made coefficients of equal rows differ
         b = v[:, None] * np.stack([np.bincount(codes, v * column) for column in b.T], axis=1)[codes]
-    left_out = None
-    if problem.leave_out:
-        drawn = problem.draw(rows_left_out(n, Y.shape[1], problem.leave_out), DRAW)
+    out_of_sample = None
+    if problem.held_out_rows:
+        drawn = problem.draw(held_out_count(n, Y.shape[1], problem.held_out_rows), HELD_OUT_DRAW)
         order = np.argsort(ids)
         at = order[np.searchsorted(ids, drawn, sorter=order)]
         if w is not None:  # a row of weight 0 has no equation to leave out
             drawn, at = drawn[w[at] > 0], at[w[at] > 0]
         inverses = _inverses(engine, L, v, codes, at)
-        if codes.max() + 1 == n or not equals_stay(codes, Y):
+        if codes.max() + 1 == n or not copies_remain(codes, Y):
             values, missed = means, b[at] / inverses
         else:
             # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.
@@ -122,8 +122,8 @@ def solve_every_row(
             difference = (Y - means)[at] * (1.0 if root is None else root[at])
             missed = (shift * b[at] + difference) / (own * shift * inverses + (1.0 - own))
         missed = missed if root is None else missed / root[at]
-        left_out = LeftOut(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
-    return b if root is None else b * root, left_out, facts
+        out_of_sample = OutOfSample(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
+    return b if root is None else b * root, out_of_sample, facts
 
 
 def _factored(
@@ -227,11 +227,13 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
     return found[place]
 
 
-def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
+def leave_one_out(
+    problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float
+) -> OutOfSample:
     """Return outputs of ridge regression on training rows, each as if it had been left out.
 
     Of rows of equal features one is left out, and the others stay, because a new row equals some just as often. Few
-    rows that are copies are left out together (``equals_stay``). A row that is a center is removed as a center too,
+    rows that are copies are left out together (``copies_remain``). A row that is a center is removed as a center too,
     unless an equal row stays: otherwise the row's own kernel function would leak its target.
 
     Args:
@@ -242,11 +244,11 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         n: number of rows that G is a mean over, or their total weight.
     """
     engine, outputs = problem.engine, weights.shape[1]
-    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
+    ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), HELD_OUT_DRAW)
     X, y, w = problem.full_rows(ids)
     wanted = as_values(y, outputs)
     means, mass, codes = problem.by_features(X, wanted, w)
-    if equals_stay(codes, wanted):
+    if copies_remain(codes, wanted):
         mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
     else:
@@ -271,7 +273,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
             move = engine.product(at, weights) + (c * pull)[:, None] * missed
             tile = tile - (pull / size)[:, None] * move
         found[rows] = tile
-    return LeftOut(found, y, w, "leave-one-out", ids)
+    return OutOfSample(found, y, w, "leave-one-out", ids)
 
 
 def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:

@@ -34,7 +34,7 @@ from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
-from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
+from streamkern.precondition.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
@@ -181,7 +181,7 @@ class SVRG(NoChoices):
         """
         basis = problem.basis()
         report: dict[str, Any] = {}
-        P = identity(basis.width)
+        P = identity_preconditioner(basis.width)
         if self.preconditioner is not None:
             spectrum = block_lanczos(problem.sweep, basis, self.k, problem.engine, seed=problem.seed)
             P = sketched_preconditioner(spectrum, self.ridge)

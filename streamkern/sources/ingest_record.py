@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.sources.schema import Column, Schema
-from streamkern.storage.files import given_path, read_json_file
+from streamkern.storage.untrusted_files import given_path, read_json_file
 
 RECORD = "_streamkern.json"
 """File of a parquet dataset's record; a zarr group has the record in its attributes."""

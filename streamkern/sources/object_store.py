@@ -12,13 +12,13 @@ from typing import Any
 from fsspec.asyn import sync
 
 from streamkern.errors import StorageError
-from streamkern.sources.remote import Remote
+from streamkern.sources.remote_store import Remote
 
-AT_ONCE = 8
+CONCURRENT_REQUESTS = 8
 """Objects in memory at once during upload or download."""
 
 
-class Objects(Remote):
+class RemoteObjects(Remote):
     """Read and write the objects below a URL. Paths are relative to the URL.
 
     Raises:
@@ -117,7 +117,7 @@ class Objects(Remote):
 
         self._each(one, files)
 
-    def bring(self, name: str, folder: Path) -> None:
+    def download(self, name: str, folder: Path) -> None:
         """Download all objects below a name to a local folder.
 
         Raises:
@@ -157,7 +157,7 @@ class Objects(Remote):
 
     def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
         async def all_of() -> None:
-            gate = asyncio.Semaphore(AT_ONCE)
+            gate = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
             async def gated(item: Any) -> None:
                 async with gate:

@@ -6,50 +6,50 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
-DISTINCT = 1000
+MAX_DISTINCT_TEXTS = 1000
 """Most distinct values that are counted."""
 
 _SHORT = 60
 
-End = tuple[float, str]
+ExtremeValue = tuple[float, str]
 """Sort key and text of a value; the key is the length of a text, or 0 if the text itself sorts correctly."""
 
 
 @dataclass(frozen=True)
-class Described:
+class ColumnDescription:
     """Description of a column's rows; adds.
 
     Args:
         missing: rows without a value.
-        counts: rows of each value, with long values shortened by ``key``; None if there are too many.
+        counts: rows of each value, with long values shortened by ``text_key``; None if there are too many.
         low: shortest text, or lowest other value; None without values, or without an order.
         high: longest text, or highest other value.
     """
 
     missing: int
     counts: Counter[str] | None
-    low: End | None
-    high: End | None
+    low: ExtremeValue | None
+    high: ExtremeValue | None
 
-    def __add__(self, other: Described) -> Described:
+    def __add__(self, other: ColumnDescription) -> ColumnDescription:
         counts = None
         if self.counts is not None and other.counts is not None:
             counts = self.counts + other.counts
-        return Described(
+        return ColumnDescription(
             self.missing + other.missing,
-            counts if counts is None or len(counts) <= DISTINCT else None,
+            counts if counts is None or len(counts) <= MAX_DISTINCT_TEXTS else None,
             min((end for end in (self.low, other.low) if end is not None), default=None),
             max((end for end in (self.high, other.high) if end is not None), default=None),
         )
 
 
-def key(text: str) -> str:
+def text_key(text: str) -> str:
     """Return a text, or for a long text its beginning, a line end, and a digest."""
     if len(text) <= _SHORT:
         return text
     return f"{text[:_SHORT]}...\n{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def shown(made: str) -> str:
+def shown_text(made: str) -> str:
     """Return a key's text for display; of a long text the beginning."""
     return made.partition("...\n")[0] + "..." if len(made) > _SHORT else made

@@ -30,9 +30,9 @@ from streamkern.storage.artifact_arrays import (
     from_zarr,
     read_inside,
 )
-from streamkern.storage.digest import content, digest
-from streamkern.storage.files import LARGEST_JSON, given_path, parse_json, read_file, require_modest_json
-from streamkern.storage.writer import keep_in_use, staged, target_or_previous
+from streamkern.storage.atomic_writes import keep_in_use, staged, target_or_previous
+from streamkern.storage.untrusted_files import MAX_JSON_BYTES, given_path, parse_json, read_file, require_modest_json
+from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array
 
 FORMAT = 2
@@ -150,7 +150,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
     target = target_or_previous(Path(given_path(path)))
     if target is not None:
         with contextlib.suppress(OSError, StorageError, ValueError, KeyError, TypeError):
-            document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
+            document = parse_json(read_inside(target, target / "zarr.json", MAX_JSON_BYTES), str(target))
             kind = document["attributes"]["streamkern"]["kind"]
             return kind if isinstance(kind, str) else ""
     return ""
@@ -248,7 +248,7 @@ def _marks(target: Path, kind: str) -> dict[str, Any]:
     marks: Any = None
     reason = ""
     try:
-        document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
+        document = parse_json(read_inside(target, target / "zarr.json", MAX_JSON_BYTES), str(target))
         marks = document["attributes"]["streamkern"]
     except StorageError as error:
         reason = f" {error.what[:1].upper()}{error.what[1:]}."
@@ -298,7 +298,7 @@ def _walked(array: ArtifactArray, sums: bool) -> str:
     total = hashlib.sha256()
     for _, tile in array.tiles():
         if sums:
-            total.update(content(tile))
+            total.update(array_content(tile))
     return _checksum(array.dtype, array.shape, total.hexdigest())
 
 
@@ -324,7 +324,7 @@ def _unreadable(target: Path, name: str, reason: str, where: str | None = None) 
 
 def sha256(array: Array) -> str:
     """Hex SHA-256 of an array's bytes in C order."""
-    return hashlib.sha256(content(array)).hexdigest()
+    return hashlib.sha256(array_content(array)).hexdigest()
 
 
 def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
@@ -341,7 +341,7 @@ def _require_replaceable(target: Path, kind: str) -> None:
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     with contextlib.suppress(OSError, AttributeError, TypeError):
-        text = read_file(target / "zarr.json", LARGEST_JSON)
+        text = read_file(target / "zarr.json", MAX_JSON_BYTES)
         try:
             marks = parse_json(text, str(target)).get("attributes", {}).get("streamkern", {})
         except ValueError:

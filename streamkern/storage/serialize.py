@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ from streamkern.types import Array
 C = TypeVar("C", bound=type)
 
 _CLASSES: dict[str, type] = {}
+_NAMES: dict[type, str] = {}  # in files
 
 
 def serializable(cls: C) -> C:
@@ -27,19 +29,28 @@ def serializable(cls: C) -> C:
 
     Fields may hold numbers, text, arrays, tuples, lists, dictionaries, and other such classes.
     """
-    assert cls.__name__ not in _CLASSES, cls.__name__
-    _CLASSES[cls.__name__] = cls
-    return cls
+    return serializable_as(cls.__name__)(cls)
 
 
-def sound_array(value: Any, shape: tuple[int, ...], kinds: str = "f") -> bool:
+def serializable_as(name: str) -> Callable[[C], C]:
+    """Mark a class as ``serializable`` does, under a name that files have for it."""
+
+    def mark(cls: C) -> C:
+        assert name not in _CLASSES, name
+        _CLASSES[name], _NAMES[cls] = cls, name
+        return cls
+
+    return mark
+
+
+def is_valid_array(value: Any, shape: tuple[int, ...], kinds: str = "f") -> bool:
     """Return True if a restored value is an array of finite numbers with this shape and a dtype of these kinds."""
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in kinds:
         return False
     return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
 
 
-def sound_number(value: Any) -> bool:
+def is_valid_number(value: Any) -> bool:
     """Return True if a restored value is a finite number."""
     return isinstance(value, int | float | np.integer | np.floating) and bool(-1e300 < value < 1e300)
 
@@ -82,7 +93,7 @@ class Bundle:
     numbers: dict[str, Array]
 
 
-def bundled(value: Any) -> Bundle:
+def bundle_arrays(value: Any) -> Bundle:
     """Return a value with its arrays joined, see ``Bundle``.
 
     Raises:
@@ -98,11 +109,11 @@ def bundled(value: Any) -> Bundle:
     return Bundle(json.dumps(tree), index, {name: np.concatenate(each) for name, each in pieces.items()})
 
 
-def unbundled(bundle: Bundle) -> Any:
-    """Return the value from the result of ``bundled``.
+def unbundle_arrays(bundle: Bundle) -> Any:
+    """Return the value from the result of ``bundle_arrays``.
 
     Raises:
-        ModelFormatError: this is not a result of ``bundled``, or has a class unknown to this release.
+        ModelFormatError: this is not a result of ``bundle_arrays``, or has a class unknown to this release.
     """
     try:
         arrays = dict[str, Array]()
@@ -139,9 +150,9 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
         return {"dict": {key: _flatten(item, arrays) for key, item in value.items()}}
     if isinstance(value, dict):  # JSON keys must be text
         return {"items": [[_flatten(key, arrays), _flatten(item, arrays)] for key, item in value.items()]}
-    cls = type(value).__name__
-    if _CLASSES.get(cls) is not type(value):
-        raise TypeError(f"{cls} is not data")
+    cls = _NAMES.get(type(value))
+    if cls is None:
+        raise TypeError(f"{type(value).__name__} is not data")
     names = getattr(value, "_fields", None) or [f.name for f in fields(cast(Any, value))]
     inside = {name: _flatten(getattr(value, name), arrays) for name in names}
     return {"record": cls, "fields": inside}

@@ -20,7 +20,7 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError, MemoryLimitError
 from streamkern.execute.base import Executor, Parts, Position, Stack, Tile, Tree
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.loop import Progress

@@ -17,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Continuous
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import Kernel, Laplace
 from streamkern.solvers import Outcome, Problem, Solver, train

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from streamkern.data.filtered import FilteredSource
-from streamkern.data.split import Without
-from streamkern.formats.tables import JoinedSource
-from streamkern.sources.source import FACETS, Source
-from streamkern.sources.weighted import WeightedSource
+from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.row_selection import OutsideRanges
+from streamkern.formats.joined_tables import JoinedSource
+from streamkern.sources.base import FACETS, Source
+from streamkern.sources.weighted_source import WeightedSource
 from streamkern.types import Array, Rows
 
 
@@ -214,7 +214,7 @@ class SourceSuite:
     def test_no_facet_is_lost_when_rows_are_left_out(self, source: Source) -> None:
         """The remaining rows have the facets of all: here without the second chunk, and the first row of the third."""
         cut = int(source.bounds[2]) + 1
-        part = FilteredSource(source, [Without(((int(source.bounds[1]), cut),))])
+        part = FilteredSource(source, [OutsideRanges(((int(source.bounds[1]), cut),))])
         for facet in set(FACETS) - {"bounds", "in_memory"}:
             assert getattr(part, facet) == getattr(source, facet), facet
         first, ids = source.read(0), part.ids(1)

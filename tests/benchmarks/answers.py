@@ -1,4 +1,5 @@
-"""Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.answers [name ...]``.
+"""Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.calibration [name
+...]``.
 
 Classes: log loss, expected calibration error (15 bins), what that is by chance on as many rows where probabilities are
 true, AUC, accuracy on test rows by the largest probability and by the largest output, and processor seconds of fit and

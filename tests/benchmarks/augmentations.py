@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.stream import Assembly, Raw
+from streamkern.data.stream import Assembly, RawRows
 from streamkern.data.targets import Classes
 
 ROWS, SHAPE, ROUNDS = 1024, (28, 28), 15
@@ -55,7 +55,7 @@ def main() -> None:
     best = dict.fromkeys(CHAINS, np.inf)
     for number in range(ROUNDS):
         ids = random.permutation(len(X))[:ROWS]
-        raw = Raw(X[ids], y[ids], ids, np.full(ROWS, number))
+        raw = RawRows(X[ids], y[ids], ids, np.full(ROWS, number))
         for name, assembly in assemblies.items():
             start = time.perf_counter()
             assembly.build(raw, index, (0,), "here")

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 import streamkern as sk
-from streamkern.costs.shape_run import Bill, Size
+from streamkern.costs.dry_run import CostEstimate, ProblemSize
 
 SOLVERS: dict[str, Any] = {
     "`EigenPro`, exact": lambda E: sk.EigenPro(projection="exact", epochs=E),
@@ -36,8 +36,10 @@ def table(n: int, p: int, d: int, outputs: int, passes: int, slots: int = 2) -> 
     lines = list(HEADER)
     for name, make in SOLVERS.items():
         solver = make(passes)
-        bill = Bill(solver, Size(n, n if isinstance(solver, sk.EigenPro2) else p, d, outputs, slots=slots))
-        effort, memory = bill.effort, bill.memory
+        bill = CostEstimate(
+            solver, ProblemSize(n, n if isinstance(solver, sk.EigenPro2) else p, d, outputs, slots=slots)
+        )
+        effort, memory = bill.work_estimate, bill.memory
         cells = [f"{effort.batch:,}" if effort.batch else "all rows"]
         for work in (effort.setup, effort.training):
             cells.append(f"{(work.values + work.values64) / 1e9:,.2f} G")

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.cpu.gemm import Factor
 from streamkern.cpu.linear_algebra import cholesky, tiled_cholesky
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.resources import default_threads
 from tests.benchmarks.workers import watched
 

@@ -27,7 +27,7 @@ from pyarrow import csv, feather
 
 import streamkern as sk
 from streamkern.formats import open_source
-from streamkern.memory import format_bytes, parse_bytes, peak_resident
+from streamkern.memory import format_bytes, parse_bytes, peak_resident_bytes
 from streamkern.rng import row_hash
 
 
@@ -102,7 +102,9 @@ def main() -> None:
         print(f"{options.rows:,} rows of {options.columns}, memory {options.memory}, one thread")
         print(f"{'source':<18}{'target':<10}{'order':<12}{'MB/CPU s':>10}{'MB/s':>10}")
         print_floor(paths["parquet binary"], Path(name), options.repeats)
-        budget = parse_bytes(options.memory) + peak_resident()  # what making the sources left behind is not ingest's
+        budget = (
+            parse_bytes(options.memory) + peak_resident_bytes()
+        )  # what making the sources left behind is not ingest's
         for source, path in paths.items():
             for format in ("zarr", "parquet"):
                 for shuffle in (False, True):
@@ -118,7 +120,7 @@ def main() -> None:
                     order = "shuffled" if shuffle else "as it was"
                     numbers = f"{statistics.median(cpu):>10.0f}{statistics.median(wall):>10.0f}"
                     print(f"{source:<18}{format:<10}{order:<12}{numbers}", flush=True)
-        print(f"peak memory {format_bytes(peak_resident())} of {format_bytes(budget)}")
+        print(f"peak memory {format_bytes(peak_resident_bytes())} of {format_bytes(budget)}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def images(name: str) -> tuple[Any, Any]:
 def one(side: str, p: int, memory: str, rows: int, passes: int, seed: int) -> dict[str, Any]:
     """Fit and evaluate in this process."""
     import streamkern as sk
-    from streamkern.memory import peak_resident
+    from streamkern.memory import peak_resident_bytes
 
     (X, y), (T, t) = images("train"), images("t10k")
     X, y = X[:rows], y[:rows]
@@ -65,7 +65,7 @@ def one(side: str, p: int, memory: str, rows: int, passes: int, seed: int) -> di
     began = time.perf_counter()
     model.fit(X, y)
     seconds, training, processor = time.perf_counter() - began, model.result_.outcome.seconds, time.process_time()
-    peak = peak_resident()
+    peak = peak_resident_bytes()
     report = model.result_.report
     how = " ".join(str(report[name]) for name in ("projection", "lead") if name in report)
     accuracy = 100 * float(np.mean(model.predict(T) == t))
@@ -83,14 +83,14 @@ def by_pytorch(A: Any, B: Any) -> Any:
 
 def published(X: Any, y: Any, T: Any, t: Any, passes: int, side: str) -> dict[str, Any]:
     """EigenPro 2 in plain NumPy, or with kernel values by PyTorch."""
-    from streamkern.memory import peak_resident
+    from streamkern.memory import peak_resident_bytes
     from tests.references import eigenpro2, laplace
 
     X, T = (rows.astype(np.float32) / 255 for rows in (X, T))
     kernel = by_pytorch if side == "pytorch" else partial(laplace, bandwidth=20.0)
     began = time.perf_counter()
     alpha = eigenpro2(kernel, X, np.eye(10, dtype=np.float32)[y], epochs=passes)
-    training, processor, peak = time.perf_counter() - began, time.process_time(), peak_resident()
+    training, processor, peak = time.perf_counter() - began, time.process_time(), peak_resident_bytes()
     parts = [(kernel(T[a : a + 500], X) @ alpha).argmax(axis=1) for a in range(0, len(T), 500)]
     accuracy = 100 * float(np.mean(np.concatenate(parts) == t))
     spent = {"setup": 0.0, "training": training, "processor": processor}

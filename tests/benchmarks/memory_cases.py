@@ -260,7 +260,7 @@ def _model(folder: Path, d: int, c: int, columns: list[str] | None, labels: int 
     """A model of random weights; with ``labels``, of classes whose names have so many letters."""
     import streamkern as sk
     from streamkern.data.targets import Classes, Continuous
-    from streamkern.models.machine import KernelMachine
+    from streamkern.models.kernel_machine import KernelMachine
 
     rng = np.random.default_rng(0)
     Z, weights = rng.random((300, d), dtype=np.float32), rng.random((300, max(1, c)), dtype=np.float32)
@@ -286,7 +286,7 @@ def _command(memory: int, *words: Any) -> tuple[int, int]:
     import streamkern.memory
     from streamkern.commands.parser import main
 
-    bounded = words[0] == "ingest" or hasattr(streamkern.memory, "limited")
+    bounded = words[0] == "ingest" or hasattr(streamkern.memory, "memory_limit")
     status = main([str(word) for word in (*words, "--threads", 2, *(["--memory", memory] if bounded else []))])
     if status:
         raise SystemExit(status)
@@ -521,12 +521,12 @@ def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
     """Run a case in this process, and print its result as JSON; ``hard``: the system refuses more, too."""
     import streamkern as sk
     from streamkern.errors import StreamkernError
-    from streamkern.memory import peak_resident, resident, share_heap
+    from streamkern.memory import peak_resident_bytes, resident_bytes, share_heap
 
     share_heap()
     for public in sk.__all__:  # a name is imported when it is first used
         getattr(sk, public)
-    base, case = resident(), CASES[name]
+    base, case = resident_bytes(), CASES[name]
     memory = base + room
     if hard:  # libraries map far more than they hold: what a run adds is bounded, as under ulimit -v
         with open("/proc/self/statm") as file:
@@ -539,7 +539,7 @@ def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
         said |= {"outcome": f"{type(error).__name__}: {error.what}", "status": error.exit_status}
     except SystemExit as error:
         said |= {"outcome": "error in words", "status": error.code}
-    print(json.dumps({**said, "base": base, "budget": memory, "peak": peak_resident()}))
+    print(json.dumps({**said, "base": base, "budget": memory, "peak": peak_resident_bytes()}))
 
 
 def measured(

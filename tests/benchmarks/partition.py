@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 import streamkern as sk
-from streamkern.memory import peak_resident
+from streamkern.memory import peak_resident_bytes
 
 Table = tuple[np.ndarray, np.ndarray, bool]
 """Features, targets, and whether they are classes."""
@@ -126,7 +126,7 @@ def main() -> None:
             leaves = 1 if found is None else found.report.get("partition", {}).get("leaves", 1)
             print(
                 f"{name:<9} {title:<10} {len(train):>9,} {leaves:>7} {error:>8.4f} {seconds:>8.1f} "
-                f"{fitted - cpu:>8.1f} {row:>8.1f} {peak_resident() / 2**20:>5.0f} MiB",
+                f"{fitted - cpu:>8.1f} {row:>8.1f} {peak_resident_bytes() / 2**20:>5.0f} MiB",
                 flush=True,
             )
         if given.questions:

@@ -28,7 +28,7 @@ import streamkern as sk
 from streamkern.data.targets import Classes
 from streamkern.execute import ThreadsExecutor
 from streamkern.memory import format_bytes
-from streamkern.models.partitioned import load_model
+from streamkern.models.partitioned_machine import load_model
 
 BLOCK = 1 << 16
 OUTPUTS = 10

@@ -26,7 +26,7 @@ from streamkern.data.stream import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.execute import open_executor
-from streamkern.execute.lanes import ROOTS
+from streamkern.execute.dask_lanes import MAX_TREE_ROOTS
 from streamkern.kernels import Expansion
 from streamkern.precondition.projection import ExactProjection
 from streamkern.resources import default_threads
@@ -169,7 +169,7 @@ def far(here: Costs) -> None:
         )  # fmt: skip
         for workers in (1, 16, 100, 1000):
             layout = Machines(workers, workers, host_cores=16)
-            times = [simulate(costs, replace(layout, roots=roots), 10).mean for roots in (None, ROOTS)]
+            times = [simulate(costs, replace(layout, roots=roots), 10).mean for roots in (None, MAX_TREE_ROOTS)]
             shares = [ideal(costs, layout) / seconds for seconds in times]
             hours = [1e9 / (workers * ROWS) * seconds / 3600 for seconds in times]
             print(

@@ -38,9 +38,9 @@ from streamkern.data.targets import Continuous
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.execute.base import SharedState
-from streamkern.execute.dask import local
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.memory import keep_heap, release
+from streamkern.execute.dask_executor import local_processes_executor
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.memory import keep_heap, release_free_memory
 from streamkern.solvers import Problem
 from tests.simulate import SharedCosts, simulate_shared
 
@@ -73,7 +73,7 @@ def use() -> Use:
 
 def begin() -> Use:
     """Let the peak start anew, from what is held."""
-    release()
+    release_free_memory()
     Path("/proc/self/clear_refs").write_text("5")
     return use()
 
@@ -251,7 +251,7 @@ class Still:
 
 def messages(row_bytes: int, steps: int = 60) -> tuple[float, float]:
     """Seconds of a worker's processor, and of the driver's, for a step of two workers that compute nothing."""
-    with local(2) as executor:
+    with local_processes_executor(2) as executor:
         placement = executor.share(Still(row_bytes), lambda leaf: None)
         before = driver = {}
         for step in range(steps + 10):
@@ -334,7 +334,7 @@ def main() -> None:
             prepared = solver.prepare(problem(path, executor, p, lead))
         sides = []
         for workers in args.workers:
-            executor = stack.enter_context(local(workers))
+            executor = stack.enter_context(local_processes_executor(workers))
             warm = Side(executor, problem(small, executor, least, less), few, solver)  # which loads code
             warm.steps(0, 1)
             warm.close()

@@ -23,7 +23,7 @@ import numpy as np
 
 import streamkern as sk
 from streamkern.data.targets import Classes
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource, Source
 from streamkern.formats.blosc import WholeChunks
 from streamkern.runs import load_pipeline

@@ -54,11 +54,11 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
 
     import streamkern as sk
     from streamkern.centers import CenterSet
-    from streamkern.costs.shape_run import Size
+    from streamkern.costs.dry_run import ProblemSize
     from streamkern.data.stream import Assembly
     from streamkern.data.targets import Classes
     from streamkern.evaluation.score import score
-    from streamkern.execute.threads import ThreadsExecutor
+    from streamkern.execute.threads_executor import ThreadsExecutor
     from streamkern.fitting.solver_choice import choose_solver
     from streamkern.runs import load_pipeline
     from streamkern.solvers import Checkpoint, Problem, train
@@ -69,7 +69,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     kernel = sk.Gaussian((2 * GAMMA) ** -0.5) if side == "streamkern-gaussian" else job.kernel
     solver: Any = sk.Falkon(epochs=2 * epochs) if side == "streamkern-cg" else sk.EigenPro(epochs=passes_here)
     if side == "streamkern-gaussian":
-        solver = choose_solver(Size(60_000, centers, 784, 10, 4, 4, 1, None)).solver
+        solver = choose_solver(ProblemSize(60_000, centers, 784, 10, 4, 4, 1, None)).solver
     passes: list[tuple[float, float]] = []
     with ThreadsExecutor() as executor:
         if side == "streamkern-gaussian":  # on the rows that scikit-learn draws

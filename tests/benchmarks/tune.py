@@ -32,7 +32,7 @@ from streamkern.data.stream import Scan
 from streamkern.engine.packed_triangle import unpacked
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages, prepare
-from streamkern.kernels import RADIAL
+from streamkern.kernels import RADIAL_KERNELS
 from streamkern.selection.ridge_path import path_scores
 from streamkern.solvers import Problem
 from streamkern.solvers.contributions import NormalEquations
@@ -106,7 +106,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
 
 def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """One data set."""
-    pipeline = replace(DATA[name](args.centers, args.train), kernel=RADIAL[args.kernel])
+    pipeline = replace(DATA[name](args.centers, args.train), kernel=RADIAL_KERNELS[args.kernel])
     begun = time.perf_counter()
     found = sk.tune(pipeline, rows=args.rows, seconds=False)
     took = time.perf_counter() - begun
@@ -118,7 +118,7 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     grid = []
     for multiple in MULTIPLES:
-        kernel = replace(RADIAL[args.kernel], bandwidth=multiple * found.median)  # type: ignore[type-var]
+        kernel = replace(RADIAL_KERNELS[args.kernel], bandwidth=multiple * found.median)  # type: ignore[type-var]
         for ridge, points in zip(RIDGES, at_ridges(replace(pipeline, kernel=kernel)), strict=True):
             grid.append({"multiple": multiple, "ridge": ridge, "points": points})
             print(f"  {name} {multiple:>5} median {ridge:.0e}: {points:.2f}", file=sys.stderr, flush=True)
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=12_000, help="of tune's subsample")
     parser.add_argument("--train", type=int, default=60_000, help="training rows at most")
-    parser.add_argument("--kernel", choices=sorted(RADIAL), default="laplace")
+    parser.add_argument("--kernel", choices=sorted(RADIAL_KERNELS), default="laplace")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(f"{'data':<15}{'tuned':>8}{'median':>8}{'grid':>8}{'less':>7}{'tune s':>9}{'grid s':>9}  choice")

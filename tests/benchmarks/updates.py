@@ -4,7 +4,7 @@
 
 A fit on all rows, then 1% more rows by ``partial_fit``, interleaved; seconds of the processor and by the clock, and
 their ratio. Then 1% of the rows are forgotten, and the weights compared with those of a fit that never saw them. Last,
-the same ratio on shapes for 10 million rows (``costs/shape_run.py``): all operations at nominal prices.
+the same ratio on shapes for 10 million rows (``costs/dry_run.py``): all operations at nominal prices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 
 import streamkern as sk
-from streamkern.costs.shape_run import Size, nominal_work
+from streamkern.costs.dry_run import ProblemSize, nominal_work
 
 SHARE = 0.01
 KERNELS = {"Laplace": sk.Laplace(6.0), "Gaussian": sk.Gaussian(4.0)}
@@ -82,7 +82,8 @@ def main() -> None:
     for p in (500, 1000, 2000, 5000, 8000):
         solver = sk.Direct(keep_sums=True)
         work = [
-            nominal_work(solver, Size(k, p, 20, 1, memory=1 << 40)) for k in (10 * million, round(SHARE * 10 * million))
+            nominal_work(solver, ProblemSize(k, p, 20, 1, memory=1 << 40))
+            for k in (10 * million, round(SHARE * 10 * million))
         ]
         print(f"on shapes, 10 million rows of 20 features, {p:,} centers: {work[1] / work[0]:.2%}")
 

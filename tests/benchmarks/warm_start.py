@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import streamkern as sk
-from streamkern.registry.warm_start import warm
+from streamkern.registry.warm_start import with_warm_start
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 BEFORE, NOW = 57_000, 60_000
@@ -62,7 +62,7 @@ def main() -> None:
                 champion, found[seed, 0], rows[0] = trained(pipeline(BEFORE, centers, epochs, seed))
                 now = pipeline(NOW, centers, epochs, args.seeds + seed)
                 same = pipeline(NOW, sk.Given(np.asarray(champion.Z)), epochs, args.seeds + seed)
-                begun, why = warm(now, champion)
+                begun, why = with_warm_start(now, champion)
                 assert why is None, why
                 for i, what in enumerate((now, same, begun), 1):
                     _, found[seed, i], rows[i] = trained(what)

@@ -22,7 +22,7 @@ from streamkern.engine import NumpyEngine
 from streamkern.engine.base import TILE
 from streamkern.engine.packed_triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 
 SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
 F64 = np.dtype(np.float64)

@@ -12,13 +12,13 @@ import pytest
 from scipy.stats import norm
 
 import streamkern as sk
-from streamkern.data.encoders import Calendar, TargetMeans, folds_of
+from streamkern.data.encoders import Calendar, TargetMeans, fold_numbers
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import dump, load
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.fitting.fit import Stages, learn, prepare
-from streamkern.preprocessing.automatic import planned_note
-from streamkern.preprocessing.steps import Units, expected, share_of_features
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.fitting.fit import Stages, fit_step, prepare
+from streamkern.preprocessing.automatic_steps import planned_note
+from streamkern.preprocessing.steps import Units, share_of_features, with_expected_width
 from tests.processors import own_products
 
 N = 900
@@ -96,7 +96,7 @@ def test_means_of_the_target_are_out_of_fold_in_training_and_of_all_rows_in_pred
     word = RNG.choice(np.array(["a", "b", "c", ""], dtype=object), N)
     for task, y in (("regression", RNG.normal(size=N)), ("classification", RNG.choice(np.array(["x", "y", "z"]), N))):
         data = prepared({"word": word, "x": RNG.normal(size=N)}, y, task, preprocess=(sk.TargetEncode(smooth=3.0),))
-        fold = folds_of(np.arange(N), 5)
+        fold = fold_numbers(np.arange(N), 5)
         outputs = [y] if task == "regression" else [(y == label).astype(float) for label in "xyz"]
         every, last = rows_of(data), rows_of(data.final())
         for k, values in enumerate(outputs):
@@ -289,7 +289,7 @@ def test_what_tells_no_rows_apart_is_refused() -> None:
         sk.OneHot(unknown="drop")
     many = sk.from_arrays({"a": [f"r{i}" for i in range(10_002)]}, np.arange(10_002.0))
     with ThreadsExecutor(1) as threads, pytest.raises(sk.DataError, match="Column 'a' has more than 10,000"):
-        learn(many, sk.TargetEncode(task="regression"), threads)
+        fit_step(many, sk.TargetEncode(task="regression"), threads)
     with pytest.raises(sk.UsageError, match="'a' is text"):
         prepared({"a": ["x", "y"]}, np.arange(2.0), preprocess=(sk.Standardise(),))
 
@@ -301,7 +301,7 @@ def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tm
     table.assign(town=np.where(np.arange(N) < 12, "elsewhere", town)).to_csv(tmp_path / "test.csv", index=False)
     train, test = (sk.open_dataset(tmp_path / name, "y") for name in ("train.parquet", "test.csv"))
     pipe = sk.Pipeline(train, centers=sk.Uniform(40), test=test, solver=sk.Direct(1e-3))
-    assert expected(train, (sk.OneHot(),)).n_features == 1 + len(set(town))
+    assert with_expected_width(train, (sk.OneHot(),)).n_features == 1 + len(set(town))
     plan = sk.plan(pipe, memory="4GiB", threads=1)
     assert any(f"town: {len(set(town))}" in choice for choice in plan.choices)
     messages: list[str] = []

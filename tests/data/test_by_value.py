@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.data.encoders import folds_of
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.data.encoders import fold_numbers
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import Stages, prepare
-from streamkern.preprocessing.numeric import explains_more, joined_columns
+from streamkern.preprocessing.appended_columns import appended_columns, explains_more
 from tests.data.test_automatic import Recipe, rows_of, standard
 
 N = 3_000
@@ -45,7 +45,7 @@ def test_a_code_is_joined_by_the_means_of_its_values_out_of_fold_and_an_age_is_n
     data = prepared(frame, y, task)
     every, last = rows_of(data), rows_of(data.final())
     assert [name for name in every if "(by value)" in name] == ["code (by value) (mean)"]
-    fold, expected = folds_of(np.arange(N), 5), np.empty(N)
+    fold, expected = fold_numbers(np.arange(N), 5), np.empty(N)
     code = frame["code"].to_numpy()
     for i in range(N):
         rows = (fold != fold[i]) & (code == code[i])
@@ -77,8 +77,8 @@ def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> 
 def test_only_values_that_come_again_are_looked_at() -> None:
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 40, N), rng.normal(size=N), rng.integers(0, 8, N), rng.integers(0, 200, N)])
-    assert joined_columns(X, range(4)).means == [0]
-    assert joined_columns(X, range(4)).quantiles == [0, 1, 3]
+    assert appended_columns(X, range(4)).means == [0]
+    assert appended_columns(X, range(4)).quantiles == [0, 1, 3]
 
 
 def test_a_row_has_one_prediction_in_either_precision_and_unseen_numbers_are_nothing_to_tell(tmp_path: Path) -> None:

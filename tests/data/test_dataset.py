@@ -66,8 +66,8 @@ def test_rows_copies_and_rounds_agree(cut_source, n, rows):
 
 def test_describing_a_part_counts_its_rows_once(cut_source, monkeypatch):
     calls = []
-    count = module.count_chosen
-    monkeypatch.setattr(module, "count_chosen", lambda *args: calls.append(1) or count(*args))
+    count = module.count_selected
+    monkeypatch.setattr(module, "count_selected", lambda *args: calls.append(1) or count(*args))
     part, _ = Dataset(cut_source([50, 50])).split(0.2)
     assert part.base_rows < 100
     for other in (part, part.scale(2.0).augment(GaussianNoise(1.0), copies=3), part.plain()):

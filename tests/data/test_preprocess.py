@@ -20,11 +20,11 @@ from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.fitting.fit import Stages, learn, prepare
-from streamkern.preprocessing import categories
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.fitting.fit import Stages, fit_step, prepare
+from streamkern.preprocessing import category_steps
 from streamkern.preprocessing import steps as preprocess
-from streamkern.preprocessing.steps import expected
+from streamkern.preprocessing.steps import with_expected_width
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage.artifact import load_artifact, save_artifact
 
@@ -201,7 +201,7 @@ def test_a_mean_keeps_its_digits(cut_source, threads):
     X = 1e9 + np.random.default_rng(0).random((3000, 2))
     X[::7, 0] = np.nan
     data = Dataset(cut_source([1000, 2000], X=X))
-    (made,) = learn(data, MEAN, threads)
+    (made,) = fit_step(data, MEAN, threads)
     assert np.abs(made.values - np.nanmean(X.astype(np.longdouble), axis=0)).max() < 1e-6
 
 
@@ -212,7 +212,7 @@ def test_medians_of_large_sets_are_those_of_a_sample(cut_source, threads, monkey
     step = sk.Impute("median")
     ids = step.only(data)
     assert len(ids) == 500
-    np.testing.assert_array_equal(learn(data, step, threads)[0].values, np.median(X[ids], axis=0))
+    np.testing.assert_array_equal(fit_step(data, step, threads)[0].values, np.median(X[ids], axis=0))
 
 
 def test_columns_go_by_name_and_features_keep_theirs(threads):
@@ -360,22 +360,22 @@ def test_an_infinite_value_is_an_error_with_any_policy():
 
 
 def test_too_many_categories_are_refused(cut_source, threads, monkeypatch):
-    monkeypatch.setattr(categories, "MAX_CATEGORIES", 20)
+    monkeypatch.setattr(category_steps, "MAX_CATEGORIES", 20)
     X = np.arange(60.0).reshape(30, 2)
     for sizes in ([30], [15, 15]):  # within a block, and over several
         with pytest.raises(DataError, match="Column '1' has more than 20 different values"):
-            learn(Dataset(cut_source(sizes, X=X)), sk.OneHot((1,)), threads)
+            fit_step(Dataset(cut_source(sizes, X=X)), sk.OneHot((1,)), threads)
 
 
 def test_widths_are_expected_from_the_first_chunk_and_of_projections_without_reading(cut_source):
     source = cut_source([50], X=table(50))
     data = Dataset(source)
     steps = (MEAN, sk.Ordinal((1,)), sk.OneHot((3,)), sk.Standardise(), sk.Normalise())
-    assert expected(data, steps).n_features == 4 + len(np.unique(table(50)[:, 3]))
-    assert expected(data, steps).n_features == 7
+    assert with_expected_width(data, steps).n_features == 4 + len(np.unique(table(50)[:, 3]))
+    assert with_expected_width(data, steps).n_features == 7
     assert dict(source.reads) == {0: 1}
     source.reads.clear()
-    wide = expected(data, (sk.RandomProjection(50), sk.RandomProjection(8)))
+    wide = with_expected_width(data, (sk.RandomProjection(50), sk.RandomProjection(8)))
     assert (wide.n_features, wide.widest) == (8, 50)
     assert not source.reads
 
@@ -399,7 +399,7 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
 def test_what_making_rows_holds_is_foreseen(density):
     X = np.zeros((4000, 500), np.uint8)
     data = sk.from_arrays(X, np.arange(4000) % 2).augment(sk.augment.MixUp(0.3, bank=3000))
-    data = expected(data, (sk.RandomProjection(700, density=density),))
+    data = with_expected_width(data, (sk.RandomProjection(700, density=density),))
     assembly = Assembly(data, Classes(np.arange(2)))
     scan = Scan(assembly, 8)
     projection_matrix.cache_clear()
@@ -476,7 +476,7 @@ def test_columns_that_are_not_there_are_refused(threads):
         (("a", 0), UsageError, "given twice"),
     ):
         with pytest.raises(error, match=message):
-            learn(named, sk.OneHot(columns), threads)
+            fit_step(named, sk.OneHot(columns), threads)
 
 
 def test_a_transform_belongs_to_its_width_and_comes_before_augmentation(cut_source):
@@ -497,4 +497,4 @@ def test_statistics_are_of_transformed_rows(cut_source):
 
 def test_an_expected_transform_is_never_applied(cut_source):
     with pytest.raises(NotImplementedError):
-        rows_of(expected(Dataset(cut_source([5])), (sk.Normalise(),)))
+        rows_of(with_expected_width(Dataset(cut_source([5])), (sk.Normalise(),)))

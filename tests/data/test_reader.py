@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamkern.data.chunk_cache import CachedReader
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import Reader
 
 CHUNK = 10 * (3 + 8)  # ten rows of three bytes and a target
 
 
-def held(reader: Reader) -> int:
+def held(reader: CachedReader) -> int:
     return sum(chunk.nbytes for chunk in reader._chunks.values())
 
 
 @given(st.integers(0, 6 * CHUNK), st.lists(st.integers(0, 7), max_size=60))
 def test_the_most_recent_chunks_stay_within_the_budget(cut_source, budget, order):
     source = cut_source([10] * 8)
-    reader = Reader(Dataset(source), budget)
+    reader = CachedReader(Dataset(source), budget)
     capacity = max(1, budget // CHUNK)
     recent: list[int] = []
     expected = 0
@@ -46,7 +46,7 @@ def test_threads_that_want_one_chunk_read_it_once(cut_source):
         return read(chunk)
 
     source.read = slow
-    reader = Reader(Dataset(source), 1 << 20)
+    reader = CachedReader(Dataset(source), 1 << 20)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(reader.chunk, [0, 1, 2, 3] * 8))
     assert set(source.reads.values()) == {1}
@@ -55,7 +55,7 @@ def test_threads_that_want_one_chunk_read_it_once(cut_source):
 def test_threads_do_not_push_out_one_anothers_chunk(cut_source):
     # Two threads go through a chunk each, block by block, with a budget of less than one chunk.
     source = cut_source([10, 10])
-    reader, turn = Reader(Dataset(source), 1), threading.Barrier(2)
+    reader, turn = CachedReader(Dataset(source), 1), threading.Barrier(2)
 
     def walk(index):
         for _ in range(20):
@@ -70,7 +70,7 @@ def test_threads_do_not_push_out_one_anothers_chunk(cut_source):
 @settings(max_examples=20)
 @given(st.integers(0, 3 * CHUNK), st.lists(st.integers(0, 5), min_size=1, max_size=100))
 def test_the_account_stays_right_under_threads(cut_source, budget, order):
-    reader = Reader(Dataset(cut_source([10] * 6)), budget)
+    reader = CachedReader(Dataset(cut_source([10] * 6)), budget)
     with ThreadPoolExecutor(6) as pool:
         for chunk, index in zip(pool.map(reader.chunk, order), order, strict=True):
             assert chunk.first == 10 * index
@@ -81,7 +81,7 @@ def test_the_account_stays_right_under_threads(cut_source, budget, order):
 def test_a_chunk_that_failed_can_be_read_again(cut_source):
     source = cut_source([10] * 3)
     source.fail = {1}
-    reader = Reader(Dataset(source), 1 << 20)
+    reader = CachedReader(Dataset(source), 1 << 20)
     reader.chunk(0)
     with pytest.raises(OSError, match="hiccupped"):
         reader.chunk(1)
@@ -94,7 +94,7 @@ def test_a_chunk_that_failed_can_be_read_again(cut_source):
 def test_a_failure_reaches_one_thread_and_the_others_try_again(cut_source):
     source = cut_source([10])
     source.fail = {0}
-    reader = Reader(Dataset(source), 1 << 20)
+    reader = CachedReader(Dataset(source), 1 << 20)
     with ThreadPoolExecutor(4) as pool:
         results = [future.exception() for future in [pool.submit(reader.chunk, 0) for _ in range(8)]]
     assert sum(isinstance(error, OSError) for error in results) == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import chosen
+from streamkern.data.row_selection import selected_ids
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 
@@ -32,8 +32,8 @@ def test_rows_come_once_a_round_in_stored_order(cut_source, sizes, block_rows, p
     ids, copies = (
         np.concatenate([np.empty(0, np.int64), *(getattr(raw, name) for raw, _ in raws)]) for name in ("ids", "copies")
     )
-    base = np.arange(n) if not data.rules else chosen(data.rules, 0, n)
-    expected = [base] * data.full_rounds + ([chosen(data.last_round, 0, n)] if data.last_round else [])
+    base = np.arange(n) if not data.rules else selected_ids(data.rules, 0, n)
+    expected = [base] * data.full_rounds + ([selected_ids(data.last_round, 0, n)] if data.last_round else [])
     assert ids.tolist() == [i for round_ in expected for i in round_.tolist()]
     assert copies.tolist() == [c for c, round_ in enumerate(expected) for _ in round_]
     for raw, where in raws:

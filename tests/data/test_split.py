@@ -8,9 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamkern.data import split
+from streamkern.data import row_selection
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import HASH_SPAN, Rule, chosen, count_chosen, ranges, runs, sample_rule, smallest
+from streamkern.data.row_selection import (
+    HASH_SPAN,
+    Rule,
+    count_selected,
+    draw_ids,
+    ranges,
+    runs,
+    sample_rule,
+    selected_ids,
+)
 from streamkern.errors import DataError, UsageError
 
 rules = st.lists(
@@ -28,12 +37,12 @@ sizes = st.lists(st.integers(0, 40), max_size=10)
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     """So that a few hundred ids are hashed in many blocks."""
-    monkeypatch.setattr(split, "_ID_BLOCK", 17)
+    monkeypatch.setattr(row_selection, "_ID_BLOCK", 17)
 
 
 def ids_of(data: Dataset) -> list[int]:
     n = int(data.source.bounds[-1])
-    kept = chosen(data.rules, 0, n)
+    kept = selected_ids(data.rules, 0, n)
     return list(range(n)) if kept is None else kept.tolist()
 
 
@@ -42,9 +51,10 @@ def test_counts_are_those_of_the_ids_with_gaps_and_empty_ranges(rules, gaps):
     edges = np.cumsum(np.array(gaps, dtype=np.int64).reshape(-1))
     starts, stops = edges[::2], edges[1::2]
     expected = [
-        b - a if not rules else len(chosen(rules, a, b)) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)
+        b - a if not rules else len(selected_ids(rules, a, b))
+        for a, b in zip(starts.tolist(), stops.tolist(), strict=True)
     ]
-    assert count_chosen(rules, starts, stops).tolist() == expected
+    assert count_selected(rules, starts, stops).tolist() == expected
 
 
 @given(sizes, st.one_of(st.none(), st.integers(1, 9)))
@@ -95,13 +105,13 @@ def test_a_part_can_be_split_again_with_the_same_seed(cut_source):
 
 @given(rules, st.integers(0, 200), st.integers(0, 60), st.integers(0, 3))
 def test_the_smallest_are_those_of_a_full_sort(rules, n, k, key):
-    ids, hashes = smallest(rules, n, k, (key,))
-    all_ids, all_hashes = smallest(rules, n, n, (key,))
+    ids, hashes = draw_ids(rules, n, k, (key,))
+    all_ids, all_hashes = draw_ids(rules, n, n, (key,))
     assert ids.tolist() == all_ids[:k].tolist()
     assert hashes.tolist() == all_hashes[:k].tolist() == sorted(hashes.tolist())
     if 1 <= k <= len(all_ids):
         rule = sample_rule(rules, n, k, (key,))
-        assert chosen((*rules, rule), 0, n).tolist() == sorted(ids.tolist())
+        assert selected_ids((*rules, rule), 0, n).tolist() == sorted(ids.tolist())
 
 
 @given(st.integers(1, 300), st.data())

@@ -13,9 +13,9 @@ from scipy import stats
 import streamkern as sk
 from streamkern.data import subsample
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import Listed, chosen
+from streamkern.data.row_selection import SelectedIds, selected_ids
 from streamkern.data.stream import Assembly, Scan, Stream
-from streamkern.data.subsample import shares
+from streamkern.data.subsample import proportional_split
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 
@@ -29,14 +29,14 @@ def _let_go_often(monkeypatch):
 
 
 def ids_of(data: Dataset) -> list[int]:
-    return chosen(data.rules, 0, int(data.source.bounds[-1])).tolist()
+    return selected_ids(data.rules, 0, int(data.source.bounds[-1])).tolist()
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.data())
 def test_shares_add_up_and_are_near_their_proportion(sizes, data):
     sizes = np.array(sizes)
     rows = data.draw(st.integers(1, int(sizes.sum())))
-    quota = shares(sizes, rows)
+    quota = proportional_split(sizes, rows)
     assert quota.sum() == rows
     assert (np.abs(quota - rows * sizes / sizes.sum()) < 1).all()
     assert (quota <= sizes).all()
@@ -55,7 +55,7 @@ def test_a_stratified_sample_is_the_smallest_hashes_of_each_class(cut_source, si
     assert ids == ids_of(Dataset(cut_source([n], y=source.y)).sample(rows, seed, stratify=True))
     labels, counts = np.unique(y, return_counts=True)
     h = row_hash(np.arange(n), *Dataset(source)._sample_key("stratified", seed))
-    for label, quota in zip(labels, shares(counts, rows), strict=True):
+    for label, quota in zip(labels, proportional_split(counts, rows), strict=True):
         members = np.flatnonzero(y == label)
         expected = members[np.argsort(h[members])][:quota]
         assert sorted(expected.tolist()) == [i for i in ids if y[i] == label]
@@ -129,7 +129,7 @@ def test_samples_are_told_apart_by_their_fingerprints(cut_source):
 
 
 def test_an_empty_list_keeps_no_row():
-    assert not Listed(np.empty(0, np.int64)).keep(np.arange(5)).any()
+    assert not SelectedIds(np.empty(0, np.int64)).keep(np.arange(5)).any()
 
 
 def test_what_cannot_be_is_refused(cut_source):

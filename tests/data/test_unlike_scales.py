@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 
 import streamkern as sk
-from streamkern.data.statistics import unlike_scales
+from streamkern.data.statistics import scale_warning
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 6)) * [1, 1, 1, 1, 1, 1e6]
@@ -23,7 +23,7 @@ TOLD = r"1 of 6 features \('income'\) make up 99% of the variance"
                                             (load_diabetes, False), (load_iris, False)])  # fmt: skip
 def test_tables_in_several_units_are_told_and_images_are_not(load: object, told: bool):
     variance = load(return_X_y=True)[0].var(axis=0)  # type: ignore[operator]
-    assert (unlike_scales(variance) is not None) == told
+    assert (scale_warning(variance) is not None) == told
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_tables_in_several_units_are_told_and_images_are_not(load: object, told:
      (RNG.geometric(0.1, 50) / 50, False), ([1e-12] * 784 + [1.0] * 300, False)],
 )  # fmt: skip
 def test_a_few_features_that_make_up_all_of_the_variance(variance: list[float], told: bool):
-    assert (unlike_scales(np.array(variance)) is not None) == told
+    assert (scale_warning(np.array(variance)) is not None) == told
 
 
 def test_fit_plan_and_run_tell_of_it(tmp_path: Path):

@@ -19,7 +19,7 @@ from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
-from streamkern.kernels.features import RandomFourier
+from streamkern.kernels.feature_maps import RandomFourier
 from tests.device import HostDevice, StrictDevice
 
 REFERENCE = NumpyEngine()

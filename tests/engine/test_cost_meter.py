@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamkern.cpu import default_engine
-from streamkern.engine.abstract_array import Meter, Shaped
+from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from tests.processors import own_products
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter()
+def meter() -> CostMeter:
+    return CostMeter()
 
 
 CASES = {
@@ -47,13 +47,13 @@ CASES = {
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
-def test_shapes_and_dtypes_are_numpy_s(name: str, dtype: type, meter: Meter):
+def test_shapes_and_dtypes_are_numpy_s(name: str, dtype: type, meter: CostMeter):
     A = np.random.default_rng(0).normal(size=(10, 6)).astype(dtype)
     real, shaped = CASES[name](A), CASES[name](meter.array((10, 6), dtype))
     assert (shaped.shape, shaped.dtype) == (real.shape, real.dtype)
 
 
-def test_memory_is_alive_while_something_refers_to_it(meter: Meter):
+def test_memory_is_alive_while_something_refers_to_it(meter: CostMeter):
     A = meter.array((100, 10), np.float64)
     assert meter.alive == 8000
     view = A[50:].T
@@ -69,7 +69,7 @@ def test_memory_is_alive_while_something_refers_to_it(meter: Meter):
     assert (meter.alive, meter.peak) == (0, 16_000)
 
 
-def test_what_has_no_rule_or_no_truth_says_so(meter: Meter):
+def test_what_has_no_rule_or_no_truth_says_so(meter: CostMeter):
     A = meter.array((3, 3), np.float64)
     with pytest.raises(TypeError, match=r"numpy\.kron"):
         np.kron(A, A)
@@ -80,13 +80,13 @@ def test_what_has_no_rule_or_no_truth_says_so(meter: Meter):
     assert MeterEngine(meter, default_engine()).decide(A[0, 0] > 0, bound=True)
 
 
-def test_products_are_counted_by_shape_and_place(meter: Meter):
+def test_products_are_counted_by_shape_and_place(meter: CostMeter):
     A, v = meter.array((200, 100), np.float64), meter.array((100,), np.float64)
     _ = A @ v
     _ = A @ A.T
     with meter.scaled(3):
         _ = A @ meter.array((100, 5), np.float64)
-    panel = Shaped(meter, (200, 100), np.dtype(np.float32), A.memory, "panel")
+    panel = AbstractArray(meter, (200, 100), np.dtype(np.float32), A.memory, "panel")
     _ = panel.T @ meter.array((200, 2), np.float32)
     found, _ = meter.taken()
     assert found.vector64 == 2 * 200 * 100

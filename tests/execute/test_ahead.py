@@ -18,8 +18,8 @@ import pytest
 from streamkern.errors import DataError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
-from streamkern.execute.threads import LanePool
-from streamkern.execute.wire import give_way
+from streamkern.execute.threads_executor import LanePool
+from streamkern.execute.worker_messages import lower_priority
 from streamkern.kernels import Expansion, Laplace
 from streamkern.solvers.base import BYTES_AHEAD, row_bytes, steps_ahead
 from streamkern.testing.executor import OrderSensitive, expected_step
@@ -240,7 +240,7 @@ def test_narrow_rows_are_read_further_ahead_within_a_bound(batch: int, d: int, s
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux a thread has a niceness of its own")
 def test_lanes_give_way_to_a_driver_on_their_machine_and_to_no_other():
     def niceness(driver):
-        with ThreadPoolExecutor(1, initializer=give_way, initargs=(driver,)) as pool:
+        with ThreadPoolExecutor(1, initializer=lower_priority, initargs=(driver,)) as pool:
             return pool.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
 
     here = os.getpriority(os.PRIO_PROCESS, 0)

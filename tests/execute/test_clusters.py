@@ -14,11 +14,11 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import MemoryLimitError, StorageError
-from streamkern.execute import lanes as lanes_module
+from streamkern.execute import dask_lanes as lanes_module
 from streamkern.execute import open_executor
 from streamkern.execute.base import Allowance, Stack
-from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.threads import blas_kernels
+from streamkern.execute.dask_executor import DaskExecutor
+from streamkern.execute.threads_executor import blas_kernels
 from streamkern.runs import load_pipeline
 from streamkern.testing.executor import OrderSensitive, doubled, expected_step, expected_weights, small_weights
 
@@ -77,7 +77,7 @@ def test_two_threads_give_the_bits_of_one(data, on_one_thread, tmp_path):
 
 
 def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypatch):
-    monkeypatch.setattr(lanes_module, "LOOK", 0.0)
+    monkeypatch.setattr(lanes_module, "WORKER_UPDATE_SECONDS", 0.0)
     cluster.keep(1)
     with DaskExecutor(cluster.address, 1) as executor:
         (first,) = cluster.workers
@@ -87,7 +87,7 @@ def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypa
             while not condition():
                 assert time.monotonic() < start + 200
                 time.sleep(0.05)
-                executor.look()
+                executor.update_workers()
 
         def on_step(progress):
             if (progress.pass_, progress.step) == (0, 2):

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from streamkern.execute import open_executor
-from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.dask_executor import DaskExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.testing.executor import ExecutorSuite, OrderSensitive
 
 
@@ -28,7 +28,7 @@ def executor(request):
             assert isinstance(executor, DaskExecutor)
             while len(executor.workers) < 2:
                 time.sleep(0.05)
-                executor.look()
+                executor.update_workers()
             assert sorted(executor.workers.values()) == [1, 2]
         yield executor
 

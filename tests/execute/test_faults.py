@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.errors import StorageError
-from streamkern.execute import lanes as lanes_module
+from streamkern.execute import dask_lanes as lanes_module
 from streamkern.execute.base import ranges_of_lanes
-from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.report import read_run, status, status_text
 from streamkern.report.page import write_report
 from streamkern.testing.executor import (
@@ -210,7 +210,7 @@ def test_a_sweep_waits_for_workers_and_takes_those_that_come(cluster, two):
 
 
 def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
-    monkeypatch.setattr(lanes_module, "LOOK", 0.0)
+    monkeypatch.setattr(lanes_module, "WORKER_UPDATE_SECONDS", 0.0)
     cluster.keep(1)
     with DaskExecutor(cluster.address, 1) as executor:
         placement = executor.place(OrderSensitive(), 4)
@@ -218,7 +218,7 @@ def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
         cluster.add()
         while len(executor.workers) < 2:
             time.sleep(0.05)
-            executor.look()
+            executor.update_workers()
         result = placement.step((0, 1), 1.0)
         assert len(set(result.parts[1])) == 2
         np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.0)[0])
@@ -228,13 +228,13 @@ def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
 
 def test_the_work_is_sent_once_a_placement(two, tmp_path, monkeypatch):
     sent = []
-    spread = two.spread
-    monkeypatch.setattr(two, "spread", lambda payload: (sent.append(len(payload)), spread(payload))[1])
+    broadcast = two.broadcast
+    monkeypatch.setattr(two, "broadcast", lambda payload: (sent.append(len(payload)), broadcast(payload))[1])
     work = OrderSensitive(size=10)
     work.ballast = bytes(4_000_000)
     messages = []
-    ask = lanes_module.ask
-    monkeypatch.setattr(lanes_module, "ask", lambda placed, m: (messages.append(len(m)), ask(placed, m))[1])
+    ask = lanes_module.call_actor
+    monkeypatch.setattr(lanes_module, "call_actor", lambda placed, m: (messages.append(len(m)), ask(placed, m))[1])
     placement = two.place(work, 4)
     for step in range(20):
         placement.step((0, step), 1.0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, MemoryLimitError
-from streamkern.execute import lanes as lanes_module
-from streamkern.execute.dask import DaskExecutor
+from streamkern.execute import dask_lanes as lanes_module
+from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.testing.executor import (
     Failing,
     OrderSensitive,
@@ -26,7 +26,7 @@ LANES = 7
 @pytest.fixture(autouse=True)
 def one_root(monkeypatch):
     """The driver serves one worker, unless a test says otherwise."""
-    monkeypatch.setattr(lanes_module, "ROOTS", 1)
+    monkeypatch.setattr(lanes_module, "MAX_TREE_ROOTS", 1)
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def four(cluster):
 
 @pytest.mark.parametrize("roots", [1, 2, 3])
 def test_sums_are_those_of_one_thread_and_the_driver_hears_from_the_roots_alone(four, roots, monkeypatch):
-    monkeypatch.setattr(lanes_module, "ROOTS", roots)
+    monkeypatch.setattr(lanes_module, "MAX_TREE_ROOTS", roots)
     messages = []
-    ask = lanes_module.ask
+    ask = lanes_module.call_actor
     monkeypatch.setattr(
-        lanes_module, "ask", lambda placed, message: (messages.append(placed.address), ask(placed, message))[1]
+        lanes_module, "call_actor", lambda placed, message: (messages.append(placed.address), ask(placed, message))[1]
     )
     placement = four.place(OrderSensitive(50), LANES)
     for step in range(3):

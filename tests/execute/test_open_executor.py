@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 import streamkern as sk
 from streamkern.errors import StorageError, UsageError
 from streamkern.execute import ThreadsExecutor, open_executor
-from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.testing.executor import minus
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import streamkern as sk
-from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
-from streamkern.sources.remote import COUNTS, Remote
+from streamkern.sources.remote_store import REQUEST_COUNTS, Remote
 from streamkern.testing.executor import OrderSensitive, expected_step
 from tests.faults import Fault, FaultyServer, one_in
 
@@ -59,7 +59,7 @@ def test_every_request_of_steps_and_tasks_is_counted_once(cluster, folder):
     cluster.keep(2)
     for _ in range(2):  # what was counted for one driver is not counted for the next
         with FaultyServer(folder, REFUSE) as server, DaskExecutor(cluster.address, 1) as executor:
-            here, url = COUNTS.now(), f"{server.url}/bytes"
+            here, url = REQUEST_COUNTS.now(), f"{server.url}/bytes"
             placement = executor.place(Fetching(url=url), 4)
             for step in range(5):
                 ahead = [(0, step + 1)]  # the last is read for nothing, and told when the placement is closed
@@ -74,7 +74,7 @@ def test_every_request_of_steps_and_tasks_is_counted_once(cluster, folder):
             assert server.faults > 10
             assert total(executor) == seen(server)
             assert executor.request_counts.by_worker().keys() == executor.workers.keys()
-            assert COUNTS.now() == here
+            assert REQUEST_COUNTS.now() == here
 
 
 def test_what_a_worker_has_told_stays_when_it_ends(cluster, folder):
@@ -103,9 +103,9 @@ def test_workers_in_this_process_are_not_counted_twice(folder):
         Client(local, set_as_default=False) as client,
         DaskExecutor(client, 1) as executor,
     ):
-        before = COUNTS.now()
+        before = REQUEST_COUNTS.now()
         list(executor.imap(fetch, range(6), (f"{server.url}/bytes",)))
-        assert COUNTS.now()["retries"] - before["retries"] == server.faults > 0
+        assert REQUEST_COUNTS.now()["retries"] - before["retries"] == server.faults > 0
         assert executor.request_counts.by_worker() == {}
 
 
@@ -123,7 +123,7 @@ def test_answers_in_any_order_and_twice_count_once():
 
 
 def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)
@@ -131,7 +131,7 @@ def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, mon
     cluster.keep(2)
     # Where a HEAD is refused, the library that speaks HTTP sends a GET, as part of the same request.
     with FaultyServer(tmp_path, lambda request: REFUSE(request) if request.method == "GET" else None) as server:
-        here = COUNTS.now()
+        here = REQUEST_COUNTS.now()
         train = sk.open_dataset(f"{server.url}/rows.zarr", retry=PATIENT)
         pipeline = sk.Pipeline(
             train=train, kernel=sk.Laplace(2.0), centers=sk.Uniform(30), solver=sk.EigenPro(epochs=2, batch=40), lanes=2

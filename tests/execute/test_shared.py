@@ -15,13 +15,13 @@ from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, MemoryLimitError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
-from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.peers import Route
-from streamkern.execute.shared import sees
-from streamkern.execute.shared_lanes import SharedLanes
-from streamkern.execute.shares import require_whole
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.execute.wire import dumps
+from streamkern.execute.dask_executor import DaskExecutor
+from streamkern.execute.shared_centers_driver import SharedLanes
+from streamkern.execute.shared_centers_files import require_whole
+from streamkern.execute.shared_centers_worker import can_share_files
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.execute.tree_allreduce import Route
+from streamkern.execute.worker_messages import dumps
 from streamkern.runs import load_pipeline
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
@@ -52,7 +52,7 @@ def workers_of(cluster, number, **settings):
     with DaskExecutor(cluster.address, 1, **settings) as executor:
         start = time.monotonic()
         while len(executor.workers) < number:
-            executor.look()
+            executor.update_workers()
             assert time.monotonic() < start + 200
         yield executor
 
@@ -242,7 +242,7 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
         time.sleep(0.5)
         first = root.actor.step(dumps((1, (0, 0), ((0, 1),), None)))
         for call, wanted in zip((first, second), SharedSums().expected(2)[0], strict=True):
-            done = executor.opened(call.result(timeout=200), root.address)
+            done = executor.task_result(call.result(timeout=200), root.address)
             np.testing.assert_array_equal(done.parts[1], wanted[1])
         placement.close()
 
@@ -280,7 +280,7 @@ def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path
     def refuse(*given):
         raise AssertionError("the driver wrote a share")
 
-    monkeypatch.setattr("streamkern.execute.shared_lanes.write_share", refuse)
+    monkeypatch.setattr("streamkern.execute.shared_centers_driver.write_share", refuse)
     with workers_of(cluster, 2) as executor:
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
         sums, state = until_kept(placement, SharedState())
@@ -331,9 +331,9 @@ def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driv
         first, _ = sorted(executor.workers)
 
         def sees_it(path, token, dask_worker):
-            return dask_worker.address == first and sees(path, token)
+            return dask_worker.address == first and can_share_files(path, token)
 
-        monkeypatch.setattr("streamkern.execute.shared_lanes.sees", sees_it)
+        monkeypatch.setattr("streamkern.execute.shared_centers_driver.can_share_files", sees_it)
         said = []
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
         sums, state = until_kept(placement, SharedState())
@@ -351,9 +351,9 @@ def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(clu
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
 
         def fill_the_disk(full):
-            import streamkern.execute.shared as shared
+            import streamkern.execute.shared_centers_worker as shared
             from streamkern.errors import StorageError
-            from streamkern.execute.shares import write_share
+            from streamkern.execute.shared_centers_files import write_share
 
             def refused(*given):
                 raise StorageError("the disk is full", where="here", expected="room")
@@ -426,7 +426,7 @@ def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
-    monkeypatch.setattr("streamkern.execute.lanes.LOOK", 0.0)
+    monkeypatch.setattr("streamkern.execute.dask_lanes.WORKER_UPDATE_SECONDS", 0.0)
     with workers_of(cluster, 1) as executor:
         placement = executor.share(SharedSums(), lambda leaf: None)
         wanted, _ = SharedSums().expected(2)
@@ -434,7 +434,7 @@ def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
         cluster.keep(2)
         start = time.monotonic()
         while len(executor.workers) < 2:
-            executor.look()
+            executor.update_workers()
             assert time.monotonic() < start + 200
         result = placement.step((0, 1), state)
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])

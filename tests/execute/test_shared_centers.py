@@ -14,7 +14,7 @@ from streamkern.engine.packed_factor import factor_bytes
 from streamkern.evaluation.score import SquaredError
 from streamkern.events import EventLog
 from streamkern.execute.base import SharedState
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
 from tests.execute.test_shared import killed_within, workers_of

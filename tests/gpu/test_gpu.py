@@ -12,8 +12,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import streamkern as sk
-from streamkern.costs.shape_run import Bill, Size
-from streamkern.data.device import placed
+from streamkern.costs.dry_run import CostEstimate, ProblemSize
+from streamkern.data.device_blocks import assembly_on_device
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.elementwise import Loops, NumpyLoops
@@ -109,7 +109,7 @@ def test_augmented_images_are_the_cpu_s(gpu):
     data = sk.from_arrays(X, y).scale(1 / 255).augment(*changes, copies=3)
     here = Assembly(data, Classes(np.arange(4)), 0.3)
     for rest in (0, 1 << 20):
-        there = placed(here, gpu, rest, 1 << 20)
+        there = assembly_on_device(here, gpu, rest, 1 << 20)
         assert there.stays == (rest > 0)
         streams = [Stream(each, lanes=1, block_rows=128, run_rows=1) for each in (here, there)]
         for step in range(streams[0].steps):
@@ -205,7 +205,7 @@ def test_memory_stays_within_what_was_projected(gpu):
     there = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu))
     with peak_bytes() as peak:
         there.pull(gpu.upload(X), W, lambda F, rows: F, c)
-    assert 0 < peak() <= Bill(sk.SGD(batch=b), Size(b, p, d, c, lanes=1), 1).on_device + b * d * 4
+    assert 0 < peak() <= CostEstimate(sk.SGD(batch=b), ProblemSize(b, p, d, c, lanes=1), 1).on_device + b * d * 4
 
 
 @pytest.mark.parametrize("split", [False, True])

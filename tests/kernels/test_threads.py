@@ -12,7 +12,7 @@ import streamkern as sk
 from streamkern.cpu import default_engine
 from streamkern.cpu.gemm import VECTORS
 from streamkern.engine.parallel import row_parts
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Expansion
 from tests.processors import own_products
 

@@ -13,8 +13,8 @@ from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes
 from streamkern.errors import StorageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.models.tree import CutTree
-from streamkern.partition import shuffle as rows
+from streamkern.models.partition_tree import CutTree
+from streamkern.partition import leaf_rows as rows
 
 D = 5
 
@@ -27,12 +27,12 @@ def test_rows_at_the_end_change_the_digests_of_their_own_leaves(monkeypatch: pyt
     X[2500:, 0] = -1.0  # the first leaf
     y = np.arange(3000) % 2
 
-    def prints(n: int) -> rows.Prints:
+    def fingerprints(n: int) -> rows.LeafFingerprints:
         data = sk.from_arrays(X[:n], y[:n])
         with ThreadsExecutor(2) as executor:
-            return rows.Prints.of(Assembly(data, Classes(np.arange(2))), tree, executor)
+            return rows.LeafFingerprints.of(Assembly(data, Classes(np.arange(2))), tree, executor)
 
-    before, after = prints(2500), prints(3000)
+    before, after = fingerprints(2500), fingerprints(3000)
     assert before.digests[1:] == after.digests[1:]
     assert before.digests[0] != after.digests[0]
     assert (after.counts - before.counts).tolist() == [500, 0, 0]
@@ -52,7 +52,7 @@ def test_memory_of_digests_does_not_grow_with_rows_times_leaves(monkeypatch: pyt
         assembly = Assembly(data, Classes(np.arange(2)))
         with ThreadsExecutor(1) as one:
             tracemalloc.start()
-            found = rows.Prints.of(assembly, tree, one)
+            found = rows.LeafFingerprints.of(assembly, tree, one)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert found.counts.sum() == n
@@ -63,7 +63,7 @@ def test_a_run_that_was_cut_short_is_an_error(tmp_path: Path):
     X, y = np.random.default_rng(0).normal(size=(300, D)), np.arange(300) % 2
     assembly, tree = Assembly(sk.from_arrays(X, y), Classes(np.arange(2))), CutTree.of(D)
     with ThreadsExecutor(1) as one:
-        there = rows.Scattered.of(assembly, tree, one, tmp_path / "rows")
+        there = rows.LeafRuns.of(assembly, tree, one, tmp_path / "rows")
     assert np.array_equal(there.read(0).X, X.astype(np.float32))
     (run,) = (tmp_path / "rows").glob("run-*")
     with open(run, "r+b") as stream:

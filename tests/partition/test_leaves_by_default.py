@@ -14,9 +14,9 @@ import pytest
 
 import streamkern as sk
 from streamkern.evaluation.paired_errors import Errors
-from streamkern.models import tree
-from streamkern.partition import trial as choice
-from streamkern.partition.trial import LEAST_TABLE, by_default
+from streamkern.models import partition_tree
+from streamkern.partition import one_or_leaves as choice
+from streamkern.partition.one_or_leaves import MIN_TABLE_ROWS, default_partition
 from streamkern.report.page import write_report
 from streamkern.report.run_directory import read_run
 from streamkern.selection import kernel_search
@@ -27,9 +27,9 @@ N, D = 4_500, 5
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and leaves that a test has the time for are large: not every row is a center of one model."""
-    monkeypatch.setattr(choice, "LEAST_TABLE", N)
-    monkeypatch.setattr(kernel_search, "EVERY_ROW", 0)
-    monkeypatch.setattr(tree, "MOST_EACH", 4_000)
+    monkeypatch.setattr(choice, "MIN_TABLE_ROWS", N)
+    monkeypatch.setattr(kernel_search, "MAX_ROWS_AS_CENTERS", 0)
+    monkeypatch.setattr(partition_tree, "MAX_FULL_KERNEL_ROWS", 4_000)
 
 
 def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -187,20 +187,20 @@ def test_a_small_table_is_one_model_without_a_trial():
     assert model.model_.weights_sha256 == one.model_.weights_sha256
 
 
-def recipe(n: int = LEAST_TABLE, d: int = 3, **how: Any) -> Any:
+def recipe(n: int = MIN_TABLE_ROWS, d: int = 3, **how: Any) -> Any:
     X = np.zeros((n, d), dtype=np.float32)
     return sk.KernelRegressor(**how, dtype="float32")._recipe(sk.from_arrays(X, np.zeros(n)))
 
 
 def test_a_large_table_of_which_all_is_left_open_is_tried():
-    assert by_default(recipe(), 4 << 30) == sk.Partition(rows=8000)
-    assert by_default(recipe(validation=0.1, n=2 * LEAST_TABLE), 4 << 30) == sk.Partition(rows=8000)
+    assert default_partition(recipe(), 4 << 30) == sk.Partition(rows=8000)
+    assert default_partition(recipe(validation=0.1, n=2 * MIN_TABLE_ROWS), 4 << 30) == sk.Partition(rows=8000)
 
 
 @pytest.mark.parametrize(
     ("how", "budget"),
     [
-        ({"n": LEAST_TABLE - 1}, 4 << 30),
+        ({"n": MIN_TABLE_ROWS - 1}, 4 << 30),
         ({"d": 201}, 4 << 30),
         ({"kernel": "laplace"}, 4 << 30),
         ({"metric": sk.AGOP()}, 4 << 30),
@@ -211,12 +211,15 @@ def test_a_large_table_of_which_all_is_left_open_is_tried():
     ],
 )
 def test_what_is_given_small_wide_or_too_large_is_one_model(how: dict[str, Any], budget: int):
-    assert by_default(recipe(**how), budget) is None
+    assert default_partition(recipe(**how), budget) is None
 
 
 def test_augmented_rows_are_one_model():
     made = recipe()
-    assert by_default(replace(made, train=made.train.augment(sk.augment.GaussianNoise(0.1), copies=2)), 4 << 30) is None
+    assert (
+        default_partition(replace(made, train=made.train.augment(sk.augment.GaussianNoise(0.1), copies=2)), 4 << 30)
+        is None
+    )
 
 
 @pytest.mark.usefixtures("soon")
@@ -243,13 +246,13 @@ def test_leaves_that_are_a_little_better_are_compared_with_a_larger_model(monkey
     X = rng.normal(size=(N, 4)).astype(np.float32)
     y = np.sin(2 * X[:, 0]) + np.sin(3 * X[:, 1]) + 0.1 * rng.normal(size=N)
     monkeypatch.setattr(choice, "TRIAL_CENTERS", 60)
-    monkeypatch.setattr(choice, "CLEAR", 0.0)  # whatever the leaves gain
+    monkeypatch.setattr(choice, "MAX_CLEAR_ERROR_RATIO", 0.0)  # whatever the leaves gain
     reasons = []
     for centers in (60, 1500):
         monkeypatch.setattr(choice, "SECOND_CENTERS", centers)
         reasons.append(sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"])
     assert [reason.split(",")[0] for reason in reasons] == ["leaves", "one model"]
-    monkeypatch.setattr(choice, "SECOND_BETTER", 0.0)
+    monkeypatch.setattr(choice, "MAX_SECOND_ERROR_RATIO", 0.0)
     monkeypatch.setattr(choice, "SECOND_CENTERS", 60)
     last = sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"]
     assert last.startswith("one model")

@@ -22,18 +22,18 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.cpu.routes import project, route
-from streamkern.data.stream import Assembly, Block, Raw
+from streamkern.data.stream import Assembly, Block, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.models.partitioned import Leaves
-from streamkern.models.tree import CutTree
-from streamkern.partition import grow
-from streamkern.partition.fit import _counted
-from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
-from streamkern.partition.shuffle import LeafIds, Prints, Scattered
+from streamkern.models.partition_tree import CutTree
+from streamkern.models.partitioned_machine import Leaves
+from streamkern.partition import grow_tree
+from streamkern.partition.fit_partition import _count_warnings
+from streamkern.partition.grow_tree import Axis, LeafEdgeCounts, axis_of, quantile_edges, split_at, two_means_axis
+from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
-from streamkern.report.status import status
+from streamkern.report.run_status import status
 from streamkern.storage.artifact import load_artifact, save_artifact
 
 N, D = 6000, 5
@@ -199,7 +199,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
     edges, share = quantile_edges(t[:5000])
     assert 0.49 < share <= 0.5
     bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
-    cut = cut_at(edges, bins, overlap)
+    cut = split_at(edges, bins, overlap)
     assert cut is not None
     low, threshold, high = cut.places
     assert abs((t < threshold).mean() - 0.5) < 2e-3
@@ -210,7 +210,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
 def test_a_value_that_most_rows_share_is_not_cut_off():
     edges, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
     assert share == 0.001
-    assert cut_at(edges, np.array([9990, 10]), 0.1) is None
+    assert split_at(edges, np.array([9990, 10]), 0.1) is None
 
 
 def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -219,7 +219,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
     model = sk.KernelRegressor("laplace", centers=50, preprocess=None, partition=partition).fit(X, y).model_
     model.save(tmp_path / "model")
     loaded, made, begun = sk.load_model(tmp_path / "model"), [], threading.Barrier(3, timeout=60)
-    make = Leaves._answering
+    make = Leaves._output_function
 
     def slowly(leaves: Leaves, leaf: int, *given: int) -> Any:
         made.append(leaf)
@@ -230,7 +230,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
         begun.wait()
         return loaded.predict(rows)
 
-    monkeypatch.setattr(Leaves, "_answering", slowly)
+    monkeypatch.setattr(Leaves, "_output_function", slowly)
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(predict, [X, X[::-1], X]))
     assert sorted(made) == [0, 1, 2, 3]
@@ -264,7 +264,7 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
         np.bincount(of).tolist()
     )
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
-    assert between_means((0, np.ones((9, 2)), y[:9], None, None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
+    assert two_means_axis((0, np.ones((9, 2)), y[:9], None, None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
     with pytest.raises(sk.UsageError, match="cuts is 'means'"):
         sk.Partition(cuts="means")
 
@@ -280,7 +280,7 @@ def test_rows_that_are_all_alike_have_no_direction():
 def test_counts_are_those_of_all_rows_in_their_leaves():
     X, _ = table(400)
     lines = {leaf: Axis(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
-    (counts,) = Counting(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
+    (counts,) = LeafEdgeCounts(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
     places = dict(grown().training(X[:, :2]))
     expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
     rows = [len(places.get(leaf, ())) for leaf in range(grown().leaves)]
@@ -291,8 +291,8 @@ def test_counts_are_those_of_all_rows_in_their_leaves():
 def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
     sample: int, names: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(grow, "SAMPLE_ROWS", sample)
-    monkeypatch.setattr(grow, "SURE", 1500)
+    monkeypatch.setattr(grow_tree, "SAMPLE_ROWS", sample)
+    monkeypatch.setattr(grow_tree, "MIN_SAMPLE_ROWS_OF_LEAF", 1500)
     X, y = table(9000)
     assembly, seen = Assembly(sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False)), []
 
@@ -302,7 +302,7 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
 
     with ThreadsExecutor(2) as executor:
         partition = sk.Partition(rows=3000, overlap=0.0)
-        grown = grow.Ground(partition, assembly, sk.Laplace("median"), executor, 0).grow(keep)
+        grown = grow_tree.TreeBuilder(partition, assembly, sk.Laplace("median"), executor, 0).grow(keep)
     assert seen == names
     # Where scattering counts rows, they are counted once, for the last tree.
     trees = list[CutTree]()
@@ -312,7 +312,7 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
         return np.array([len(at) for _, at in sorted(tree.training(X), key=lambda each: each[0])])
 
     with ThreadsExecutor(2) as executor:
-        again = grow.Ground(partition, assembly, sk.Laplace("median"), executor, 0, count).grow(keep)
+        again = grow_tree.TreeBuilder(partition, assembly, sk.Laplace("median"), executor, 0, count).grow(keep)
     assert again.tree.fingerprint == grown.tree.fingerprint
     assert np.array_equal(again.counts, grown.counts)
     assert len(trees) <= 1
@@ -331,20 +331,20 @@ def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(keep: bool, tmp_pa
     assembly, tree = Assembly(data, Classes(np.arange(2))), CutTree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1))
     with ThreadsExecutor(2) as executor:
         here = LeafIds.of(assembly, tree, executor, keep)
-        there = Scattered.of(assembly, tree, executor, tmp_path / "rows")
+        there = LeafRuns.of(assembly, tree, executor, tmp_path / "rows")
         for leaf, kept in enumerate((X[:, 0] < 0.1, X[:, 0] >= -0.1)):
             for rows in (pickle.loads(pickle.dumps(here)).read(leaf), pickle.loads(pickle.dumps(there)).read(leaf)):
                 assert np.array_equal(rows.X, X[kept])
                 assert np.array_equal(rows.y, codes[kept])
                 assert np.array_equal(rows.w, w[kept])
-        prints = Prints.of(assembly, tree, executor)
-        assert there.prints().digests == prints.digests
-        assert there.prints().counts.tolist() == prints.counts.tolist()
+        fingerprints = LeafFingerprints.of(assembly, tree, executor)
+        assert there.fingerprints().digests == fingerprints.digests
+        assert there.fingerprints().counts.tolist() == fingerprints.counts.tolist()
         times = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
-        Scattered.of(assembly, tree, executor, tmp_path / "rows")  # nothing is written again
+        LeafRuns.of(assembly, tree, executor, tmp_path / "rows")  # nothing is written again
         assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
         (tmp_path / "rows" / "boot").write_text("another start of the machine, before which nothing was synced")
-        Scattered.of(assembly, tree, executor, tmp_path / "rows")
+        LeafRuns.of(assembly, tree, executor, tmp_path / "rows")
         assert all(path.stat().st_mtime_ns > times[path] for path in (tmp_path / "rows").iterdir())
 
 
@@ -434,7 +434,7 @@ def test_intervals_hold_their_share_and_follow_the_noise(validation: float | Non
         sk.KernelRegressor("laplace", centers=150, validation=validation, partition=each).fit(X, y)
         for each in (None, PARTITION)
     )
-    assert model.model_.answers.facts["source"] == ("leave-one-out" if validation is None else "validation")
+    assert model.model_.calibration.facts["source"] == ("leave-one-out" if validation is None else "validation")
     ends = model.predict_interval(T, 0.9)
     inside = (ends[:, 0] <= t) & (t <= ends[:, 1])
     assert 0.875 < inside.mean() < 0.925
@@ -487,7 +487,7 @@ def test_leaves_without_a_closed_form_take_validation_rows_for_intervals():
         model.predict_interval(X)
     held = sk.KernelRegressor("laplace", **options, validation=0.2).fit(X, y)
     ends = held.predict_interval(X)
-    assert held.model_.answers.facts["functions"] == 0
+    assert held.model_.calibration.facts["functions"] == 0
     assert 0.85 < ((ends[:, 0] <= y) & (y <= ends[:, 1])).mean() < 0.97
 
 
@@ -497,7 +497,7 @@ def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.Monke
     right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
     wild = sk.EigenPro(step=1e6, epochs=2)
     monkeypatch.setattr(
-        "streamkern.partition.fit.resolved", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
+        "streamkern.partition.fit_partition.resolve_solver", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
     )
     with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
         model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
@@ -583,7 +583,7 @@ def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
         data = made.dataset(pd.DataFrame(X, columns=list("abcde")))
     ids = np.arange(len(X))
     from_rows = data.source.read(0)
-    raw = Raw(from_rows.X, None, ids, np.zeros_like(ids))
+    raw = RawRows(from_rows.X, None, ids, np.zeros_like(ids))
     return Assembly(data, None, 0.0, made.Z.dtype).build(raw, ids, (), "").X
 
 
@@ -837,7 +837,7 @@ def test_rows_on_the_left_of_cuts_are_those_of_the_leaves_there():
 
 def test_warnings_of_leaves_that_differ_in_numbers_are_one():
     warned = [["the residual is 0.05", "a second"], ["the residual is 1.2e-07"], [], ["a second", "a second"]]
-    said = _counted([{"warnings": each} for each in warned])
+    said = _count_warnings([{"warnings": each} for each in warned])
     assert said == [("a second", 2), ("the residual is 0.05", 2)]
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.partition import grow
-from streamkern.partition import shuffle as rows
+from streamkern.partition import grow_tree
+from streamkern.partition import leaf_rows as rows
 from streamkern.serving.predict_files import predict
 
 PROGRAM = """
 import os, signal, sys
 import streamkern as sk
-from streamkern.partition import fit, grow, shuffle as rows
+from streamkern.partition import fit_partition, grow_tree, leaf_rows as rows
 from streamkern.storage import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
@@ -36,11 +36,11 @@ def dying(function):
     return wrapped
 
 rows._BLOCK_ROWS, rows.RUN_BYTES = 250, 1 << 12  # several runs of few rows
-grow.SAMPLE_ROWS, grow.SURE = 1000, 600  # one level by the sample, the next by counts
+grow_tree.SAMPLE_ROWS, grow_tree.MIN_SAMPLE_ROWS_OF_LEAF = 1000, 600  # one level by the sample, the next by counts
 if moment == "scatter":
     rows.write_run = dying(rows.write_run)
 if moment == "leaves":
-    fit.fit_leaf = dying(fit.fit_leaf)
+    fit_partition.fit_leaf = dying(fit_partition.fit_leaf)
 
 def listener(kind, fields):
     if moment == "trial" and kind == "stage" and fields["name"] == "one-or-leaves" and fields["state"] == "begin":
@@ -109,7 +109,12 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
     if moment == "scatter":
         assert len(list((tmp_path / "run" / "scattered").glob("*/run-*"))) >= 1
     monkeypatch.chdir(tmp_path)
-    for module, name in ((rows, "_BLOCK_ROWS"), (rows, "RUN_BYTES"), (grow, "SAMPLE_ROWS"), (grow, "SURE")):
+    for module, name in (
+        (rows, "_BLOCK_ROWS"),
+        (rows, "RUN_BYTES"),
+        (grow_tree, "SAMPLE_ROWS"),
+        (grow_tree, "MIN_SAMPLE_ROWS_OF_LEAF"),
+    ):
         monkeypatch.setattr(module, name, 0)  # which the program sets: until the test ends
     monkeypatch.setattr(sys, "argv", ["program.py", "never", "0"])
     assert runpy.run_path("program.py")["result"].weights_sha256 == expected

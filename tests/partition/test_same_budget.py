@@ -12,11 +12,16 @@ import streamkern as sk
 from streamkern.errors import PlanRefusedError
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages
-from streamkern.fitting.planning import projection
-from streamkern.partition import trial as choice
-from streamkern.partition.memory import PartitionMemory
-from streamkern.partition.recipe import LeafRecipe
-from streamkern.partition.trial import before_rows, by_default, settled, trial_footprint
+from streamkern.fitting.memory_projection import project_memory
+from streamkern.partition import one_or_leaves as choice
+from streamkern.partition.leaf_recipe import LeafRecipe
+from streamkern.partition.one_or_leaves import (
+    default_partition,
+    project_before_rows,
+    resolve_with_held_out,
+    trial_footprint,
+)
+from streamkern.partition.partition_memory import PartitionMemory
 
 MIB = 1 << 20
 FRESH = 250 * MIB  # of a process that has just loaded the engine
@@ -41,13 +46,13 @@ def recipe_of(n: int, d: int, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
     """Whether leaves are tried, and whether a process that holds so many bytes goes on."""
-    made, _ = settled(recipe, budget)
+    made, _ = resolve_with_held_out(recipe, budget)
     tried = made.partition is not None
     try:
         if tried:
-            before_rows(made, made.partition, budget, 2, held)[1].first()
+            project_before_rows(made, made.partition, budget, 2, held)[1].first()
         else:
-            projection(made, budget, held, Stages.left_out, slots=2)
+            project_memory(made, budget, held, Stages.held_out_rows, slots=2)
     except PlanRefusedError:
         return tried, False
     return tried, True
@@ -68,9 +73,9 @@ def test_what_the_process_holds_decides_nothing(monkeypatch: pytest.MonkeyPatch)
     recipe = recipe_of(30_000, 5, monkeypatch)
     decided = []
     for held in (0, 3000 * MIB):
-        monkeypatch.setattr(choice, "loaded", lambda held=held: held)
-        monkeypatch.setattr("streamkern.partition.memory.loaded", lambda held=held: held)
-        decided.append([by_default(recipe, budget * MIB) for budget in (700, 1500, 3000)])
+        monkeypatch.setattr(choice, "load_libraries", lambda held=held: held)
+        monkeypatch.setattr("streamkern.partition.partition_memory.load_libraries", lambda held=held: held)
+        decided.append([default_partition(recipe, budget * MIB) for budget in (700, 1500, 3000)])
     assert decided[0] == decided[1]
     assert decided[0][0] is None
     assert decided[0][2] is not None
@@ -78,17 +83,17 @@ def test_what_the_process_holds_decides_nothing(monkeypatch: pytest.MonkeyPatch)
 
 def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(recipe_of(60_000, 8, monkeypatch), partition=sk.Partition())
-    made, budget, held = settled(recipe, 3000 * MIB)[0], 3000 * MIB, 2400 * MIB
+    made, budget, held = resolve_with_held_out(recipe, 3000 * MIB)[0], 3000 * MIB, 2400 * MIB
     read: list[int] = []
     monkeypatch.setattr(choice, "prepare", lambda *rest: read.append(1))
-    monkeypatch.setattr(choice, "loaded", lambda: held)
+    monkeypatch.setattr(choice, "load_libraries", lambda: held)
     least = trial_footprint(made, made.partition, budget, 2, held)[1]  # the trial and the leaves would fit
     PartitionMemory(made, made.partition, LeafRecipe.of(made).on, budget, 2, True, least, held).first()
     with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError, match="threads=2"):
-        choice.fit_any(made, executor, budget)
+        choice.fit_one_or_leaves(made, executor, budget)
     assert not read
     with pytest.raises(PlanRefusedError, match="threads=2"):
-        before_rows(made, made.partition, budget, 2, held)
+        project_before_rows(made, made.partition, budget, 2, held)
 
 
 def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import streamkern as sk
 from streamkern.registry.retrain import retrain
 from streamkern.report import read_run
-from streamkern.report.verdict import basis
+from streamkern.report.result_sentences import basis_text
 from streamkern.runs.plan import plan
 from streamkern.runs.run import run
 
@@ -27,7 +27,7 @@ def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) 
     assert [s["name"] for s in result["stages"]][:4] == ["statistics", "check-test", "bandwidth", "centers"]
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     assert manifest["kernel"] == {"name": "Laplace", "bandwidth": "median"}
-    assert f"(bandwidth {number:.4g})" in basis(manifest, read_run(tmp_path / "run").result)
+    assert f"(bandwidth {number:.4g})" in basis_text(manifest, read_run(tmp_path / "run").result)
     model = sk.load_model(tmp_path / "run/model.zarr")
     assert model.kernel == sk.Laplace(number)
     assert model.metadata["median_distance"] == number

@@ -23,9 +23,9 @@ from streamkern.errors import ModelFormatError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.execute.base import KeptShares, SharedState
-from streamkern.execute.shares import read_tiles, require_whole, write_share
+from streamkern.execute.shared_centers_files import read_tiles, require_whole, write_share
 from streamkern.runs import checkpoints, load_pipeline, resume, run
-from streamkern.runs.checkpoints import KEPT, Checkpoints
+from streamkern.runs.checkpoints import KEPT_CHECKPOINTS, Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
 
@@ -177,7 +177,7 @@ def test_the_last_few_are_kept_and_a_damaged_one_costs_itself_only(tmp_path: Pat
                 kept.interrupted(some(step))
         names = [place.name for place in sorted((tmp_path / "kept").glob("0*"))]
         assert names == ["000001-1-000000004", "000001-1-000000005"]
-        assert len(names) == KEPT
+        assert len(names) == KEPT_CHECKPOINTS
         assert [fields["step"] for kind, fields in told if kind == "checkpoint"] == [1, 2, 3, 4, 5]
         for file in (tmp_path / "kept" / names[-1]).rglob("c/*"):
             damaged = bytearray(file.read_bytes())

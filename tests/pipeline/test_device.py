@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.errors import PlanRefusedError, UsageError
-from streamkern.fitting import placement
+from streamkern.fitting import device_placement
 from streamkern.runs.pipeline import Pipeline
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in
@@ -32,7 +32,7 @@ def digits(solver: Any, kernel: Any = None, noise: bool = True, **more: Any) -> 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> HostDevice:
     made = HostDevice()
-    monkeypatch.setattr(placement, "get_device", lambda name: None if name == "cpu" else made)
+    monkeypatch.setattr(device_placement, "get_device", lambda name: None if name == "cpu" else made)
     return made
 
 
@@ -41,7 +41,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The device of CuPy, on the stand-in: the loops of a card."""
     with stand_in() as module:
         made = module.open_device()
-        monkeypatch.setattr(placement, "get_device", lambda name: None if name == "cpu" else made)
+        monkeypatch.setattr(device_placement, "get_device", lambda name: None if name == "cpu" else made)
         yield made
 
 
@@ -102,8 +102,10 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
     with pytest.raises(PlanRefusedError, match="of the device") as refused:
         sk.run(digits(sk.SGD(epochs=1)), tmp_path, threads=1, resources=sk.Resources(device="cuda"))
     assert refused.value.remedy.startswith("use fewer centers")
-    needed, device_bytes = list[int](), placement.device_bytes
-    monkeypatch.setattr(placement, "device_bytes", lambda *args: needed.append(device_bytes(*args)) or needed[-1])
+    needed, device_bytes = list[int](), device_placement.device_bytes
+    monkeypatch.setattr(
+        device_placement, "device_bytes", lambda *args: needed.append(device_bytes(*args)) or needed[-1]
+    )
     for less, exact in ((0, True), (0, True), (1, False)):
         device.budget = needed[0] - less if needed else 1 << 30
         auto = digits(sk.EigenPro(batch=256), centers=sk.Uniform(600))
@@ -112,25 +114,25 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
 
 
 def test_what_runs_on_the_cpu_only_says_so(device: HostDevice, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(placement, "OPENING_TERMS", 0)
+    monkeypatch.setattr(device_placement, "MIN_DEVICE_TERMS", 0)
     features = digits(sk.SGD(epochs=1), features=sk.RandomFourier(sk.Gaussian(4.0), 20), kernel=None, centers=None)
     leaves = digits("auto", partition=sk.Partition(rows=500))
     for made in (features, leaves):
-        assert placement.device_for(made, "auto") is None
+        assert device_placement.device_for(made, "auto") is None
         with pytest.raises(UsageError, match="computed on the CPU only"):
-            placement.device_for(made, "cuda")
+            device_placement.device_for(made, "cuda")
 
 
 def test_auto_takes_a_card_for_as_much_work_as_opening_it_is_worth(device: HostDevice, monkeypatch: pytest.MonkeyPatch):
     made = digits(sk.SGD(epochs=1))
-    assert placement.device_for(made, "auto") is None
-    assert placement.device_for(made, "cpu") is None
+    assert device_placement.device_for(made, "auto") is None
+    assert device_placement.device_for(made, "cpu") is None
     terms = 2400 * 150 * 64
-    monkeypatch.setattr(placement, "OPENING_TERMS", terms)
-    assert placement.device_for(made, "auto") is device
-    monkeypatch.setattr(placement, "OPENING_TERMS", terms + 1)
-    assert placement.device_for(made, "auto") is None
-    assert placement.device_for(made, "cuda") is device
+    monkeypatch.setattr(device_placement, "MIN_DEVICE_TERMS", terms)
+    assert device_placement.device_for(made, "auto") is device
+    monkeypatch.setattr(device_placement, "MIN_DEVICE_TERMS", terms + 1)
+    assert device_placement.device_for(made, "auto") is None
+    assert device_placement.device_for(made, "cuda") is device
 
 
 def test_an_estimator_takes_a_device(device: HostDevice):
@@ -144,6 +146,6 @@ def test_an_estimator_takes_a_device(device: HostDevice):
 
 def test_no_device_is_the_cpu():
     """And asking for one where there is none is refused in words."""
-    assert placement.get_device("cpu") is None
+    assert device_placement.get_device("cpu") is None
     with pytest.raises(UsageError, match="Unknown device 'tpu'"):
-        placement.get_device("tpu")
+        device_placement.get_device("tpu")

@@ -10,9 +10,9 @@ import pytest
 
 import streamkern as sk
 from streamkern.evaluation import score
-from streamkern.execute.threads import ThreadsExecutor
-from streamkern.runs import examples as module
-from streamkern.runs.examples import COPIES, ROWS, examples
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.runs import example_rows as module
+from streamkern.runs.example_rows import EXAMPLE_COPIES, EXAMPLE_ROWS, examples
 from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}
@@ -59,7 +59,7 @@ def test_regression_keeps_a_fixed_sample_of_targets_and_predictions(tmp_path: Pa
     np.testing.assert_allclose(arrays["test_predicted"], expected, atol=1e-3)
     assert np.mean((arrays["test_predicted"] - y) ** 2) == pytest.approx(result["metrics"]["test"]["mse"], rel=1e-3)
 
-    monkeypatch.setattr(score, "SAMPLED", 40)
+    monkeypatch.setattr(score, "MAX_SAMPLED_ROWS", 40)
     few, _ = kept(tmp_path / "few", sk.run(pipeline, tmp_path / "few"))
     assert few["test_actual"].shape == (40, 2)
     where = [int(np.abs(y[:, 0] - value).argmin()) for value in few["test_actual"][:, 0]]
@@ -70,7 +70,7 @@ def test_more_classes_than_are_counted_leave_the_metrics_as_they_are(
     make: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counted = sk.run(make(), tmp_path / "counted")
-    monkeypatch.setattr(score, "CONFUSED", 1)
+    monkeypatch.setattr(score, "MAX_CONFUSION_CLASSES", 1)
     result = sk.run(make(), tmp_path / "not")
     assert result["metrics"] == counted["metrics"]
     assert "test_confusion" not in kept(tmp_path / "not", result)[0]
@@ -84,11 +84,11 @@ def test_examples_are_rows_as_stored_and_as_training_sees_them(monkeypatch: pyte
     encoding = sk.KernelClassifier(centers=sk.Uniform(20)).fit(data).model_.encoding
     with ThreadsExecutor() as executor:
         plain, shown = examples(data, encoding, executor), examples(noisy, encoding, executor)
-        monkeypatch.setattr(module, "WIDEST", 5)
+        monkeypatch.setattr(module, "MAX_EXAMPLE_FEATURES", 5)
         assert examples(data, encoding, executor) == {}
     ids = shown["ids"]
-    assert plain["rows"].shape == (ROWS, 1, 6)
-    assert shown["rows"].shape == (ROWS, 1 + COPIES, 6)
+    assert plain["rows"].shape == (EXAMPLE_ROWS, 1, 6)
+    assert shown["rows"].shape == (EXAMPLE_ROWS, 1 + EXAMPLE_COPIES, 6)
     np.testing.assert_array_equal(shown["rows"][:, 0], X[ids] * 2 + 1)
     np.testing.assert_array_equal(shown["targets"], y[ids])
     np.testing.assert_array_equal(plain["rows"][:, 0], X[plain["ids"]] * 2 + 1)

@@ -17,7 +17,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs import footprint
-from streamkern.costs.machine_speed import Calibration, Prices, Shapes, gemm_rate
+from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements, gemm_rate
 from streamkern.engine.operations import Operations
 from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.formats import ArraySource
@@ -177,36 +177,36 @@ def shapes() -> Shapes:
 def test_a_calibration_measures_once_and_is_kept(
     make: Make, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streamkern.costs.machine_speed.TIMED", 0.002)
+    monkeypatch.setattr("streamkern.costs.machine_speed.MEASUREMENT_SECONDS", 0.002)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    first = Calibration(2).prices(shapes, make().train)
+    first = SpeedMeasurements(2).prices(shapes, make().train)
     for price in (*astuple(first.work), first.step, first.row, first.moments, first.byte):
         assert 0 < price < 1
     (file,) = (tmp_path / "cache/streamkern").iterdir()
     assert file.name.startswith("calibration-")
-    again = Calibration(2)
+    again = SpeedMeasurements(2)
     monkeypatch.setattr(again, "_timed", lambda *args: pytest.fail("measured again"))
     assert again.prices(shapes, make().train) == first
-    assert Calibration(1).path != file  # other threads, other prices
+    assert SpeedMeasurements(1).path != file  # other threads, other prices
     monkeypatch.setenv("OPENBLAS_CORETYPE", "other")
-    assert Calibration(2).path != file
+    assert SpeedMeasurements(2).path != file
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b'"x"', b'{"gemm": "fast", "eigen": -1, "numbers": NaN, "byte": 0}', b"\xff\xfe"]
 )
 def test_a_damaged_calibration_is_measured_again(tmp_path: Path, content: bytes):
-    path = Calibration(1, tmp_path).path
+    path = SpeedMeasurements(1, tmp_path).path
     path.write_bytes(content)
-    damaged = Calibration(1, tmp_path)
+    damaged = SpeedMeasurements(1, tmp_path)
     assert damaged.seconds == {}
     assert damaged.measured("gemm", lambda: 2.0) == 2.0
-    assert Calibration(1, tmp_path).seconds == {"gemm": 2.0}
+    assert SpeedMeasurements(1, tmp_path).seconds == {"gemm": 2.0}
 
 
 def test_a_calibration_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    assert Calibration(1, tmp_path / "file" / "below").measured("gemm", lambda: 2.0) == 2.0
+    assert SpeedMeasurements(1, tmp_path / "file" / "below").measured("gemm", lambda: 2.0) == 2.0
 
 
 def test_a_plan_says_what_a_second_sweep_would_add(make: Make, monkeypatch: pytest.MonkeyPatch):
@@ -281,7 +281,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
         return sk.plan(pipeline, prices=PRICES, resources=sk.Resources("4GiB", **given))
 
     alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
-    whole = all_.footprint.bill.shared.whole
+    whole = all_.footprint.cost_estimate.shared.whole
     assert 1_000_000 * (64 * 4 + 16 * 4) < whole < 1.2 * 1_000_000 * (64 * 4 + 16 * (4 + 2 * 12))
     assert not alone.footprint.share
     assert "--workers says what each holds" in alone.text()
@@ -300,7 +300,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
 def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypatch):
     """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
     module = sys.modules["streamkern.runs.plan"]
-    monkeypatch.setattr(module, "loaded", lambda: 300 << 20)  # whatever earlier tests have left
+    monkeypatch.setattr(module, "load_libraries", lambda: 300 << 20)  # whatever earlier tests have left
     n, p, d = 100_000, 20_000, 784
     pipeline = many(n, p, sk.EigenPro(), d)
 
@@ -308,7 +308,7 @@ def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypat
         return sk.plan(pipeline, prices=PRICES, resources=sk.Resources(memory, workers=workers))
 
     plans = {workers: plan("2GiB", workers) for workers in (0, 2, 4, 10, 11)}
-    shared = plans[0].footprint.bill.shared
+    shared = plans[0].footprint.cost_estimate.shared
     lead = packed_lead(p, plans[0].footprint.solver_bytes)
     assert PANEL < lead < p
     assert shared.whole > factor_bytes(p, lead) - 2 * lead**2 + 8 * p * 250 + 2 * 4 * p * d

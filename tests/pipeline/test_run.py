@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.evaluation.metrics import flat
+from streamkern.evaluation.metrics import flat_metrics
 from streamkern.formats import ArraySource
 from streamkern.runs.run import run
 
@@ -69,7 +69,7 @@ def test_the_saved_model_is_the_one_the_result_describes(make: Make, tmp_path: P
     result = run(make(), tmp_path / "run")
     model = sk.load_model(tmp_path / "run/model.zarr")
     assert model.weights_sha256 == result["weights_sha256"]
-    assert flat(model.score(make().test)) == pytest.approx(flat(result["metrics"]["test"]))
+    assert flat_metrics(model.score(make().test)) == pytest.approx(flat_metrics(result["metrics"]["test"]))
 
 
 def test_a_second_run_takes_every_stage_over(make: Make, tmp_path: Path):
@@ -137,7 +137,7 @@ def test_two_pipelines_in_one_directory_do_not_mix(make: Make, write_rows: Calla
 
 def test_a_new_release_takes_nothing_over(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(make(), tmp_path / "run")
-    monkeypatch.setattr("streamkern.runs.stages.VERSION", "99.0")
+    monkeypatch.setattr("streamkern.runs.cached_stages.VERSION", "99.0")
     assert computed(run(make(), tmp_path / "run")) == STAGES
 
 

@@ -16,11 +16,11 @@ from scipy.spatial.distance import cdist
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.runs.tune import RIDGES, Trial, Tuning, next_command, tune
 from streamkern.selection.ridge_path import RidgePath, path_scores
 from streamkern.solvers import Problem
-from streamkern.storage.writer import write_json
+from streamkern.storage.atomic_writes import write_json
 
 Make = Callable[..., sk.Pipeline]
 WIDE = np.dtype(np.float64)

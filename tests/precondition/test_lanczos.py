@@ -10,11 +10,11 @@ from streamkern.cpu import default_engine
 from streamkern.data.stream import Assembly, Scan
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.kernels.features import Identity
+from streamkern.kernels.feature_maps import Identity
 from streamkern.precondition.lanczos import (
     LowRank,
     block_lanczos,
-    identity,
+    identity_preconditioner,
     sketched_preconditioner,
     speedup_ratio,
 )
@@ -144,7 +144,7 @@ def test_the_preconditioner_is_equation_8():
 
 def test_without_vectors_the_preconditioner_is_the_identity():
     X = np.random.default_rng(0).normal(size=(7, 5))
-    P: LowRank = identity(5)
+    P: LowRank = identity_preconditioner(5)
     np.testing.assert_array_equal(P.inverse(X.T), X.T)
     np.testing.assert_array_equal(P.inverse_root(X), X)
     np.testing.assert_allclose(P.norms(X), np.sum(X**2, axis=1))

@@ -8,7 +8,7 @@ import scipy.linalg
 
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.rng import generator
 
 

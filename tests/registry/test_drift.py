@@ -10,32 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from streamkern.data.stream import Raw
+from streamkern.data.stream import RawRows
 from streamkern.registry.drift import (
-    NAMES,
+    DRIFT_METRICS,
+    ColumnTally,
     DataProfile,
     Drift,
     LeafTally,
-    Tally,
-    by_leaf,
     count,
     edges_of,
     ks,
     label_psi,
     leaf_drift,
+    leaf_profile,
     measure_drift,
     psi,
 )
 
 
-def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[Raw, str]:
+def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[RawRows, str]:
     ids = np.arange(len(X))
-    return Raw(X, y, ids, ids * 0), "here"
+    return RawRows(X, y, ids, ids * 0), "here"
 
 
 def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> DataProfile:
     edges = edges_of(X)
-    n, counts, targets, labels = Tally(edges, None)(block(X, y), None)
+    n, counts, targets, labels = ColumnTally(edges, None)(block(X, y), None)
     made = DataProfile(n, edges, counts, np.zeros((0, 11)), targets, dict(labels), columns=tuple("abc"))
     if scores is None:
         return made
@@ -44,7 +44,7 @@ def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | Non
 
 
 def moved(before: DataProfile, X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Drift:
-    return measure_drift(before, Tally(before.edges, None)(block(X, y), None), scores)
+    return measure_drift(before, ColumnTally(before.edges, None)(block(X, y), None), scores)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_the_same_population_has_not_moved():
     drift = moved(profile(rows(5000), np.arange(5000) % 2), rows(4000, 1), np.arange(4000) % 2)
     assert drift.psi.max() < 0.02
     assert drift.warnings() == []
-    assert set(drift.metrics()) == set(NAMES)
+    assert set(drift.metrics()) == set(DRIFT_METRICS)
 
 
 def test_a_column_that_moved_is_named_first():
@@ -132,9 +132,9 @@ def test_classes_and_scores_are_compared():
 def test_targets_that_are_values_are_counted_like_a_column():
     y = np.random.default_rng(0).standard_normal(1000)
     edges, target_edges = edges_of(rows(1000)), edges_of(y[:, None])
-    n, counts, targets, labels = Tally(edges, target_edges)(block(rows(1000), y), None)
+    n, counts, targets, labels = ColumnTally(edges, target_edges)(block(rows(1000), y), None)
     before = DataProfile(n, edges, counts, target_edges, targets, dict(labels), columns=tuple("abc"))
-    after = Tally(edges, target_edges)(block(rows(1000), y + 1), None)
+    after = ColumnTally(edges, target_edges)(block(rows(1000), y + 1), None)
     assert measure_drift(before, after).target_psi > 0.5
     assert labels == {}
 
@@ -153,7 +153,7 @@ def test_a_profile_comes_back_as_it_was():
 
 def test_leaves_are_counted_and_compared_one_by_one():
     labels, leaves = np.array(["a", "b"] * 500), np.repeat([0, 1], [600, 400])
-    before = replace(profile(rows(10)), **by_leaf(LeafTally(3, None)((labels, leaves), None)))
+    before = replace(profile(rows(10)), **leaf_profile(LeafTally(3, None)((labels, leaves), None)))
     kept = DataProfile.load(*before.dump())
     assert kept.leaf_counts.tolist() == [600, 400, 0]
     assert kept.leaf_labels == ({"a": 300, "b": 300}, {"a": 200, "b": 200}, {})
@@ -172,7 +172,7 @@ def test_leaves_are_counted_and_compared_one_by_one():
 def test_targets_of_leaves_are_counted_in_their_bins():
     y, leaves = rows(3000)[:, :2], np.repeat([0, 1], 1500)
     edges = edges_of(y)
-    before = replace(profile(rows(10)), **by_leaf(LeafTally(2, edges)((y, leaves), None)))
+    before = replace(profile(rows(10)), **leaf_profile(LeafTally(2, edges)((y, leaves), None)))
     moved = y.copy()
     moved[1500:, 1] += 2
     found = leaf_drift(before, LeafTally(2, edges)((moved, leaves), None))

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.registry.gate import CLASSIFICATION, DEEPEST, LONGEST, REGRESSION, Gate, default_gate
+from streamkern.registry.promotion_gate import (
+    CLASSIFICATION_GATE,
+    MAX_EXPRESSION_LENGTH,
+    MAX_NESTING,
+    REGRESSION_GATE,
+    Gate,
+    default_gate,
+)
 
 ONE = {"accuracy": 0.91, "mse": 0.1, "n_test": 1000.0, "drift.max_psi": 0.3}
 OTHER = {"accuracy": 0.912, "mse": 0.2, "n_test": 1000.0}
@@ -127,19 +134,19 @@ def test_an_unknown_metric_is_found_before_there_are_values(expression: str):
 
 def test_size_and_depth_are_bounded():
     with pytest.raises(sk.UsageError, match="characters"):
-        Gate("accuracy > 1" + " " * LONGEST)
+        Gate("accuracy > 1" + " " * MAX_EXPRESSION_LENGTH)
     with pytest.raises(sk.UsageError, match="deep"):
-        Gate("(" * (DEEPEST + 1) + "1" + ")" * (DEEPEST + 1) + " > 0")
-    deep = "(" * (DEEPEST - 1) + "1" + ")" * (DEEPEST - 1) + " > 0"
+        Gate("(" * (MAX_NESTING + 1) + "1" + ")" * (MAX_NESTING + 1) + " > 0")
+    deep = "(" * (MAX_NESTING - 1) + "1" + ")" * (MAX_NESTING - 1) + " > 0"
     assert Gate(deep).judge(ONE, OTHER).passed
-    long = "+".join("1" * ((LONGEST - 10) // 2)) + " > 0"
+    long = "+".join("1" * ((MAX_EXPRESSION_LENGTH - 10) // 2)) + " > 0"
     assert Gate(long).judge(ONE, OTHER).passed
 
 
 def test_defaults_can_be_read_and_keep_what_is_better():
     sure, noise = {"p_value": 0.01}, {"p_value": 0.18}
     for gate in (default_gate("classification"), default_gate("regression")):
-        assert gate.expression in (CLASSIFICATION, REGRESSION)
+        assert gate.expression in (CLASSIFICATION_GATE, REGRESSION_GATE)
         assert gate.judge(OTHER | sure, OTHER).passed
     for task, worse in (("classification", {"accuracy": 0.9}), ("regression", {"mse": 0.21})):
         assert not default_gate(task).judge(ONE | worse | sure, OTHER).passed

@@ -16,8 +16,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
-from streamkern.models.machine import KernelMachine
-from streamkern.registry.models import REMEMBERED, Registry
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.registry.model_registry import MAX_EARLIER_CHAMPIONS, Registry
 
 
 def model(number: int) -> KernelMachine:
@@ -148,7 +148,7 @@ def test_numbers_are_never_given_twice(five: Registry):
 
 def test_earlier_champions_are_remembered_up_to_a_bound(models: Registry):
     add(models), add(models)
-    for _ in range(REMEMBERED + 3):
+    for _ in range(MAX_EARLIER_CHAMPIONS + 3):
         for number in (1, 2):
             models.promote(number)
     assert models.standing.before == (1,)

@@ -15,11 +15,11 @@ import zarr
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.registry import RetrainResult
-from streamkern.registry.known_rows import ledger
-from streamkern.registry.models import Registry
-from streamkern.registry.retrain import profile
+from streamkern.registry.known_rows import training_record
+from streamkern.registry.model_registry import Registry
+from streamkern.registry.retrain import data_profile
 from streamkern.storage.artifact import load_artifact
 
 GATE = "accuracy > 0"
@@ -103,7 +103,7 @@ def test_the_profile_of_a_night_is_that_of_all_its_rows(place: Path):
     assert np.array_equal(before[0]["edges"], after[0]["edges"])
     assert (after[0]["counts"].sum(axis=1) == 1600).all()
     with ThreadsExecutor(1) as executor:
-        whole = profile(pipeline(place), executor, np.zeros(1), models.load())
+        whole = data_profile(pipeline(place), executor, np.zeros(1), models.load())
     assert sum(whole.labels.values()) == sum(after[1]["labels"].values())
     assert whole.labels == after[1]["labels"]
 
@@ -194,7 +194,7 @@ def test_rows_appended_to_a_zarr_array_are_added_in_the_middle_of_a_chunk_too(tm
         )  # fmt: skip
 
     first = made()
-    assert [rows for _, _, rows in ledger(first)["pieces"]] == [300, 300, 300, 100]
+    assert [rows for _, _, rows in training_record(first)["pieces"]] == [300, 300, 300, 100]
     sk.retrain(first, tmp_path / "models", gate=GATE)
     for k in (1, 2):
         before = len(made().train)

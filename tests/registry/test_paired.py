@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.evaluation.metrics import flat
+from streamkern.evaluation.metrics import flat_metrics
 from streamkern.execute import open_executor
-from streamkern.registry.paired_errors import compare_models
+from streamkern.registry.model_comparison import compare_models
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -23,7 +23,7 @@ def test_metrics_are_those_of_score(task):
     with open_executor("threads", 1) as executor:
         paired = compare_models(models[1], models[0], test, executor)
     for model, found in ((models[1], paired.challenger), (models[0], paired.champion)):
-        expected = flat(model.score(test))
+        expected = flat_metrics(model.score(test))
         expected["n_test"] = expected.pop("n")
         assert found.keys() == expected.keys()
         for name, value in expected.items():

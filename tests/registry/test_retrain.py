@@ -20,11 +20,11 @@ from scipy.stats import binomtest, ttest_rel
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.evaluation.metrics import flat
-from streamkern.registry.models import Registry
-from streamkern.registry.paired_errors import compare_models
+from streamkern.evaluation.metrics import flat_metrics
+from streamkern.registry.model_comparison import compare_models
+from streamkern.registry.model_registry import Registry
 from streamkern.registry.retrain import _gate_names
-from streamkern.registry.warm_start import warm
+from streamkern.registry.warm_start import with_warm_start
 from streamkern.report import read_run
 from streamkern.report.page import write_report
 
@@ -169,7 +169,7 @@ def test_both_are_scored_on_the_same_rows_as_models_score_themselves(tmp_path: P
     decision = sk.retrain(now, place, gate="mse < 1e9")
     models = Registry(place)
     for number, found in ((1, decision["against"]), (2, decision["challenger"])):
-        expected = flat(models.load(number).score(now.test))
+        expected = flat_metrics(models.load(number).score(now.test))
         assert expected.pop("n") == found["n_test"]
         assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     assert decision["against"]["n_train"] == len(pipeline(task=task).train)
@@ -369,12 +369,12 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 
 STOPS = [
     ("streamkern.registry.retrain.save_artifact", False),
-    ("streamkern.registry.models.write_json", False),
-    ("streamkern.registry.store.commit", False),
-    ("streamkern.registry.store.commit", True),
-    ("streamkern.registry.models.Registry._set", False),
-    ("streamkern.registry.models.Registry._set", True),
-    ("streamkern.registry.models.Registry.log", False),
+    ("streamkern.registry.model_registry.write_json", False),
+    ("streamkern.registry.registry_storage.commit", False),
+    ("streamkern.registry.registry_storage.commit", True),
+    ("streamkern.registry.model_registry.Registry._set", False),
+    ("streamkern.registry.model_registry.Registry._set", True),
+    ("streamkern.registry.model_registry.Registry.log", False),
 ]
 
 
@@ -468,7 +468,7 @@ def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
 )  # fmt: skip
 def test_what_does_not_fit_the_champion_begins_at_0_and_says_why(one: Path, change: dict[str, Any], words: str):
     given = pipeline(**change)
-    begun, why = warm(given, Registry(one).load())
+    begun, why = with_warm_start(given, Registry(one).load())
     assert begun is given
     assert words in (why or "")
 
@@ -535,7 +535,7 @@ def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
         y = before(X)
         encoded = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
         sure = np.abs(encoded @ tree.directions.T - tree.cuts[:, 1]).min(axis=1) > 0.1  # the scaling is not quite that
-        mine = tree.mine(encoded, 2) & sure
+        mine = tree.in_leaf(encoded, 2) & sure
         assert mine.sum() > 400
         return y + mine * X[:, 2]
 
@@ -570,11 +570,11 @@ def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
 def test_leaves_of_another_request_are_cut_anew(changes: dict[str, Any], reason: str, tmp_path: Path):
     place = tmp_path / "models"
     sk.retrain(in_leaves(lambda X: X[:, 0]), place, gate="r2 > -10")
-    _, why = warm(in_leaves(lambda X: X[:, 0], **changes), Registry(place).load())
+    _, why = with_warm_start(in_leaves(lambda X: X[:, 0], **changes), Registry(place).load())
     assert reason in why
     sk.run(in_leaves(lambda X: X[:, 0], partition=None), tmp_path / "run")
     one = sk.load_model(tmp_path / "run" / "model.zarr")
-    assert warm(in_leaves(lambda X: X[:, 0]), one)[1] == "the champion is one model, without leaves"
+    assert with_warm_start(in_leaves(lambda X: X[:, 0]), one)[1] == "the champion is one model, without leaves"
 
 
 def test_leaves_of_other_classes_are_cut_anew(tmp_path: Path):

@@ -26,9 +26,9 @@ from selenium.webdriver.chrome.service import Service
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.live import LivePage
+from streamkern.report.live_page import LivePage
 from streamkern.report.page import write_report
-from streamkern.report.tuning import write_tuning
+from streamkern.report.tuning_page import write_tuning
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (

@@ -20,7 +20,7 @@ from streamkern.commands.parser import main
 from streamkern.formats import arrow, csv, write_parquet
 from streamkern.inspection import inspect as inspection
 from streamkern.inspection.inspect import inspect
-from streamkern.sources import layout
+from streamkern.sources import chunk_layout
 from streamkern.sources import unusable_columns as described
 
 
@@ -33,7 +33,7 @@ def rows():
 
 
 def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 3200)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 3200)
     X, y = rows
     write_parquet(tmp_path / "rows.parquet", X, y, target="animal", columns=["a", "b", "c", "d"])
     found = inspect(tmp_path / "rows.parquet", "animal").to_json()
@@ -61,7 +61,7 @@ def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monke
 def test_what_is_found_does_not_depend_on_chunks_or_threads(rows, monkeypatch):
     X, y = rows
     one = inspect((X, y)).to_json()
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 100)
     other = inspect((X, y), threads=3).to_json()
     assert one["classes"] == other["classes"]
     assert [c["histogram"] for c in one["columns"]] == [c["histogram"] for c in other["columns"]]
@@ -133,9 +133,9 @@ def table(n: int = 600) -> tuple[pa.Table, list[str | None]]:
 
 @pytest.mark.parametrize("limit", [1000, 100])
 def test_columns_that_are_no_features_are_described_beside_those_that_are(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(described, "DISTINCT", limit)
-    monkeypatch.setattr(arrow, "DISTINCT", limit)
-    monkeypatch.setattr(inspection, "DISTINCT", limit)
+    monkeypatch.setattr(described, "MAX_DISTINCT_TEXTS", limit)
+    monkeypatch.setattr(arrow, "MAX_DISTINCT_TEXTS", limit)
+    monkeypatch.setattr(inspection, "MAX_DISTINCT_TEXTS", limit)
     rows, city = table()
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=90)
     pa.feather.write_feather(rows, tmp_path / "rows.feather", chunksize=70)
@@ -215,7 +215,7 @@ def test_whole_numbers_are_drawn_without_gaps_whatever_their_dtype(n, dtype):
 
 
 def test_bins_of_whole_numbers_hold_what_they_say_with_values_missing_and_chunks_that_differ(monkeypatch):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 2000)
     rng = np.random.default_rng(0)
     X = np.stack([rng.integers(-30, 71, 3000), rng.integers(0, 9, 3000), rng.normal(size=3000)], axis=1)
     X[-1, 1] = 2.5  # the only fraction, in the last chunk

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkern.report import live as live_page
+from streamkern.report import live_page as live_page
 
 
 @pytest.mark.parametrize("moved", [False, True])

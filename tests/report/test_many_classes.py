@@ -15,7 +15,7 @@ import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run
 from streamkern.report.page import page
-from streamkern.report.verdict import baseline
+from streamkern.report.result_sentences import baseline
 
 K, EACH = 1000, 6
 

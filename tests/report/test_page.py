@@ -17,10 +17,16 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.figures import bins, log_ticks, number_text, short, ticks
-from streamkern.report.markup import bar, png, table
+from streamkern.report.bokeh_plots import bins, log_ticks, number_text, short_count, ticks
+from streamkern.report.html_markup import bar, png, table
 from streamkern.report.page import page, write_report
-from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
+from streamkern.report.result_sentences import (
+    baseline,
+    frequent_confusions,
+    next_steps,
+    result_sentence,
+    wilson_interval,
+)
 from streamkern.storage.serialize import load_value
 from tests.report.conftest import intervals, probabilities
 
@@ -133,7 +139,7 @@ def test_coverage_is_shown_by_fifth_of_the_predicted_scale(answering: dict[str, 
     ends = model.predict_interval(X)
     width, inside = ends[:, 1] - ends[:, 0], (ends[:, 0] <= y) & (y <= ends[:, 1])
     # So many have too few rows in each fifth: there widths are the scale, times one quantile of all.
-    most = model.predict_interval(X, coverage=1 - 2 / len(model.answers.scores))
+    most = model.predict_interval(X, coverage=1 - 2 / len(model.calibration.scores))
     scale = most[:, 1] - most[:, 0]
     found = cells(page([read_run(folder)]), "Coverage of 90% intervals by fifth of the predicted scale")
     for row, part in zip(found, np.array_split(np.argsort(scale, kind="stable"), 5), strict=True):
@@ -221,7 +227,7 @@ def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
     assert state in said
     assert "training rows seen" not in said  # a plot's axis is drawn, not written
     if state in ("failed", "refused", "diverged", "interrupted"):
-        assert "Too much." in verdict(record)
+        assert "Too much." in result_sentence(record)
         assert "take less." in next_steps(record)
     if state in ("dead", "interrupted", "failed"):
         assert "continues from the kept results" in said
@@ -320,15 +326,15 @@ def test_what_the_numbers_suggest_is_said(runs: dict[str, Path]):
 
 
 def test_intervals_are_wilsons():
-    assert wilson(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-    low, high = wilson(1.0, 10)
+    assert wilson_interval(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    low, high = wilson_interval(1.0, 10)
     assert high == 1.0
     assert low == pytest.approx(0.7225, abs=1e-4)
 
 
 def test_commonest_mistakes_come_first():
     counts = np.array([[5, 2, 0], [7, 9, 0], [0, 1, 3]])
-    assert mistakes(counts, ["a", "b", "c"]) == [("b", "a", 7), ("a", "b", 2), ("c", "b", 1)]
+    assert frequent_confusions(counts, ["a", "b", "c"]) == [("b", "a", 7), ("a", "b", 2), ("c", "b", 1)]
 
 
 def test_png_holds_the_pixels():
@@ -363,7 +369,7 @@ def test_ticks_of_a_logarithmic_axis_are_at_least_two(low: float, high: float):
 
 def test_numbers_are_written_for_people():
     assert [number_text(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
-    assert [short(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]
+    assert [short_count(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]
 
 
 def test_bins_hold_every_value():

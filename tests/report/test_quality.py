@@ -13,10 +13,10 @@ import streamkern as sk
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
-from streamkern.inspection.shuffle_quality import Spread, shuffle_warning, stored_ratio, stream_ratio
-from streamkern.sources import layout
+from streamkern.inspection.shuffle_quality import LabelVariation, shuffle_warning, stored_ratio, stream_ratio
+from streamkern.sources import chunk_layout
 from streamkern.sweep import ScanWork, sweep
 
 
@@ -28,7 +28,7 @@ def ratio(y, batch: int, rows: int = 100, block_rows: int = 4096) -> float:
     pivot = None if y.dtype == object else np.asarray(y[0], dtype=np.float64).reshape(-1)
     scan = RawScan(Scan(Assembly(dataset(y, rows)), block_rows))
     with ThreadsExecutor(2) as executor:
-        return stored_ratio(sweep(executor, ScanWork(scan, Spread(pivot, batch))))
+        return stored_ratio(sweep(executor, ScanWork(scan, LabelVariation(pivot, batch))))
 
 
 def defined(y, batch: int, rows: int) -> float:
@@ -107,7 +107,7 @@ def test_training_is_warned_of_sorted_rows_and_not_of_shuffled_ones(tmp_path):
 
 
 def test_a_recorded_shuffle_is_trusted_and_nothing_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 2000)
     y = np.repeat(np.arange(10), 2000)
     sk.write_zarr(tmp_path / "sorted.zarr", np.zeros((20_000, 1), dtype=np.float32), y, chunk_rows=500)
     plain = sk.open_dataset(tmp_path / "sorted.zarr", target="target")

@@ -20,7 +20,7 @@ import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run, status, status_text
 from streamkern.report.page import page
-from streamkern.report.status import duration
+from streamkern.report.run_status import duration_text
 
 SLOW = """
 import numpy as np
@@ -122,7 +122,9 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
 def test_who_looks_at_a_run_does_not_keep_another_from_beginning(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streamkern.storage.writer._GLANCE", 60.0)  # a busy machine may look for longer
+    monkeypatch.setattr(
+        "streamkern.storage.atomic_writes._SHORT_WAIT_SECONDS", 60.0
+    )  # a busy machine may look for longer
     folder = edited(runs["digits"], tmp_path / "run", "manifest.json", file="digits.py", settings={})
     with (folder / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # in the middle of a look
@@ -202,4 +204,4 @@ def test_a_directory_without_a_run_is_an_error_that_says_so(tmp_path: Path, caps
 
 @pytest.mark.parametrize(("seconds", "said"), [(-1, "0.0 s"), (4.21, "4.2 s"), (59.97, "1:00"), (3723, "1:02:03")])
 def test_durations_are_for_people(seconds: float, said: str):
-    assert duration(seconds) == said
+    assert duration_text(seconds) == said

@@ -20,11 +20,11 @@ import zarr
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats.tables import open_tables
+from streamkern.formats.joined_tables import open_tables
 from streamkern.serving import predict_files as module
-from streamkern.serving.outputs import FORMATS as FORMATS_OF_PREDICTIONS
-from streamkern.serving.outputs import OutputColumn, record_at
 from streamkern.serving.predict_files import predict
+from streamkern.serving.prediction_writers import FORMATS as FORMATS_OF_PREDICTIONS
+from streamkern.serving.prediction_writers import OutputColumn, record_at
 
 FORMATS = ("parquet", "zarr")
 NAMES = list("abcdef")
@@ -144,7 +144,7 @@ def test_parts_threads_and_processes_change_no_byte_of_a_row(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streamkern.serving import outputs as predictions, predict_files as module
+from streamkern.serving import prediction_writers as predictions, predict_files as module
 module.PART_ROWS = 257
 after, model, data, target = int(sys.argv[1]), *sys.argv[2:]
 for kind in predictions.FORMATS.values():

@@ -13,7 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.formats import ArraySource
 from streamkern.kernels import Expansion, StreamedExpansion
-from streamkern.kernels.streamed import TILE_ROWS, in_tiles
+from streamkern.kernels.stored_centers import TILE_ROWS, tiles_of_blocks
 from streamkern.storage.artifact import SavedRows
 
 
@@ -77,7 +77,7 @@ def test_other_solvers_say_that_they_hold_their_centers(solver: sk.Solver, tmp_p
 def test_tiles_are_the_same_from_blocks_of_any_length():
     X = np.arange(5000.0)[:, None]
     for cut in (1, 700, 512, 9000):
-        pieces = list(in_tiles(X[a : a + cut] for a in range(0, len(X), cut)))
+        pieces = list(tiles_of_blocks(X[a : a + cut] for a in range(0, len(X), cut)))
         assert [where.stop - where.start for where, _ in pieces] == [*[TILE_ROWS] * 9, 5000 - 9 * TILE_ROWS]
         np.testing.assert_array_equal(np.concatenate([tile for _, tile in pieces]), X)
         assert all(where.start == tile[0, 0] for where, tile in pieces)

@@ -13,38 +13,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices, sums_in_flight
 from streamkern.costs.footprint import solver_memory
-from streamkern.costs.shape_run import Bill, Size, nominal, sums_held
-from streamkern.fitting.solver_choice import LONG_WORK, choose_solver, default_passes, resolved
+from streamkern.fitting.solver_choice import MAX_PASSES_WORK, choose_solver, default_passes, resolve_solver
 
 
-def name(size: Size, **more: Any) -> str:
+def name(size: ProblemSize, **more: Any) -> str:
     return type(choose_solver(size, **more).solver).__name__
 
 
 @pytest.mark.parametrize(
     ("size", "more", "expected"),
     [
-        (Size(60_000, 1000, 784, 10), {"passes": 5}, "Direct"),  # wide rows: evaluating them once is what counts
-        (Size(60_000, 1000, 784, 10), {"passes": 1}, "EigenPro"),
-        (Size(1_000_000, 1000, 784, 10), {}, "Direct"),  # for the work of the three passes that two minutes allow
-        (Size(1_000_000, 5000, 784, 10), {}, "EigenPro"),
-        (Size(120_000_000, 10_000, 784, 10), {}, "EigenPro"),
-        (Size(500_000, 2000, 18, 1), {}, "EigenPro"),  # narrow rows: the Gram matrix is dearer than many passes
-        (Size(1500, 500, 64, 10), {}, "Direct"),
-        (Size(100_000, 18, 18, 1), {"features": True}, "Direct"),
-        (Size(1_000_000, 2000, 784, 10), {"features": True}, "EigenPro1"),
+        (ProblemSize(60_000, 1000, 784, 10), {"passes": 5}, "Direct"),  # wide rows: evaluating them once is what counts
+        (ProblemSize(60_000, 1000, 784, 10), {"passes": 1}, "EigenPro"),
+        (
+            ProblemSize(1_000_000, 1000, 784, 10),
+            {},
+            "Direct",
+        ),  # for the work of the three passes that two minutes allow
+        (ProblemSize(1_000_000, 5000, 784, 10), {}, "EigenPro"),
+        (ProblemSize(120_000_000, 10_000, 784, 10), {}, "EigenPro"),
+        (ProblemSize(500_000, 2000, 18, 1), {}, "EigenPro"),  # narrow rows: the Gram matrix is dearer than many passes
+        (ProblemSize(1500, 500, 64, 10), {}, "Direct"),
+        (ProblemSize(100_000, 18, 18, 1), {"features": True}, "Direct"),
+        (ProblemSize(1_000_000, 2000, 784, 10), {"features": True}, "EigenPro1"),
     ],
     ids=str,
 )
-def test_the_least_work_is_chosen(size: Size, more: dict[str, Any], expected: str):
+def test_the_least_work_is_chosen(size: ProblemSize, more: dict[str, Any], expected: str):
     choice = choose_solver(size, **more)
     assert type(choice.solver).__name__ == expected
     assert choice.reason.startswith(expected)
 
 
 sizes = st.builds(
-    Size,
+    ProblemSize,
     n=st.integers(100, 10**8),
     p=st.integers(1, 20_000),
     d=st.integers(1, 2000),
@@ -55,12 +59,12 @@ sizes = st.builds(
 
 @given(sizes, st.integers(1, 20), st.booleans(), st.integers(1, 64))
 @settings(max_examples=200)
-def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, features: bool, slots: int):
+def test_what_is_chosen_fits_and_threads_do_not_matter(size: ProblemSize, passes: int, features: bool, slots: int):
     choice = choose_solver(size, passes=passes, features=features)
     assert choose_solver(replace(size, slots=slots), passes=passes, features=features) == choice
     if isinstance(choice.solver, sk.Direct):
         assert size.memory is not None
-        assert sums_held(16, size.scanned) * Bill(choice.solver, size).memory.sums <= size.memory
+        assert sums_in_flight(16, size.scanned) * CostEstimate(choice.solver, size).memory.sums <= size.memory
         # More passes only make one pass of normal equations look better; less memory may rule it out.
         assert isinstance(choose_solver(size, passes=passes + 1, features=features).solver, sk.Direct)
     else:
@@ -68,7 +72,7 @@ def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, 
 
 
 def test_little_memory_rules_normal_equations_out():
-    size = Size(60_000, 1000, 784, 10, memory=8 << 30)
+    size = ProblemSize(60_000, 1000, 784, 10, memory=8 << 30)
     assert name(size, passes=5) == "Direct"
     little = choose_solver(replace(size, memory=100 << 20), passes=5)
     assert isinstance(little.solver, sk.EigenPro)
@@ -76,7 +80,7 @@ def test_little_memory_rules_normal_equations_out():
 
 
 def test_a_ridge_is_worth_four_times_the_work():
-    size = Size(20_000, 5000, 20, 2, memory=8 << 30)
+    size = ProblemSize(20_000, 5000, 20, 2, memory=8 << 30)
     assert name(size) == "EigenPro"
     assert name(size, ridge=True) == "Direct"
     assert "which have no ridge" in choose_solver(size, ridge=True).reason
@@ -94,23 +98,28 @@ def test_a_table_without_a_kernel_gets_normal_equations():
     job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), solver="auto", task="regression", dtype="float32")
     wide = replace(job, train=sk.from_arrays(np.ones((20_000, 300), np.float32), X[:, 0]))
     passes = replace(job, kernel=sk.Laplace(2.0), centers=sk.Uniform(5000))
-    assert [type(resolved(each, 8 << 30)[0].solver).__name__ for each in (job, passes)] == ["Direct", "EigenPro"]
-    assert resolved(wide, 12 << 30)[0].centers == sk.Uniform(5000)
+    assert [type(resolve_solver(each, 8 << 30)[0].solver).__name__ for each in (job, passes)] == ["Direct", "EigenPro"]
+    assert resolve_solver(wide, 12 << 30)[0].centers == sk.Uniform(5000)
 
 
 def test_passes_see_half_a_million_rows_or_take_two_minutes_or_twice_the_set_up():
     assert [default_passes(n) for n in (1, 1000, 60_000, 250_000, 500_001, 10**9)] == [20, 20, 8, 2, 1, 1]
-    assert [default_passes(250_000, LONG_WORK / passes) for passes in (0.5, 1, 5, 8, 50)] == [2, 2, 5, 8, 8]
-    assert [default_passes(10**7, LONG_WORK / passes) for passes in (0.5, 3, 50)] == [1, 3, 8]
-    assert [default_passes(10**7, LONG_WORK, setup * LONG_WORK) for setup in (0.4, 1, 3, 50)] == [1, 2, 6, 8]
+    assert [default_passes(250_000, MAX_PASSES_WORK / passes) for passes in (0.5, 1, 5, 8, 50)] == [2, 2, 5, 8, 8]
+    assert [default_passes(10**7, MAX_PASSES_WORK / passes) for passes in (0.5, 3, 50)] == [1, 3, 8]
+    assert [default_passes(10**7, MAX_PASSES_WORK, setup * MAX_PASSES_WORK) for setup in (0.4, 1, 3, 50)] == [
+        1,
+        2,
+        6,
+        8,
+    ]
     sizes = [(60_000, 8000), (464_809, 8000), (10**7, 8000), (464_809, 20_000)]
-    of_tables = [choose_solver(Size(n, p, 54, 7, memory=8 << 30)).solver for n, p in sizes]
+    of_tables = [choose_solver(ProblemSize(n, p, 54, 7, memory=8 << 30)).solver for n, p in sizes]
     assert [solver.epochs for solver in of_tables if isinstance(solver, sk.EigenPro)] == [8, 7, 1, 8]
 
 
 def test_prices_follow_the_width_of_the_rows():
-    assert nominal(784).values > 10 * nominal(18).values
-    assert nominal(784).gemm == nominal(18).gemm == 1
+    assert nominal_prices(784).values > 10 * nominal_prices(18).values
+    assert nominal_prices(784).gemm == nominal_prices(18).gemm == 1
 
 
 def rows(n: int = 600) -> sk.Dataset:
@@ -134,7 +143,7 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
         name="auto",
         dtype="float32",
     )
-    chosen, reason = resolved(job, 1 << 30)
+    chosen, reason = resolve_solver(job, 1 << 30)
     assert type(chosen.solver).__name__ == expected
     made = sk.plan(job, memory="4GiB", threads=1)
     assert made.solver == expected
@@ -156,7 +165,7 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
 
 def test_a_recipe_with_a_solver_is_left_alone():
     job = sk.Pipeline(rows(), sk.Laplace(2.0), sk.Uniform(50), sk.EigenPro(), dtype="float32")
-    assert resolved(job, 1 << 30) == (job, "")
+    assert resolve_solver(job, 1 << 30) == (job, "")
 
 
 def test_estimators_take_it():
@@ -178,27 +187,27 @@ def test_another_word_is_refused():
 @pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
 def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(centers: Any):
     job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto", dtype="float32")
-    chosen, reason = resolved(job, 1 << 20)
+    chosen, reason = resolve_solver(job, 1 << 20)
     assert isinstance(chosen.solver, sk.EigenPro2)
     assert chosen.solver.epochs == default_passes(600)
     assert "every training row is a center" in reason
     if not centers.stored:  # normal equations, or a factor, while there is room
-        assert not isinstance(resolved(job, 1 << 30)[0].solver, sk.EigenPro2)
+        assert not isinstance(resolve_solver(job, 1 << 30)[0].solver, sk.EigenPro2)
         p, budgets = 600, range(1 << 20, 12 << 20, 1 << 18)
         kinds = [sk.EigenPro().chosen_projection(p, solver_memory(budget, job.train, p, 4)) for budget in budgets]
         assert "packed" in kinds  # which would have to be set up, for what EigenPro 2 has without
         for budget, kind in zip(budgets, kinds, strict=True):
-            assert isinstance(resolved(job, budget)[0].solver, sk.EigenPro2) == (kind != "exact")
+            assert isinstance(resolve_solver(job, budget)[0].solver, sk.EigenPro2) == (kind != "exact")
     twice = replace(job, train=rows().augment(sk.augment.GaussianNoise(0.1), copies=2), centers=sk.Uniform(600))
-    assert not isinstance(resolved(twice, 1 << 20)[0].solver, sk.EigenPro2)
+    assert not isinstance(resolve_solver(twice, 1 << 20)[0].solver, sk.EigenPro2)
 
 
 def test_a_plan_is_of_the_factor_where_every_row_is_a_center():
     X = np.random.default_rng(0).normal(size=(3_000, 4)).astype(np.float32)
     job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), task="regression", solver="auto")
     made = sk.plan(job, memory="4GiB", threads=1)
-    assert made.footprint.bill.size.every_row
-    assert made.footprint.bill.memory.training < 16 * 3_000**2  # bytes: normal equations take three times that
+    assert made.footprint.cost_estimate.size.all_rows_are_centers
+    assert made.footprint.cost_estimate.memory.training < 16 * 3_000**2  # bytes: normal equations take three times that
 
 
 def test_estimators_take_every_row():

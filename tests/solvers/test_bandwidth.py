@@ -15,9 +15,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import streamkern as sk
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import kernel_from_json
-from streamkern.selection.bandwidth import ROWS, median_distance
+from streamkern.selection.median_bandwidth import MEDIAN_ROWS, median_distance
 
 WIDE = np.dtype(np.float64)
 
@@ -42,7 +42,7 @@ def test_of_few_rows_it_is_the_median_of_all_distances() -> None:
 
 
 def test_of_many_rows_it_is_near_the_median_of_all_distances() -> None:
-    X = rows(3 * ROWS)
+    X = rows(3 * MEDIAN_ROWS)
     with ThreadsExecutor(2) as executor:
         found = median_distance(sk.from_arrays(X), executor, WIDE)
     assert found == pytest.approx(np.median(pdist(X)), rel=0.03)

@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.costs.dry_run import ASSUMED_THREADS, CostEstimate, ProblemSize, nominal_prices, nominal_work
 from streamkern.costs.footprint import solver_memory
-from streamkern.costs.shape_run import THREADS, Bill, Size, nominal, nominal_work
 from streamkern.data.targets import Classes
-from streamkern.fitting.solver_choice import choose_solver, resolved
+from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import (
-    LEAST_EVERY_ROW,
-    LEAST_WORK,
-    MOST_WORK,
-    PASS_WORK,
-    SHARE,
+    MAX_PASS_WORK,
+    MAX_SEARCH_WORK,
+    MAX_WORK_SHARE,
+    MIN_FULL_KERNEL_SEARCH_WORK,
+    MIN_SEARCH_WORK,
     KernelChoice,
     default_centers,
     search_for,
 )
-from streamkern.selection.metric import Metric, Round
+from streamkern.selection.learned_metric import Metric, Round
 from streamkern.storage.serialize import load_value, save_value
 
 N = 3600
@@ -62,8 +62,8 @@ def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """One search, whatever it takes."""
-    monkeypatch.setattr(choice, "SHARE", 1e9)
-    monkeypatch.setattr(choice, "SIZES", ((3000, 300),))
+    monkeypatch.setattr(choice, "MAX_WORK_SHARE", 1e9)
+    monkeypatch.setattr(choice, "SUBSAMPLE_SIZES", ((3000, 300),))
 
 
 def fitted(X: np.ndarray, y: np.ndarray, kernel: Any = None, **how: Any) -> sk.KernelRegressor:
@@ -131,24 +131,24 @@ def test_a_choice_is_kept_as_data(tmp_path: Path):
 
 
 sizes = st.builds(
-    Size, n=st.integers(100, 10**7), p=st.integers(10, 10_000), d=st.integers(1, 1500), outputs=st.just(16),
+    ProblemSize, n=st.integers(100, 10**7), p=st.integers(10, 10_000), d=st.integers(1, 1500), outputs=st.just(16),
     memory=st.just(4 << 30),
 )  # fmt: skip
 
 
 @given(sizes, st.integers(1, 1500), st.integers(1, 64))
 @settings(max_examples=60, deadline=None)
-def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, columns: int, slots: int):
+def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: ProblemSize, columns: int, slots: int):
     size, columns = replace(size, n=max(size.n, size.p)), min(columns, size.d)
-    bill = Bill(choose_solver(size).solver, size)
+    bill = CostEstimate(choose_solver(size).solver, size)
     search = search_for(bill, size.n, columns, 8 << 30)
-    assert search_for(Bill(bill.solver, replace(size, slots=slots)), size.n, columns, 8 << 30) == search
+    assert search_for(CostEstimate(bill.solver, replace(size, slots=slots)), size.n, columns, 8 << 30) == search
     if search is not None:
-        work = search.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(size.d))
-        assert work <= max(LEAST_WORK, min(MOST_WORK, SHARE * nominal_work(bill.solver, size)))
+        work = search.work(replace(size, slots=ASSUMED_THREADS, overlaps=True)).priced(nominal_prices(size.d))
+        assert work <= max(MIN_SEARCH_WORK, min(MAX_SEARCH_WORK, MAX_WORK_SHARE * nominal_work(bill.solver, size)))
         assert search.rows <= size.n
         few = search.rows < 400
-        assert search.by_one == few == (size.n < 400)
+        assert search.leave_one_out == few == (size.n < 400)
         assert ("diagonal" in search.kinds) == (not few and 20 * columns <= search.rows)
         assert ("full" in search.kinds) == (not few and 20 * size.d <= search.rows and 1 < size.d <= 1000)
         assert bool(search.kinds) or ("each left out" if few else "no metric") in search.text()
@@ -156,12 +156,12 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, c
 
 
 def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
-    size = Size(500_000, 4000, 30, 16, memory=4 << 30)
-    bill = Bill(choose_solver(size).solver, size)
+    size = ProblemSize(500_000, 4000, 30, 16, memory=4 << 30)
+    bill = CostEstimate(choose_solver(size).solver, size)
     large, small = (search_for(bill, size.n, size.d, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
-    every = Bill(sk.Direct(), Size(9_000, 9_000, 30, 1, memory=4 << 30, every_row=True))
+    every = CostEstimate(sk.Direct(), ProblemSize(9_000, 9_000, 30, 1, memory=4 << 30, all_rows_are_centers=True))
     large, small = (search_for(every, 9_000, 30, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.rows < large.rows
@@ -197,24 +197,24 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
         budget = gigabytes << 30
         p = default_centers(20_000, 10, budget, 0).p
         data = sk.from_arrays(np.zeros((20_000, 10), np.float32), np.zeros(20_000))
-        size = Size(20_000, p, 20, 16, memory=solver_memory(budget, data, p, 4))
+        size = ProblemSize(20_000, p, 20, 16, memory=solver_memory(budget, data, p, 4))
         assert p == 2500 or isinstance(choose_solver(size, ridge=True).solver, sk.Direct)
     assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
 
 
 def test_a_search_has_every_row_as_a_center_where_its_fit_has():
-    size = Size(4_800, 4_800, 20, 1, memory=4 << 30, every_row=True)
-    bill = Bill(sk.Direct(), size)
+    size = ProblemSize(4_800, 4_800, 20, 1, memory=4 << 30, all_rows_are_centers=True)
+    bill = CostEstimate(sk.Direct(), size)
     every, some = (
         search_for(each, 4_800, 20, 8 << 30)
-        for each in (bill, Bill(sk.Direct(), replace(size, p=2_000, every_row=False)))
+        for each in (bill, CostEstimate(sk.Direct(), replace(size, p=2_000, all_rows_are_centers=False)))
     )
     leaf = search_for(bill, 4_800, 20, 8 << 30, share=1.0)
     assert (every.rows, every.centers, every.few) == (4_400, 2_933, (1_466, 488))
     assert (some.centers, leaf.centers) == (500, 500)  # each leaf would take as long
-    work = every.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(20))
-    assert some.work(size).priced(nominal(20)) < work <= LEAST_EVERY_ROW
+    work = every.work(replace(size, slots=ASSUMED_THREADS, overlaps=True)).priced(nominal_prices(20))
+    assert some.work(size).priced(nominal_prices(20)) < work <= MIN_FULL_KERNEL_SEARCH_WORK
     assert "models with every row that is not held out as a center" in every.text()
     X, y = rows(4_800)
     trials = sk.KernelRegressor(memory="4GiB").fit(X, y).result_.report["kernel"]["trials"]
@@ -228,7 +228,7 @@ def test_every_row_is_a_center_where_one_factor_solves_for_all():
     def p(n: int, d: int, gigabytes: int) -> int:
         data = sk.from_arrays(np.broadcast_to(np.float32(0), (n, d)), np.zeros(n))
         job = sk.Pipeline(data, task="regression", solver="auto", dtype="float32")
-        return resolved(job, gigabytes << 30)[0].centers.p
+        return resolve_solver(job, gigabytes << 30)[0].centers.p
 
     assert [p(n, 10, 10) for n in (900, 7_000, 10_000, 10_001, 60_000)] == [900, 7_000, 10_000, 2_500, 7_500]
     assert [p(n, 10, 2) for n in (4_000, 8_000)] == [4_000, 2_000]
@@ -255,7 +255,7 @@ def test_wide_rows_get_as_many_centers_while_a_pass_is_short():
     assert default_centers(4000, 10**6, 1 << 30, 0) == sk.Uniform(2000)
     for n in (30_000, 100_000, 400_000):
         p = default_centers(n, 1000, 8 << 30, 0).p
-        assert p == 2000 or n * p * nominal(1000).values <= PASS_WORK
+        assert p == 2000 or n * p * nominal_prices(1000).values <= MAX_PASS_WORK
 
 
 @pytest.mark.usefixtures("generous")

@@ -15,10 +15,10 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.execute import ThreadsExecutor
 from streamkern.execute.base import Executor
-from streamkern.execute.dask import local
+from streamkern.execute.dask_executor import local_processes_executor
 from streamkern.formats import ArraySource
 from streamkern.solvers import Outcome, Problem, Solver
-from streamkern.sources.weighted import WeightedSource
+from streamkern.sources.weighted_source import WeightedSource
 from streamkern.testing.solver import small_data, small_problem, solve
 from tests.references import kernel_least_squares
 
@@ -68,7 +68,7 @@ def threads() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Executor]:
-    with local(2) as executor:
+    with local_processes_executor(2) as executor:
         yield executor
 
 

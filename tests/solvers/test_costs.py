@@ -16,14 +16,14 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
-from streamkern.costs.shape_run import Bill, Effort, Size
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, WorkEstimate
 from streamkern.data.stream import SCAN_ROWS
 from streamkern.data.targets import Continuous
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
-from streamkern.kernels import features
-from streamkern.memory import release
+from streamkern.kernels import feature_maps
+from streamkern.memory import release_free_memory
 from streamkern.solvers import Problem, train
 from streamkern.solvers.base import ahead_bytes
 from streamkern.solvers.convergence import measured_by_itself, unlearned
@@ -61,8 +61,8 @@ RAW = {"EigenPro1", "EigenPro1 on kernel values", "EigenPro2", "SVRG", "SVRG, pl
 class Ran(NamedTuple):
     """A run: what the meter said of it, and what was counted."""
 
-    said: Effort
-    size: Size
+    said: WorkEstimate
+    size: ProblemSize
     setup: dict[str, float]
     training: dict[str, float]
     batch: int
@@ -90,13 +90,13 @@ def counted(name: str, shape: tuple[int, ...]) -> Ran:
     with ThreadsExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
         posed = problem(shape, solver, given, executor, engine=CountingEngine(counts))
         counted_rows(patch, counts)
-        block = features._Projected.block
+        block = feature_maps._Projected.block
 
         def values(self: Any, X: Any, out: Any = None) -> Any:
             counts.add("values", len(X) * self.width)
             return block(self, X, out)
 
-        patch.setattr(features._Projected, "block", values)
+        patch.setattr(feature_maps._Projected, "block", values)
         source = posed.train.source
         assert isinstance(source, CountingSource)
         source.counts = counts
@@ -108,8 +108,10 @@ def counted(name: str, shape: tuple[int, ...]) -> Ran:
         training = counts.take()
     assert outcome.failure is None
     n, _, d, c, lanes = shape
-    size = Size(n, width, d, c, lanes=lanes, features=given)
-    return Ran(Bill(solver, size).effort, size, setup, training, iteration.stream.batch_rows, outcome.passes)
+    size = ProblemSize(n, width, d, c, lanes=lanes, features=given)
+    return Ran(
+        CostEstimate(solver, size).work_estimate, size, setup, training, iteration.stream.batch_rows, outcome.passes
+    )
 
 
 def matrix(work: Operations) -> float:
@@ -207,11 +209,13 @@ def imported() -> None:
 def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shape: tuple[int, ...]):
     solver, given = MEMORY[name]
     n, _, d, c, lanes = shape
-    release()
+    release_free_memory()
     with ThreadsExecutor(threads) as executor:
         posed = problem(shape, solver, given, executor)
         width = 900 if given is not None else len(posed.centers.Z)
-        said = Bill(solver, Size(n, width, d, c, lanes=lanes, slots=threads, features=given, blocks=n // 250)).memory
+        said = CostEstimate(
+            solver, ProblemSize(n, width, d, c, lanes=lanes, slots=threads, features=given, blocks=n // 250)
+        ).memory
         tracemalloc.start()
         try:
             prepared = solver.prepare(posed)
@@ -243,14 +247,15 @@ def test_memory_under_weights_that_differ_is_what_the_meter_says():
     n, p, d, c, lanes = shape = (6000, 900, 12, 4, 4)
     solver, w = sk.Falkon(epochs=2), np.random.default_rng(0).exponential(size=n) ** 3
     w /= w.mean()
-    release()
+    release_free_memory()
     with ThreadsExecutor(2) as executor:
         posed = problem(shape, solver, None, executor)
         X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
         rows = sk.from_arrays(X, np.zeros((n, c)), sample_weight=w)
         posed = replace(posed, train=rows, largest_weight=float(w.max()))
         said, even = (
-            Bill(solver, Size(n, p, d, c, lanes=lanes, slots=2, weighted=is_)).memory for is_ in (True, False)
+            CostEstimate(solver, ProblemSize(n, p, d, c, lanes=lanes, slots=2, weighted=is_)).memory
+            for is_ in (True, False)
         )
         tracemalloc.start()
         try:
@@ -283,7 +288,7 @@ def test_memory_of_a_device_is_what_the_meter_says(name: str, threads: int, shap
         before = COUNTS.alive
         posed = problem(shape, solver, None, executor, chunk_rows=SCAN_ROWS, engine=DeviceEngine(device))
         p = len(posed.centers.Z)
-        bill = Bill(solver, Size(n, p, d, c, lanes=lanes, slots=threads, blocks=2), 1)
+        bill = CostEstimate(solver, ProblemSize(n, p, d, c, lanes=lanes, slots=threads, blocks=2), 1)
         iteration = solver.setup(posed, solver.prepare(posed))
         train(posed, iteration)
         peak = COUNTS.peak - before
@@ -296,6 +301,7 @@ def test_delayed_projection_holds_a_few_numbers_for_each_center():
     """The centers three times and five matrices of the basis of eigenvectors; K(X, Z) of all held-out rows is more."""
     d, basis = 784, 275
     few, many = (
-        Bill(sk.EigenPro(projection="delayed"), Size(60_000, p, d, 10, slots=1)).memory.setup for p in (20_000, 30_000)
+        CostEstimate(sk.EigenPro(projection="delayed"), ProblemSize(60_000, p, d, 10, slots=1)).memory.setup
+        for p in (20_000, 30_000)
     )
     assert (many - few) / 10_000 <= 3 * d * 4 + 5 * basis * 8

@@ -8,8 +8,8 @@ import streamkern as sk
 from streamkern.calibration.intervals import relative_scales
 from streamkern.data.targets import Classes, Indicators
 from streamkern.evaluation import metrics as ours
-from streamkern.evaluation.curves import CURVES, STEPS, curves_of
-from streamkern.evaluation.metrics import Measured, measured
+from streamkern.evaluation.curves import CURVE_STEPS, MAX_CURVES, curves_of
+from streamkern.evaluation.metrics import MetricSums, metric_sums
 from streamkern.execute import open_executor
 
 
@@ -21,10 +21,10 @@ def _rows(k: int, n: int = 4000, weighted: bool = False):
     return F, y, rng.random(n) + 0.1 if weighted else None, P / P.sum(axis=1, keepdims=True)
 
 
-def _sums(encoding, F, y, w, P=None) -> Measured:
+def _sums(encoding, F, y, w, P=None) -> MetricSums:
     total = None
     for rows in np.array_split(np.arange(len(y)), 23):
-        found = measured(encoding, F[rows], y[rows], None if w is None else w[rows], None if P is None else P[rows])
+        found = metric_sums(encoding, F[rows], y[rows], None if w is None else w[rows], None if P is None else P[rows])
         total = found if total is None else total + found
     return total
 
@@ -46,8 +46,8 @@ def test_points_lie_on_scikit_learns_curves(k, weighted):
         at = np.abs(cuts[None, :] - points[:, 1:2]).argmin(axis=1)
         np.testing.assert_allclose(points[:, 4], precision[at], atol=1e-9)
         np.testing.assert_allclose(points[:, 3], found[at], atol=1e-9)
-        assert len(points) <= 2 * STEPS + 2
-        assert np.diff(points[:, 3]).max() <= 1.5 / STEPS
+        assert len(points) <= 2 * CURVE_STEPS + 2
+        assert np.diff(points[:, 3]).max() <= 1.5 / CURVE_STEPS
         assert points[-1, 2:4].tolist() == [1.0, 1.0]
         area = np.trapezoid(np.r_[0, points[:, 3]], np.r_[0, points[:, 2]])
         assert area == pytest.approx(theirs.roc_auc_score(hit, P[:, j], sample_weight=w), abs=1e-3)
@@ -93,8 +93,8 @@ def test_of_many_classes_those_with_the_least_area_are_kept():
     found = _sums(Classes(np.arange(9)), F, y, None, P)
     areas = [theirs.roc_auc_score(y == j, P[:, j]) for j in range(9)]
     made = curves_of(Classes(np.arange(9)), found, None)
-    assert np.unique(made["curves"][:, 0]).tolist() == sorted(np.argsort(areas)[:CURVES].tolist())
-    assert made["decided"][:, 0].tolist() == sorted(np.argsort(areas)[:CURVES].tolist())
+    assert np.unique(made["curves"][:, 0]).tolist() == sorted(np.argsort(areas)[:MAX_CURVES].tolist())
+    assert made["decided"][:, 0].tolist() == sorted(np.argsort(areas)[:MAX_CURVES].tolist())
 
 
 def test_rows_of_one_class_have_no_curve():
@@ -105,12 +105,12 @@ def test_rows_of_one_class_have_no_curve():
 
 
 def test_beyond_the_cells_points_stay_near(monkeypatch):
-    monkeypatch.setattr(ours, "CELLS", 500)
+    monkeypatch.setattr(ours, "MAX_DISTINCT_SCORES", 500)
     F, y, _, _ = _rows(2, n=30_000)
     P = 1 / (1 + np.exp(F[:, :1] - F[:, 1:]))
     encoding = Classes(np.arange(2))
     found = _sums(encoding, F, y, None, np.concatenate([1 - P, P], axis=1))
-    assert sum(len(keys) for keys, _, _ in found.ranks.pieces) <= 2 * ours.CELLS
+    assert sum(len(keys) for keys, _, _ in found.ranks.pieces) <= 2 * ours.MAX_DISTINCT_SCORES
     points = curves_of(encoding, found, None)["curves"]
     for _, score, rate, recall, _ in points[::20]:
         assert np.mean(P[y == 0, 0] >= score) == pytest.approx(rate, abs=1e-2)

@@ -10,7 +10,7 @@ import scipy.linalg
 
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train

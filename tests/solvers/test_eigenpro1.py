@@ -13,10 +13,10 @@ from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.targets import Continuous
 from streamkern.errors import NumericalError, UsageError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.rsvd import RandomizedSVD
+from streamkern.precondition.randomized_svd import RandomizedSVD
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro1 import EigenPro1, measure_features

@@ -19,7 +19,7 @@ from streamkern.data.augment import GaussianNoise
 from streamkern.data.extra_blocks import AllTiles
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Gaussian, Laplace, RandomFourier
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train

@@ -12,11 +12,11 @@ import streamkern as sk
 from streamkern.data import from_arrays
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.errors import PrecisionError
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import Stages, fit
-from streamkern.fitting.leaf import fit_encoded
-from streamkern.models.machine import KernelMachine
-from streamkern.partition.recipe import LeafRecipe
+from streamkern.fitting.leaf_fit import fit_encoded
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.partition.leaf_recipe import LeafRecipe
 from streamkern.solvers.direct import Direct
 
 N, RIDGE = 300, 1e-4
@@ -34,7 +34,7 @@ TARGETS: dict[str, tuple[np.ndarray, Encoding]] = {
 }
 
 
-def both(kind: str, w: np.ndarray | None, left_out: int = 0) -> tuple[Any, Any]:
+def both(kind: str, w: np.ndarray | None, held_out_rows: int = 0) -> tuple[Any, Any]:
     """The fit of ``fit``, whose centers are the same rows in another order, and that of ``fit_encoded``."""
     y, encoding = TARGETS[kind]
     task = "regression" if kind == "values" else "classification"
@@ -43,10 +43,12 @@ def both(kind: str, w: np.ndarray | None, left_out: int = 0) -> tuple[Any, Any]:
         rows, sk.Laplace(2.0), sk.Uniform(N), Direct(RIDGE), task, None, seed=0, lanes=1, dtype="float32"
     )
     stages = Stages()
-    stages.left_out = left_out
+    stages.held_out_rows = held_out_rows
     with ThreadsExecutor(1) as executor:
         whole = fit(recipe, executor, 8 << 30, stages)
-        lean = fit_encoded((X, y, w), sk.Laplace(2.0), RIDGE, encoding, executor, whole.footprint, left_out=left_out)
+        lean = fit_encoded(
+            (X, y, w), sk.Laplace(2.0), RIDGE, encoding, executor, whole.footprint, held_out_rows=held_out_rows
+        )
     return whole, lean
 
 
@@ -64,11 +66,11 @@ def test_it_is_the_fit_that_reads_the_rows(kind: str, w: np.ndarray | None) -> N
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_rows_that_are_left_out_have_the_outputs_of_the_fit(kind: str) -> None:
-    whole, lean = both(kind, None, left_out=40)
-    ids = lean.outcome.left_out.ids
-    np.testing.assert_array_equal(ids, whole.outcome.left_out.ids)
-    np.testing.assert_allclose(lean.outcome.left_out.outputs, whole.outcome.left_out.outputs, atol=5e-3)
-    assert (lean.answers is not None) == (kind == "values")  # those of classes are learned for all leaves together
+    whole, lean = both(kind, None, held_out_rows=40)
+    ids = lean.outcome.out_of_sample.ids
+    np.testing.assert_array_equal(ids, whole.outcome.out_of_sample.ids)
+    np.testing.assert_allclose(lean.outcome.out_of_sample.outputs, whole.outcome.out_of_sample.outputs, atol=5e-3)
+    assert (lean.calibration is not None) == (kind == "values")  # those of classes are learned for all leaves together
 
 
 def test_rows_that_float32_cannot_tell_apart_are_refused() -> None:

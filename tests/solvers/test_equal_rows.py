@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkern.calibration.held_out import equal_rows
+from streamkern.calibration.out_of_sample import equal_rows
 
 
 def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

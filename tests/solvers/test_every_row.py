@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.calibration.held_out import ROWS
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.centers import Uniform
-from streamkern.costs.shape_run import Bill, Size
+from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.data.targets import Continuous
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.solvers import Problem, ridge, train
 from tests.problems import drawn
 
@@ -27,8 +27,8 @@ def _problem(executor, task="regression", weighted=False, dtype=np.float64, repe
     data = sk.from_arrays(X, y, sample_weight=w)
     centers = Uniform(n, 3).choose(data, executor, np.dtype(dtype))
     return Problem(
-        data, encoding, kernel or sk.Laplace(2.0), centers, executor, np.dtype(dtype), leave_out=ROWS,
-        mean_weight=1.0 if w is None else float(w.mean()), every_row=True,
+        data, encoding, kernel or sk.Laplace(2.0), centers, executor, np.dtype(dtype), held_out_rows=MAX_HELD_OUT_ROWS,
+        mean_weight=1.0 if w is None else float(w.mean()), all_rows_are_centers=True,
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_rows_are_left_out_as_rows_and_as_centers_and_their_equals_stay(task, we
     monkeypatch.setattr(ridge, "_COLUMNS", 16)  # several blocks, which begin at rows of their own
     with ThreadsExecutor() as executor:
         problem = _problem(executor, task, weighted, repeated=repeated)
-        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
         X, Y, w = _rows(problem)
         order = {row: place for place, row in enumerate(problem.centers.ids.tolist())}
         assert sorted(found.ids.tolist()) == list(range(N))
@@ -89,8 +89,9 @@ def test_many_equal_rows_of_unlike_targets_lose_no_digits_in_float32(ridge):
     with ThreadsExecutor() as executor:
         centers = Uniform(1200, 3).choose(data, executor, dtype)
         problem = Problem(
-            data, Continuous(np.array([y.mean()])), sk.Laplace(2.0), centers, executor, dtype, leave_out=ROWS,
-            every_row=True,
+            data, Continuous(np.array([y.mean()])), sk.Laplace(2.0), centers, executor, dtype,
+            held_out_rows=MAX_HELD_OUT_ROWS,
+            all_rows_are_centers=True,
         )  # fmt: skip
         iteration = sk.Direct(ridge=ridge).setup(problem)
         outcome = train(problem, iteration)
@@ -102,8 +103,8 @@ def test_many_equal_rows_of_unlike_targets_lose_no_digits_in_float32(ridge):
     np.testing.assert_allclose(outputs, K @ np.linalg.solve(A, t), atol=2e-3)
     inverse = np.linalg.inv(A)
     expected = t - inverse @ t / np.diag(inverse)
-    left_out = outcome.left_out
-    np.testing.assert_allclose(left_out.outputs[:, 0], expected[left_out.ids], atol=2e-3)
+    out_of_sample = outcome.out_of_sample
+    np.testing.assert_allclose(out_of_sample.outputs[:, 0], expected[out_of_sample.ids], atol=2e-3)
 
 
 @pytest.mark.filterwarnings("error")
@@ -113,7 +114,7 @@ def test_stored_rows_of_weight_0_are_not_left_out(tmp_path):
     rows.assign(y=rows.a + rows.b**2).to_parquet(tmp_path / "rows.parquet")
     data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
     model = sk.KernelRegressor("laplace").fit(data)
-    assert model.model_.answers.facts["rows"] < 150  # half of the 200 rows of some weight
+    assert model.model_.calibration.facts["rows"] < 150  # half of the 200 rows of some weight
     assert np.isfinite(model.predict_interval(rows[["a", "b", "c"]])).all()
 
 
@@ -127,7 +128,7 @@ def test_a_factor_in_float32_gives_the_same_predictions():
             assert iteration.report["factor"] == np.dtype(dtype).name
             X = np.random.default_rng(1).standard_normal((200, 3))
             Z = problem.centers.Z.astype(np.float64)
-            outputs[dtype] = _kernel(problem, X, Z) @ outcome.weights, outcome.left_out.outputs
+            outputs[dtype] = _kernel(problem, X, Z) @ outcome.weights, outcome.out_of_sample.outputs
     for narrow, wide in zip(*outputs.values(), strict=True):
         assert np.abs(narrow - wide).max() < 2e-3 * np.abs(wide).max()
 
@@ -143,13 +144,13 @@ def test_rows_that_are_near_are_not_told_apart_by_rounding():
             centers = Uniform(200, 0).choose(data, executor, np.dtype(dtype))
             problem = Problem(
                 data, Continuous(np.zeros(1), flat=False), sk.Laplace(10.75), centers, executor, np.dtype(dtype),
-                leave_out=ROWS, mean_weight=float(w.mean()), every_row=True,
+                held_out_rows=MAX_HELD_OUT_ROWS, mean_weight=float(w.mean()), all_rows_are_centers=True,
             )  # fmt: skip
             found.append(ridge.solve_every_row(problem, problem.expansion(), 1e-9))
-    (weights, left_out, facts), (exact, exactly_left_out, _) = found
+    (weights, out_of_sample, facts), (exact, exactly_left_out, _) = found
     assert facts["factor"] == "float64"
     assert np.abs(weights).max() < 2 * np.abs(exact).max()
-    assert np.abs(left_out.outputs - exactly_left_out.outputs).max() < 1e-3 * np.abs(y).max()
+    assert np.abs(out_of_sample.outputs - exactly_left_out.outputs).max() < 1e-3 * np.abs(y).max()
 
 
 def test_what_has_no_factor_in_float32_has_one_in_float64():
@@ -198,12 +199,14 @@ def test_the_weights_are_the_same_bits_on_any_number_of_threads():
         with ThreadsExecutor(threads) as executor:
             problem = _problem(executor, dtype=np.float32, n=1500)
             outcome = train(problem, sk.Direct(ridge=1e-7).setup(problem))
-            found.append((outcome.weights.tobytes(), outcome.left_out.outputs.tobytes()))
+            found.append((outcome.weights.tobytes(), outcome.out_of_sample.outputs.tobytes()))
     assert found[0] == found[1]
 
 
 def test_it_takes_a_third_of_a_cube_and_one_matrix():
-    every, half = (Bill(sk.Direct(), Size(3000, 3000, 10, 1, every_row=each)) for each in (True, False))
-    assert every.effort.training.gemm == pytest.approx(3000**3 / 3)
-    assert half.effort.training.gemm64 > 3 * 3000**3 / 3
+    every, half = (
+        CostEstimate(sk.Direct(), ProblemSize(3000, 3000, 10, 1, all_rows_are_centers=each)) for each in (True, False)
+    )
+    assert every.work_estimate.training.gemm == pytest.approx(3000**3 / 3)
+    assert half.work_estimate.training.gemm64 > 3 * 3000**3 / 3
     assert 4 * 3000**2 < every.memory.training < half.memory.training

@@ -9,14 +9,14 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import streamkern as sk
-from streamkern.calibration.held_out import ROWS
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.centers import Uniform
-from streamkern.costs.shape_run import Bill, Size, nominal
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
 from streamkern.cpu import default_engine
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
-from streamkern.selection.metric import AGOP
-from streamkern.selection.small_tables import RIDGES, LeftOutRounds, left_out_path
+from streamkern.selection.learned_metric import AGOP
+from streamkern.selection.leave_one_out_search import RIDGES, LeaveOneOutRounds, leave_one_out_path
 from streamkern.solvers import Problem, train
 from tests.problems import drawn
 
@@ -31,7 +31,7 @@ def test_the_closed_form_is_a_fit_without_each_row():
     rng = np.random.default_rng(0)
     X, Y, w = rng.normal(size=(N, 3)), rng.normal(size=(N, 2)), rng.uniform(0.2, 3, N)
     K, ridges = _laplace(X, X, 2.0), (1e-6, 1e-2)
-    path = left_out_path(default_engine(), K.copy(), Y, np.sqrt(w)[:, None], w.sum(), ridges)
+    path = leave_one_out_path(default_engine(), K.copy(), Y, np.sqrt(w)[:, None], w.sum(), ridges)
     for k, ridge in enumerate(ridges):
         A = K + ridge * w.sum() * np.diag(1 / w)
         np.testing.assert_allclose(path.weights[:, 2 * k : 2 * k + 2], np.linalg.solve(A, Y), rtol=1e-6)
@@ -51,12 +51,12 @@ def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, wei
     with ThreadsExecutor(2) as executor:
         centers = Uniform(N, 3).choose(data, executor, np.dtype(np.float64))
         problem = Problem(
-            data, encoding, sk.Laplace(2.0), centers, executor, np.dtype(np.float64), leave_out=ROWS,
-            mean_weight=1.0 if w is None else float(w.mean()), every_row=True,
+            data, encoding, sk.Laplace(2.0), centers, executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
+            mean_weight=1.0 if w is None else float(w.mean()), all_rows_are_centers=True,
         )  # fmt: skip
-        rounds = LeftOutRounds.all_rows(AGOP(rows=N, centers=N), problem.kernel, problem)
+        rounds = LeaveOneOutRounds.all_rows(AGOP(rows=N, centers=N), problem.kernel, problem)
         made = replace(rounds, ridges=(1e-3,)).plain()
-        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
         wide = problem.full_rows(np.arange(N))[0]
     truth = np.eye(3)[found.y] if task == "classification" else found.y
     mass = np.ones(N) if w is None else found.w
@@ -115,14 +115,14 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
 
 
 def test_the_plan_says_what_is_tried_and_bounds_its_memory():
-    size = Size(300, 300, 8, 3, slots=2)
-    search = search_for(Bill(sk.Direct(), size), 300, 8, 1 << 30)
+    size = ProblemSize(300, 300, 8, 3, slots=2)
+    search = search_for(CostEstimate(sk.Direct(), size), 300, 8, 1 << 30)
     assert search is not None
-    assert (search.by_one, search.centers, search.fits, search.kinds) == (True, 300, 14, ())
-    bill = search.bill(size, 300)
-    assert bill.work.priced(nominal(8)) > 0
+    assert (search.leave_one_out, search.centers, search.fits, search.kinds) == (True, 300, 14, ())
+    bill = search.cost_estimate(size, 300)
+    assert bill.work.priced(nominal_prices(8)) > 0
     assert bill.memory > 3 * 8 * 300**2
-    assert search_for(Bill(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
+    assert search_for(CostEstimate(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
     assert len(RIDGES) == 11
 
 

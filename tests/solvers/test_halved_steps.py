@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
-from streamkern.precondition.nystrom import HALVINGS, StepSize
+from streamkern.precondition.nystrom import MAX_HALVINGS, StepSize
 from streamkern.runs import load_pipeline, run
 from streamkern.solvers.loop import train, train_stably
 from streamkern.testing.solver import small_data, small_problem
@@ -61,7 +61,7 @@ def test_the_step_is_halved_until_training_is_stable(name: str, threads: int):
         outcome, last = train_stably(problem, solver, first, lambda _, message: said.append(message))
         assert outcome.failure is None
         halvings = last.report["halvings"]
-        assert 1 <= halvings <= HALVINGS
+        assert 1 <= halvings <= MAX_HALVINGS
         assert len(said) == halvings
         assert "begins anew with half the step" in said[-1]
         assert last.report["step"] == first.report["step"] / 2**halvings

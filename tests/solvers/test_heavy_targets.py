@@ -12,7 +12,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data import from_arrays
 from streamkern.execute import ThreadsExecutor
-from streamkern.execute.dask import local
+from streamkern.execute.dask_executor import local_processes_executor
 from streamkern.solvers.loop import train
 from streamkern.testing.solver import small_problem
 
@@ -54,7 +54,7 @@ def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool):
 def test_a_step_too_long_is_still_a_divergence_and_workers_see_the_same():
     X, y = heavy()
     found = []
-    with ThreadsExecutor(2) as threads, local(2) as cluster:
+    with ThreadsExecutor(2) as threads, local_processes_executor(2) as cluster:
         for executor in (threads, cluster):
             problem = small_problem(executor, X, y, kernel=sk.Laplace(2.0))
             too_long = sk.EigenPro(epochs=3, batch=64, step=1e6)

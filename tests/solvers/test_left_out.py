@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.calibration.held_out import ROWS, rows_left_out
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
 from streamkern.solvers import Problem, train
 from streamkern.solvers.ridge import leave_one_out
@@ -21,7 +21,8 @@ def _problem(executor, task="regression", weighted=False, n=60, p=12, features=N
     data = sk.from_arrays(X, y, sample_weight=w)
     return Problem(
         data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
-        features=features, leave_out=ROWS, mean_weight=1.0 if w is None else float(w.mean()), **changes,
+        features=features, held_out_rows=MAX_HELD_OUT_ROWS, mean_weight=1.0 if w is None else float(w.mean()),
+        **changes,
     )  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def test_they_are_those_of_fits_without_the_row(task, weighted, features):
     with ThreadsExecutor() as executor:
         problem = _problem(executor, task, weighted, features=features)
         solver = sk.Direct(ridge=1e-2)
-        found = train(problem, solver.setup(problem)).left_out
+        found = train(problem, solver.setup(problem)).out_of_sample
         assert found is not None
         assert found.source == "leave-one-out"
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
@@ -61,10 +62,10 @@ def test_they_are_so_where_the_equations_are_ill_conditioned_too():
         y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
         problem = Problem(
             sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False), sk.Gaussian(6.0), CenterSet(X[:80].copy(), None),
-            executor, np.dtype(np.float64), leave_out=ROWS,
+            executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
         )  # fmt: skip
         iteration = sk.Direct(ridge=1e-9).setup(problem)
-        found = train(problem, iteration).left_out
+        found = train(problem, iteration).out_of_sample
         assert iteration.report["sweeps"] == 2
         ids = problem.draw(1000, 0x6C656674)[:5]
         for place, row in enumerate(ids.tolist()):
@@ -82,11 +83,11 @@ def test_they_are_so_where_the_equations_are_ill_conditioned_too():
 def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form():
     with ThreadsExecutor() as executor:
         problem = _problem(executor)
-        assert train(problem, sk.EigenPro(epochs=1).setup(problem)).left_out is None
+        assert train(problem, sk.EigenPro(epochs=1).setup(problem)).out_of_sample is None
         problem = Problem(
             problem.train, problem.encoding, problem.kernel, problem.centers, executor, np.dtype(np.float64)
         )
-        assert train(problem, sk.Direct().setup(problem)).left_out is None
+        assert train(problem, sk.Direct().setup(problem)).out_of_sample is None
 
 
 def test_validation_rows_are_predicted():
@@ -107,7 +108,7 @@ def test_validation_rows_are_predicted():
 
 @pytest.mark.parametrize(("rows", "outputs", "found"), [(5, 3, 5), (10**6, 10, 10_000), (10**6, 1000, 2000)])
 def test_how_many_rows_are_left_out(rows, outputs, found):
-    assert rows_left_out(rows, outputs) == found
+    assert held_out_count(rows, outputs) == found
 
 
 def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
@@ -127,10 +128,11 @@ def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
     with ThreadsExecutor() as executor:
         problem = Problem(
             data, Continuous(np.zeros(2), flat=False), sk.Gaussian(1.5),
-            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64), leave_out=ROWS,
+            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64),
+            held_out_rows=MAX_HELD_OUT_ROWS,
             mean_weight=1.0 if w is None else float(w.mean()),
         )  # fmt: skip
-        found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
+        found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
 
@@ -145,12 +147,13 @@ def test_copies_of_few_rows_are_left_out_together():
             data = sk.from_arrays(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), sample_weight=weight)
             problem = Problem(
                 data, Continuous(np.zeros(1), flat=False), sk.Gaussian(1.5), CenterSet(X[:9].copy(), None), executor,
-                np.dtype(np.float64), leave_out=ROWS, mean_weight=1.0 if weight is None else float(w.mean()),
+                np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
+                mean_weight=1.0 if weight is None else float(w.mean()),
             )  # fmt: skip
-            left_out = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
-            rows = np.repeat(np.arange(40), copies)[left_out.ids]
+            out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
+            rows = np.repeat(np.arange(40), copies)[out_of_sample.ids]
             outputs = np.full(40, np.nan)
-            outputs[rows] = left_out.outputs[:, 0]
+            outputs[rows] = out_of_sample.outputs[:, 0]
             found.append(outputs)
         np.testing.assert_allclose(*found, rtol=1e-9)
 
@@ -160,14 +163,14 @@ def test_a_row_that_is_a_center_is_left_out_as_one_too(p):
     with ThreadsExecutor() as executor:
         problem = _problem(executor, p=p, weighted=True)
         problem = replace(problem, centers=CenterSet(problem.centers.Z[::-1].copy(), np.arange(p)[::-1].copy()))
-        left_out = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        out_of_sample = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
         X, y, w = problem.full_rows(np.arange(60))
         basis = problem.basis()
         phi, K = basis.block(X), problem.engine.kernel_matrix(basis, p)
-        for place, row in enumerate(left_out.ids[:30].tolist()):
+        for place, row in enumerate(out_of_sample.ids[:30].tolist()):
             rest = np.arange(60) != row
             kept = np.arange(p)[::-1] != row
             some = phi[:, kept]
             A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
             expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
-            np.testing.assert_allclose(left_out.outputs[place], expected, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(out_of_sample.outputs[place], expected, rtol=1e-6, atol=1e-8)

@@ -62,7 +62,7 @@ def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
 
 
 def test_errors_of_rounds_are_those_of_their_held_out_rows(monkeypatch: pytest.MonkeyPatch):
-    from streamkern.selection.metric import Rounds
+    from streamkern.selection.learned_metric import Rounds
 
     seen, own = [], Rounds.errors
 

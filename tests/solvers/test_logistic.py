@@ -11,7 +11,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.costs.shape_run import Bill, Size
+from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import search_for, with_ridge
 from streamkern.solvers import logistic
@@ -122,7 +122,7 @@ def test_validation_rows_correct_what_training_rows_made_too_sure(k):
     P = model.predict_proba(X_test)
     plain = softmax(model.model_.decision_function(X_test).astype(np.float64), axis=1)
     assert log_loss(y_test, P) < log_loss(y_test, plain) - 0.05
-    assert model.model_.answers.logits
+    assert model.model_.calibration.logits
     inside = model.prediction_set(X_test, coverage=0.9)[np.arange(len(y_test)), y_test]
     assert 0.8 < inside.mean() < 0.97
 
@@ -168,8 +168,8 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
 
 
 def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge():
-    size = Size(25_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)  # a linear part takes no smaller sample here
-    found = [search_for(Bill(solver, size), 25_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
+    size = ProblemSize(25_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)  # a linear part takes no smaller sample here
+    found = [search_for(CostEstimate(solver, size), 25_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
     assert None not in found
     assert [each.smaller for each in found] == [False, True]
     assert [each.linear for each in found] == [False, True]
@@ -191,9 +191,9 @@ def test_where_squares_want_no_ridge_it_has_one_and_keeps_the_best_bandwidth(mon
         return log_loss(y, model.predict_proba(X)), model.model_.kernel.bandwidth
 
     found, bandwidth = fit()
-    at = choice._at_its_bandwidth
-    monkeypatch.setattr(choice, "_at_its_bandwidth", lambda *given: at(*given[:-1], True))
-    monkeypatch.setattr(choice, "LEAST_LOGISTIC", 0.0)
+    at = choice._with_best_bandwidth
+    monkeypatch.setattr(choice, "_with_best_bandwidth", lambda *given: at(*given[:-1], True))
+    monkeypatch.setattr(choice, "MIN_LOGISTIC_RIDGE", 0.0)
     before, smaller = fit()
     assert smaller < 0.5 * bandwidth
     assert found < 0.95 * before

@@ -12,7 +12,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
-from streamkern.costs.shape_run import Size
+from streamkern.costs.dry_run import ProblemSize
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.stream import Block
@@ -23,7 +23,7 @@ from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
-from streamkern.selection.metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
+from streamkern.selection.learned_metric import AGOP, GradientOuter, Metric, Rounds, learn_metric
 from streamkern.solvers.base import Problem
 from tests.device import StrictDevice
 
@@ -186,8 +186,8 @@ def test_what_cannot_have_a_metric_is_refused():
 
 
 def test_a_bill_grows_with_what_is_tried():
-    size = Size(100_000, 2000, 30, 1)
-    one, both = (AGOP(kind=kind).bill(size, 100_000) for kind in ("diagonal", "auto"))
+    size = ProblemSize(100_000, 2000, 30, 1)
+    one, both = (AGOP(kind=kind).cost_estimate(size, 100_000) for kind in ("diagonal", "auto"))
     assert (one.rounds, both.rounds) == (4, 7)
     assert both.work.values > one.work.values > 4 * 25_000 * 2000
     assert one.memory > 2000**2 * 8
@@ -203,7 +203,7 @@ def test_what_is_held_is_within_the_bill():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= agop.bill(Size(4000, 500, 10, 1, slots=2), 4000).memory
+    assert peak <= agop.cost_estimate(ProblemSize(4000, 500, 10, 1, slots=2), 4000).memory
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -217,7 +217,7 @@ def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridg
     ladder = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
     with ThreadsExecutor(1) as executor:
         problem = Problem(data, Continuous(np.zeros(1), flat=False), kernel, nothing, executor, X.dtype)
-        rounds = replace(Rounds.of(AGOP(rows=300), kernel, problem, 1 / 3, every_row=True), ridges=ladder)
+        rounds = replace(Rounds.of(AGOP(rows=300), kernel, problem, 1 / 3, all_rows_are_centers=True), ridges=ladder)
         found = [rounds.fit("none", 0, np.ones(4), np.ones(4), near) for near in (None, 1e-6, 1.0)]
         each = [replace(rounds, ridges=(ridge,)).plain() for ridge in ladder]
         fit, held = (

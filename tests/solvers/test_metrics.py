@@ -9,7 +9,7 @@ from sklearn import metrics as theirs
 import streamkern as sk
 from streamkern.data.targets import Classes, Continuous
 from streamkern.evaluation import metrics as ours
-from streamkern.evaluation.metrics import Ranks, flat, measured, metrics_of
+from streamkern.evaluation.metrics import Ranks, flat_metrics, metric_sums, metrics_of
 from streamkern.execute import open_executor
 
 
@@ -17,7 +17,7 @@ def _blocks(encoding, F, y, w, P=None, size=97):
     total = None
     for i in range(0, len(y), size):
         rows = slice(i, i + size)
-        found = measured(encoding, F[rows], y[rows], None if w is None else w[rows], None if P is None else P[rows])
+        found = metric_sums(encoding, F[rows], y[rows], None if w is None else w[rows], None if P is None else P[rows])
         total = found if total is None else total + found
     return metrics_of(encoding, total)
 
@@ -83,14 +83,14 @@ def test_without_probabilities_scores_are_ordered_and_nothing_is_said_of_probabi
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_beyond_the_cells_the_order_is_bounded_and_its_error_is_said(k, monkeypatch):
-    monkeypatch.setattr(ours, "CELLS", 2000)
+    monkeypatch.setattr(ours, "MAX_DISTINCT_SCORES", 2000)
     F, y, _, _ = _rows(k, n=30_000)
     total = None
     scores = F[:, 1:] - F[:, :1] if k == 2 else F
     for rows in np.array_split(np.arange(len(y)), 50):
         found = Ranks.of(scores[rows], y[rows], None)
         total = found if total is None else total + found
-        assert sum(len(keys) for keys, _, _ in total.pieces) <= 2 * ours.CELLS
+        assert sum(len(keys) for keys, _, _ in total.pieces) <= 2 * ours.MAX_DISTINCT_SCORES
     got = total.metrics(1 if k == 2 else k)
     hits = y[:, None] == ([1] if k == 2 else np.arange(k))
     for j in range(scores.shape[1]):
@@ -107,13 +107,13 @@ def test_classes_that_the_rows_lack_and_labels_that_training_lacks():
     encoding = Classes(np.array(["a", "b", "c"]))
     F = np.array([[0.9, 0.1, 0], [0.2, 0.8, 0], [0.6, 0.4, 0], [0.7, 0.1, 0.2]], dtype=np.float32)
     y = np.array([0, 1, 1, -1])  # nobody is c, and one is of no class
-    found = metrics_of(encoding, measured(encoding, F, y, None))
+    found = metrics_of(encoding, metric_sums(encoding, F, y, None))
     assert found["balanced_accuracy"] == pytest.approx((1 + 0.5) / 2)
     assert found["by_class"]["a"]["precision"] == pytest.approx(1 / 3)
     assert "auc" not in found["by_class"]["c"]
     # Of a, 0.9 is above all others; of b, 0.8 and 0.4 are above both.
     assert found["auc"] == 1.0
-    one = metrics_of(encoding, measured(encoding, F[:1], y[:1], None))
+    one = metrics_of(encoding, metric_sums(encoding, F[:1], y[:1], None))
     assert one["auc"] is None
 
 
@@ -139,7 +139,7 @@ def test_metrics_of_values_are_scikit_learns(weighted):
 
 
 def test_names_for_gates_are_words():
-    named = flat({"n": 3, "by_class": {"yes": {"f1": 1.0}, "1": {"f1": 0.5}, "not": {"f1": 0.1}}})
+    named = flat_metrics({"n": 3, "by_class": {"yes": {"f1": 1.0}, "1": {"f1": 0.5}, "not": {"f1": 0.1}}})
     assert named == {"n": 3, "f1.yes": 1.0, "f1.class_1": 0.5, "f1.class_not": 0.1}
 
 

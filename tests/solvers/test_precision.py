@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.fitting.precision import TOLERANCE, rounding, sizes
+from streamkern.fitting.precision_checks import MAX_ROUNDING_SHARE, kernel_rounding, typical_sizes
 from streamkern.kernels import Kernel
 from streamkern.solvers import Direct
 
@@ -90,7 +90,7 @@ HELD: dict[str, tuple[Kernel, np.ndarray]] = {
 @pytest.mark.parametrize("name", HELD)
 def test_what_float32_holds_is_trained(name: str):
     kernel, X = HELD[name]
-    assert rounding(kernel, sizes(X, kernel.translation_invariant), F32).share <= TOLERANCE
+    assert kernel_rounding(kernel, typical_sizes(X, kernel.translation_invariant), F32).share <= MAX_ROUNDING_SHARE
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -103,11 +103,11 @@ def test_the_share_is_that_of_kernel_values(dtype: np.dtype[Any]):
         near = SIDES[:, 0] == 1
         X = np.asarray(X - X.mean(axis=0), dtype)
         error = np.abs(sk.Gaussian(3.0)(X) - exact)[np.ix_(near, near)].mean()
-        share = rounding(sk.Gaussian(3.0), sizes(X, True), dtype).share
-        if share <= TOLERANCE:
-            assert error < 4 * TOLERANCE
+        share = kernel_rounding(sk.Gaussian(3.0), typical_sizes(X, True), dtype).share
+        if share <= MAX_ROUNDING_SHARE:
+            assert error < 4 * MAX_ROUNDING_SHARE
         if error > 0.1:
-            assert share > TOLERANCE
+            assert share > MAX_ROUNDING_SHARE
 
 
 def test_a_run_is_refused_with_the_status_of_a_plan(tmp_path: Path):
@@ -155,9 +155,11 @@ def test_a_kernel_of_the_l1_norm_is_held_to_the_rounding_of_its_distances():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 5)) + np.where(rng.random(400) < 0.5, -1.0, 1.0)[:, None] * 1e3
     shares = {
-        (norm, far): rounding(sk.Laplace(3.0, norm=norm), sizes(far * X, True, norm), np.dtype(np.float32)).share
+        (norm, far): kernel_rounding(
+            sk.Laplace(3.0, norm=norm), typical_sizes(far * X, True, norm), np.dtype(np.float32)
+        ).share
         for norm in (1, 2)
         for far in (1.0, 1e4)
     }
-    assert shares[1, 1.0] <= TOLERANCE < shares[2, 1.0]
-    assert shares[1, 1e4] > TOLERANCE
+    assert shares[1, 1.0] <= MAX_ROUNDING_SHARE < shares[2, 1.0]
+    assert shares[1, 1e4] > MAX_ROUNDING_SHARE

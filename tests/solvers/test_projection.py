@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu import default_engine
-from streamkern.execute.threads import ThreadsExecutor
+from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
 from streamkern.precondition import projection
 from streamkern.precondition.eigensystem import top_eigensystem
@@ -19,7 +19,7 @@ from streamkern.precondition.projection import (
     JITTER,
     ProjectedKernel,
     center_eigensystem,
-    jittered,
+    jitter_report,
     largest_eigenvalue,
     measure_inexact,
     measure_unprojected,
@@ -247,7 +247,7 @@ def test_a_jitter_that_had_to_be_raised_is_reported_and_said(
         return real(engine, expansion, shift, K)
 
     monkeypatch.setattr(type(ENGINE), "kernel_factor", factor)
-    report = jittered(project_exactly(expansion, nystrom, ENGINE).jitter, expansion.dtype)
+    report = jitter_report(project_exactly(expansion, nystrom, ENGINE).jitter, expansion.dtype)
     assert report["jitter"] == pytest.approx([1e-12, 1e-9, 1e-6, 1e-4][refused])
     told = report.get("warnings", [])
     assert len(told) == (refused == 3)

@@ -292,11 +292,11 @@ def test_classes_may_come_later_if_they_are_named():
 
 def test_answers_stay_until_as_many_rows_have_come_or_validation_rows_are_given():
     model = regressor().fit(X[:400], Y[:400])
-    first = model.model_.answers
-    assert model.partial_fit(X[400:500], Y[400:500]).model_.answers is first
+    first = model.model_.calibration
+    assert model.partial_fit(X[400:500], Y[400:500]).model_.calibration is first
     assert model.model_.metadata["updates"]["answers"] == "kept from an earlier fit"
     made = sk.update_model(model.model_, forget=(X[400:500], Y[400:500]), validation=(X[500:], Y[500:]))
-    assert made.answers is not first
+    assert made.calibration is not first
     assert made.metadata["updates"]["answers"] == "validation rows"
     inside = made.predict_interval(X[500:], 0.9)
     assert np.mean((inside[:, 0] <= Y[500:]) & (Y[500:] <= inside[:, 1])) == pytest.approx(0.9, abs=0.03)
@@ -371,8 +371,8 @@ def test_weights_of_classes_and_the_threshold_go_on():
         model.partial_fit(values[700:], rare[700:]).forget(values[:100], rare[:100])
     expected = clone(made).fit(values[100:], rare[100:])
     assert far(model, expected.model_.weights[:, 0]) < 1e-6
-    assert model.model_.answers.facts["threshold"]["metric"] == "f1"
-    assert model.model_.encoding.cut == model.model_.answers.cut != cut
+    assert model.model_.calibration.facts["threshold"]["metric"] == "f1"
+    assert model.model_.encoding.cut == model.model_.calibration.cut != cut
     by_rows = clone(made).set_params(class_weight=None, threshold=None)
     w = np.where(rare == "yes", 5.0, 0.5)
     assert far(model, by_rows.fit(values[100:], rare[100:], w[100:]).model_.weights[:, 0]) < 1e-6

@@ -10,13 +10,13 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
-from streamkern.costs.shape_run import Bill, Size
+from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.kernels.dot import Linear
-from streamkern.kernels.features import Identity
+from streamkern.kernels.dot_product import Linear
+from streamkern.kernels.feature_maps import Identity
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
@@ -295,12 +295,12 @@ def test_values_out_of_range_are_refused(options):
 def test_the_meter_bounds_what_is_held_and_swept(solver):
     X, y = rows()
     outcome, report = fit(replace(solver, epochs=1), X, y)
-    size, once = Size(N, M, M, 1, itemsize=8, slots=2), replace(solver, epochs=1)
-    takes, wider = Bill(once, size), Bill(once, replace(size, p=2 * M))
+    size, once = ProblemSize(N, M, M, 1, itemsize=8, slots=2), replace(solver, epochs=1)
+    takes, wider = CostEstimate(once, size), CostEstimate(once, replace(size, p=2 * M))
     assert report["batch"] <= takes.memory.batch
-    assert takes.effort.passes == outcome.passes
-    assert report.get("sweeps", 0) * N <= takes.effort.setup_rows
+    assert takes.work_estimate.passes == outcome.passes
+    assert report.get("sweeps", 0) * N <= takes.work_estimate.setup_rows
     assert takes.memory.setup >= N * M * 8
     assert wider.memory.setup > takes.memory.setup
-    assert wider.effort.training.values == 2 * takes.effort.training.values
-    assert wider.effort.training.panel == pytest.approx(2 * takes.effort.training.panel, rel=0.1)
+    assert wider.work_estimate.training.values == 2 * takes.work_estimate.training.values
+    assert wider.work_estimate.training.panel == pytest.approx(2 * takes.work_estimate.training.panel, rel=0.1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.partition.trial import settled
+from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.solvers.convergence import FAR
 from streamkern.solvers.minibatches import passes_of
 from streamkern.types import Array
@@ -90,7 +90,7 @@ def test_a_solver_that_takes_the_ridge_is_chosen_where_a_search_finds_one():
     """EigenPro took its place, without a ridge, and was worse than the mean on counts with noise."""
     rows = sk.from_arrays(*noise(80_000, 0))
     job = sk.Pipeline(train=rows, task="regression", partition=None)
-    made, reason = settled(job, 12 << 30)
+    made, reason = resolve_with_held_out(job, 12 << 30)
     assert isinstance(made.solver, sk.Falkon)
     assert made.solver.patience == 3
     assert "ridge" in reason

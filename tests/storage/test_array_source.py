@@ -12,7 +12,7 @@ import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import ArraySource, open_source
-from streamkern.formats.dask import DaskArraySource
+from streamkern.formats.dask_source import DaskArraySource
 from streamkern.testing.source import SourceSuite, read_all
 
 

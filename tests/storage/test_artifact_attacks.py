@@ -20,8 +20,8 @@ import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.storage import artifact_arrays
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.digest import digest
-from streamkern.storage.files import DEEPEST_JSON, LARGEST_JSON, MOST_BRACKETS, parse_json, read_file
+from streamkern.storage.untrusted_files import MAX_BRACKETS, MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json, read_file
+from streamkern.storage.value_digest import digest
 from tests.clock import require_quick
 
 Z = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
@@ -193,10 +193,10 @@ def test_a_description_that_no_model_has_is_refused(model: Path, number: int) ->
     "text",
     [
         b"[" * 10_000_000,
-        b"[" + b"[]," * MOST_BRACKETS + b"1]",
-        b'{"a":' * (DEEPEST_JSON + 1) + b"1" + b"}" * (DEEPEST_JSON + 1),
+        b"[" + b"[]," * MAX_BRACKETS + b"1]",
+        b'{"a":' * (MAX_JSON_DEPTH + 1) + b"1" + b"}" * (MAX_JSON_DEPTH + 1),
         b'["\\\\",' + b"[" * 300 + b"]" * 300 + b"]",
-        b" " * (LARGEST_JSON + 1),
+        b" " * (MAX_JSON_BYTES + 1),
     ],
     ids=["open", "many", "objects", "after a backslash", "long"],
 )

@@ -15,8 +15,8 @@ import pytest
 import streamkern as sk
 from streamkern.errors import UsageError
 from streamkern.storage.artifact import _save
-from streamkern.storage.digest import digest
-from streamkern.storage.files import MOST_NAMES, MOST_VALUES, parse_json
+from streamkern.storage.untrusted_files import MAX_JSON_NAMES, MAX_JSON_VALUES, parse_json
+from streamkern.storage.value_digest import digest
 from tests.clock import require_quick
 
 X = np.random.default_rng(0).normal(size=(800, 3))
@@ -205,9 +205,9 @@ def test_what_a_model_says_of_its_sums_is_bounded(about: Metadata, copy: Callabl
 
 def test_signs_in_texts_are_no_names_and_values():
     """A model of 185 columns of IPv6 addresses could be trained, and not saved."""
-    texts = ["fe80::1,2", 'a "quoted": text, and a backslash \\', "c:\\"] * (MOST_NAMES // 2)
+    texts = ["fe80::1,2", 'a "quoted": text, and a backslash \\', "c:\\"] * (MAX_JSON_NAMES // 2)
     data = json.dumps({"categories": texts}).encode()
-    assert data.count(b":") > MOST_NAMES
+    assert data.count(b":") > MAX_JSON_NAMES
     assert parse_json(data, "here") == {"categories": texts}
 
 
@@ -216,7 +216,7 @@ def test_json_of_many_values_is_not_parsed() -> None:
         with pytest.raises(sk.errors.StorageError, match="commas"):
             parse_json(text, "here")
 
-    for text in (b"[" + b"1," * (MOST_VALUES + 1) + b"1]", b"{" + b'"a":1,' * (MOST_NAMES + 1) + b'"a":1}'):
+    for text in (b"[" + b"1," * (MAX_JSON_VALUES + 1) + b"1]", b"{" + b'"a":1,' * (MAX_JSON_NAMES + 1) + b'"a":1}'):
         require_quick(partial(parse, text), 0.5)
 
 

@@ -16,8 +16,8 @@ import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.formats import csv
-from streamkern.formats.csv_records import blocks, first_end, last_end
-from streamkern.formats.tables import open_tables
+from streamkern.formats.csv_records import first_record_end, last_record_end, record_blocks
+from streamkern.formats.joined_tables import open_tables
 
 UNCLOSED = "the quote that opens here is not closed before the end of the file"
 CLOSED = "the quote that opens here is closed in the middle of text"
@@ -133,14 +133,14 @@ def test_blocks_end_where_records_of_a_proper_table_end(rows: list[list[str]], s
     made = io.StringIO()
     python_csv.writer(made, lineterminator="\n", quoting=python_csv.QUOTE_ALL).writerows(rows)
     text = made.getvalue().encode()
-    found = list(blocks(io.BytesIO(text), 0, 1, b",", 1000 + size, "t"))
+    found = list(record_blocks(io.BytesIO(text), 0, 1, b",", 1000 + size, "t"))
     assert b"".join(part for _, _, part in found) == text
     for cut in range(len(text) + 1):
-        end, _ = last_end(text[:cut], b",", 1, "t")
+        end, _ = last_record_end(text[:cut], b",", 1, "t")
         ends = [0]
         for row in rows:
             made = io.StringIO()
             python_csv.writer(made, lineterminator="\n", quoting=python_csv.QUOTE_ALL).writerow(row)
             ends.append(ends[-1] + len(made.getvalue().encode()))
         assert end == max(e for e in ends if e <= cut)
-    assert first_end(text, b",", "t") == ends[1]
+    assert first_record_end(text, b",", "t") == ends[1]

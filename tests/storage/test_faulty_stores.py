@@ -16,7 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats import open_source, open_zarr
-from streamkern.sources.remote import COUNTS
+from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, first_time, one_in
 
@@ -32,7 +32,7 @@ X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)
 def _small_chunks():
     """Every stored chunk is one of the source."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
+        patch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
         yield
 
 
@@ -71,11 +71,11 @@ FAULTS = {
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.parquet"])
 def test_rows_are_those_of_a_healthy_store(folder, fault, name):
     with FaultyServer(folder, FAULTS[fault]) as server:
-        before = COUNTS.now()
+        before = REQUEST_COUNTS.now()
         source = open_source(f"{server.url}/{name}", retry=HASTY if fault == "hangs" else PATIENT)
         same(source)
         assert source.fingerprint
-        after = COUNTS.now()
+        after = REQUEST_COUNTS.now()
         # A dropped connection may also be made again by the HTTP library; what is cut short without notice does not
         # decode where it is not the length that tells.
         counted = sum(after[kind] - before[kind] for kind in ("retries", "rereads"))
@@ -88,10 +88,10 @@ def test_a_byte_flipped_on_the_wire_is_read_again(folder, name):
     with FaultyServer(folder) as server:
         source = open_source(f"{server.url}/{name}", retry=PATIENT)
         server.plan = first_time(Fault(flip=True), "/c/" if name == "rows.zarr" else name)
-        before = COUNTS.now()["rereads"]
+        before = REQUEST_COUNTS.now()["rereads"]
         same(source)
         assert server.faults >= 8
-        assert COUNTS.now()["rereads"] - before >= 8
+        assert REQUEST_COUNTS.now()["rereads"] - before >= 8
 
 
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.parquet"])
@@ -223,8 +223,8 @@ def test_a_flipped_byte_at_rest_is_an_error_after_three_reads(folder, kind, tmp_
     content[place] ^= 1
     file.write_bytes(content)
     os.utime(file, ns=(stamp, stamp))
-    before = COUNTS.now()["rereads"]
+    before = REQUEST_COUNTS.now()["rereads"]
     with pytest.raises(CorruptChunkError, match=r"chunk X/c/4/0|row group \d") as raised:
         read_all(source)
-    assert COUNTS.now()["rereads"] == before + 2
+    assert REQUEST_COUNTS.now()["rereads"] == before + 2
     assert str(folder) in raised.value.where

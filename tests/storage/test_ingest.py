@@ -27,9 +27,9 @@ from streamkern.commands.parser import main
 from streamkern.formats import open_source, write_parquet, write_zarr
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
-from streamkern.sources import layout
+from streamkern.sources import chunk_layout
 from streamkern.sources.ingest_record import ingest_record
-from streamkern.storage import writer
+from streamkern.storage import atomic_writes
 from streamkern.testing.source import read_all
 
 FORMATS = ("zarr", "parquet")
@@ -50,7 +50,7 @@ def rows_of(path) -> list[tuple]:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 400)
 
 
 def every_file(folder: Path, X, y, rows: int):
@@ -88,7 +88,7 @@ def test_any_format_and_chunking_gives_the_same_multiset_of_rows(
     expected = sorted([(*row, label) for row, label in zip(X.tolist(), y.tolist(), strict=True)])
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         paths = every_file(Path(name), X, y, rows)
-        patch.setattr(layout, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(chunk_layout, "CHUNK_BYTES", chunk_bytes)
         orders = set()
         for path in paths:
             out = path.with_suffix(path.suffix + ".out")
@@ -131,9 +131,9 @@ def test_a_model_trained_on_what_was_ingested_has_the_labels_of_the_source(tmp_p
 @pytest.mark.parametrize("memory", ["few", "many"])
 def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monkeypatch, memory):
     X, y = table(1500)
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1000)
     ingest((X, y), tmp_path / "one", shuffle=True, seed=3, memory=BUDGET)
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 333)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 333)
     # Rows held at a time: as many as leave several runs and buckets, or all of them.
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 400 if memory == "few" else 24)
     runs = []
@@ -162,7 +162,7 @@ def test_the_shuffle_passes_a_chi_squared_test_on_position(tmp_path, seed):
 
 
 def test_shards_hold_the_rows_in_fewer_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 1200)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1200)
     X, y = table(2000)
     ingest((X, y), tmp_path / "plain.zarr", memory=BUDGET)
     ingest((X, y), tmp_path / "shards.zarr", shard=6000, memory=BUDGET)
@@ -268,9 +268,9 @@ def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
 KILLED = """
 import json, os, random, signal, sys, threading
 from streamkern.ingestion import ingest as module
-from streamkern.sources import layout
+from streamkern.sources import chunk_layout
 from streamkern.ingestion.ingest import ingest
-layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
+chunk_layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
 folder, kills = sys.argv[1], int(sys.argv[2])
 random.seed(1)
 for name, more in json.loads(sys.argv[3]).items():
@@ -339,14 +339,14 @@ def stopping(after: int):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_half_written_set_is_never_read(tmp_path, monkeypatch, format, shuffle):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 400)
     monkeypatch.setattr(ingest_module, "PART_CHUNKS", 2)
     # 16 chunks are scattered if they are shuffled; then 16 chunks or 8 files are written.
     for after in (0, 5, 16, 18, 22) if shuffle else (0, 1, 5):
         out = tmp_path / f"{after}.{format}"
         with pytest.raises(Stop):
             ingest(table(), out, shuffle=shuffle, on_progress=stopping(after), memory=BUDGET)
-        folder = writer.unfinished_folder(out)
+        folder = atomic_writes.unfinished_folder(out)
         for place in (out, folder / "data"):
             with pytest.raises(sk.errors.StorageError, match="has not been completed"):
                 sk.open_dataset(place)
@@ -372,11 +372,11 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
     with pytest.raises(Stop):
         ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(25), memory=BUDGET)
-    runs = list((writer.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    runs = list((atomic_writes.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
     assert runs
     for run in runs:
         run.write_bytes(bytes(run.stat().st_size))  # as a file is whose pages never reached the disk
-    monkeypatch.setattr(writer, "boot", lambda: "another")
+    monkeypatch.setattr(atomic_writes, "boot_id", lambda: "another")
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
     assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
 
@@ -384,7 +384,7 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
 @pytest.mark.parametrize("left", ["all", "no plan"])
 def test_killed_while_it_puts_the_result_in_place_it_is_done_or_begins_anew(tmp_path, small_chunks, monkeypatch, left):
     monkeypatch.setattr(
-        writer.Workspace,
+        atomic_writes.Workspace,
         "discard",
         lambda self: None if left == "all" else (self.folder / "plan.json").unlink(),
     )
@@ -399,7 +399,7 @@ def test_a_lost_run_is_an_error_and_no_loss_of_rows(tmp_path, small_chunks, monk
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
     with pytest.raises(Stop):
         ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(18), memory=BUDGET)
-    runs = sorted((writer.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    runs = sorted((atomic_writes.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
     assert len(runs) > 2
     runs[1].unlink()
     with pytest.raises(sk.errors.StorageError, match="a run is missing"):
@@ -448,7 +448,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("n", [30_000, 100_000])
 def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small_disk, monkeypatch, format, n, capsys):
-    monkeypatch.setattr(layout, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 50_000)
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 10_000)  # by way of the disk
     X = np.random.default_rng(0).normal(size=(n, 9)).astype(np.float32)
     np.save(tmp_path / "rows.npy", X)
@@ -458,7 +458,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
     error = capsys.readouterr().err
     assert "the disk is full" in error
     assert "Traceback" not in error
-    assert str(writer.unfinished_folder(out)) in error
+    assert str(atomic_writes.unfinished_folder(out)) in error
     with pytest.raises(sk.errors.StorageError, match="has not been completed"):
         sk.open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
@@ -475,13 +475,13 @@ def test_a_shard_without_bytes_is_refused_by_its_name(tmp_path):
 
 MEASURED = """
 import sys
-from streamkern.memory import peak_resident, resident
+from streamkern.memory import peak_resident_bytes, resident_bytes
 from streamkern.ingestion.ingest import ingest
-import streamkern.formats.dask
+import streamkern.formats.dask_source
 folder, room = sys.argv[1], int(sys.argv[2])
-budget = resident() + (room << 20)
+budget = resident_bytes() + (room << 20)
 made = ingest(f"{folder}/rows.parquet", f"{folder}/out", shuffle=True, memory=budget, threads=int(sys.argv[3]))
-print(made.decoded_bytes, peak_resident(), budget)
+print(made.decoded_bytes, peak_resident_bytes(), budget)
 """
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.sources.convert import as_table
+from streamkern.sources.arrow_conversion import as_table
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 

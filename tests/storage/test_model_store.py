@@ -15,9 +15,9 @@ import s3fs
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.data.targets import Continuous
-from streamkern.models.machine import KernelMachine
-from streamkern.registry.models import Registry
-from streamkern.registry.store import CHAMPION, LARGEST
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.registry.model_registry import Registry
+from streamkern.registry.registry_storage import CHAMPION, MAX_JSON_BYTES
 
 PIPELINE = """
 import streamkern as sk
@@ -151,7 +151,7 @@ def test_damage_is_told_and_the_champion_stays(three: Registry, store: s3fs.S3Fi
     with pytest.raises(sk.errors.ModelFormatError, match="checksum"):
         three.record(3)
     assert says(three.load()) == 1
-    store.pipe_file(f"{url}/{CHAMPION}", bytes(LARGEST + 1))
+    store.pipe_file(f"{url}/{CHAMPION}", bytes(MAX_JSON_BYTES + 1))
     with pytest.raises(sk.errors.StorageError, match="bytes"):
         three.load()
     store.pipe_file(f"{url}/{CHAMPION}", b"{")

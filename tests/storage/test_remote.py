@@ -20,7 +20,7 @@ from streamkern.commands.parser import main
 from streamkern.errors import StorageError, UsageError
 from streamkern.formats import open_source
 from streamkern.redaction import keep_secret, redacted
-from streamkern.sources.remote import COUNTS, Retry
+from streamkern.sources.remote_store import REQUEST_COUNTS, Retry
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import Fault, FaultyServer
 
@@ -31,7 +31,7 @@ _buckets = (f"bucket-{number}" for number in itertools.count())
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     """Every stored chunk is one of the source."""
-    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
 
 
 @pytest.fixture
@@ -184,11 +184,11 @@ def test_what_is_not_there_is_said_at_once(http, s3_server, credentials):
 def test_a_refusal_is_not_repeated(tmp_path, s3_server, credentials):
     with FaultyServer(s3_server, lambda request: Fault(status=403)) as server:
         for url in ("s3://bucket/rows.zarr", "s3://bucket/rows.parquet", f"{server.url}/rows.zarr"):
-            before = COUNTS.now()["retries"]
+            before = REQUEST_COUNTS.now()["retries"]
             with pytest.raises(StorageError, match="the store refuses") as raised:
                 open_source(url, storage_options={"endpoint_url": server.url} if url.startswith("s3") else None)
             assert "credentials" in raised.value.remedy
-            assert COUNTS.now()["retries"] == before
+            assert REQUEST_COUNTS.now()["retries"] == before
 
 
 def test_missing_credentials_are_not_waited_for(s3_server, monkeypatch, tmp_path):

@@ -12,9 +12,9 @@ import pytest
 
 from streamkern.errors import CorruptChunkError, DataError
 from streamkern.formats import parquet
-from streamkern.formats.tables import open_tables
-from streamkern.sources import remote
-from streamkern.sources.source import Source
+from streamkern.formats.joined_tables import open_tables
+from streamkern.sources import remote_store
+from streamkern.sources.base import Source
 
 N = 1000
 MIB = 1 << 20
@@ -117,9 +117,9 @@ def test_a_page_that_does_not_decode_is_read_again_and_then_named(path: str, mon
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing)
     source = by(64, monkeypatch, path, columns=["a"])
-    failures[0] = remote._READS - 1
+    failures[0] = remote_store._MAX_READS - 1
     np.testing.assert_array_equal(source.read(0).X, whole)
-    failures[0] = remote._READS
+    failures[0] = remote_store._MAX_READS
     with pytest.raises(CorruptChunkError, match="row group 0 cannot be read"):
         source.read(0)
 

@@ -17,11 +17,11 @@ from pyarrow import csv as arrow_csv
 from pyarrow import feather
 
 import streamkern as sk
-from streamkern.data.filtered import FilteredSource
-from streamkern.data.split import Listed, Rule, Without
+from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
 from streamkern.formats import csv, open_source
-from streamkern.formats.tables import open_tables
-from streamkern.sources import layout
+from streamkern.formats.joined_tables import open_tables
+from streamkern.sources import chunk_layout
 from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer
@@ -60,7 +60,7 @@ class FacetSuite(SourceSuite):
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layout, "CHUNK_BYTES", 600)
+        monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 600)
         monkeypatch.setattr(csv, "BLOCK_BYTES", 700)
 
     @pytest.fixture
@@ -150,7 +150,7 @@ class TestRemote(FacetSuite):
 class TestFiltered(TestJoined):
     """Half of the rows of a joined source, by their hash."""
 
-    RULES: ClassVar[list[Any]] = [Rule((3,), high=1 << 63), Listed(np.array([0, 5, 100]), others=True)]
+    RULES: ClassVar[list[Any]] = [Rule((3,), high=1 << 63), SelectedIds(np.array([0, 5, 100]), others=True)]
 
     def opened(self, folder: Path) -> Any:
         return FilteredSource(super().opened(folder), self.RULES)
@@ -264,7 +264,7 @@ class TestQuarantine(SourceSuite):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(layout, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1)
         group = zarr.open_group(tmp_path / "rows.zarr", mode="w")
         for name, values in {"X": np.column_stack([A, B]), "y": LABEL, "w": IMPORTANCE}.items():
             group.create_array(name, data=values, chunks=(20, *values.shape[1:]))
@@ -274,7 +274,7 @@ class TestQuarantine(SourceSuite):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 data = sk.open_dataset(tmp_path / "rows.zarr", "y", weight="w", on_corrupt="quarantine")
-            return FilteredSource(data.source, [rule for rule in data.rules if isinstance(rule, Without)])
+            return FilteredSource(data.source, [rule for rule in data.rules if isinstance(rule, OutsideRanges)])
 
         return opened
 

@@ -19,8 +19,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Continuous
 from streamkern.formats import ArraySource, open_source, write_parquet, write_zarr
-from streamkern.formats.dask import DaskArraySource
-from streamkern.sources.layout import CHUNK_BYTES, merged
+from streamkern.formats.dask_source import DaskArraySource
+from streamkern.sources.chunk_layout import CHUNK_BYTES, merged_reads
 from streamkern.testing.source import read_all
 
 shapes = st.tuples(st.integers(0, 40), st.integers(1, 5))
@@ -128,7 +128,7 @@ def test_text_targets_come_back_as_they_were(text, size):
 
 @given(st.lists(st.integers(0, 2 * CHUNK_BYTES), max_size=50))
 def test_merged_reads_cover_every_piece_once_and_stay_small(sizes):
-    reads = merged(sizes)
+    reads = merged_reads(sizes)
     assert [i for first, stop in reads for i in range(first, stop)] == list(range(len(sizes)))
     for first, stop in reads:
         assert stop - first == 1 or sum(sizes[first:stop]) <= CHUNK_BYTES

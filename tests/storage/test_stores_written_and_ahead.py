@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.data.reader import AT_ONCE, Reader
+from streamkern.data.chunk_cache import CONCURRENT_READS, CachedReader
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.formats import open_source
-from streamkern.ingestion import store as ingest_store
+from streamkern.ingestion import upload as ingest_store
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, Request
 
@@ -27,7 +27,7 @@ _names = (f"made-{number}" for number in itertools.count())
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("streamkern.sources.layout.CHUNK_BYTES", 20 * 64)
+    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 20 * 64)
     monkeypatch.setattr(ingest_store.tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
 
@@ -45,16 +45,16 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{bucket}/rows.zarr"
-    put = ingest_store.Objects.put
+    put = ingest_store.RemoteObjects.put
     sent: list[str] = []
 
-    def failing(self: ingest_store.Objects, name: str, data: bytes) -> None:
+    def failing(self: ingest_store.RemoteObjects, name: str, data: bytes) -> None:
         if len(sent) == 12:
             raise OSError("the machine lost its network")
         sent.append(name)
         put(self, name, data)
 
-    monkeypatch.setattr(ingest_store.Objects, "put", failing)
+    monkeypatch.setattr(ingest_store.RemoteObjects, "put", failing)
     with pytest.raises(OSError, match="lost its network"):
         sk.ingest((X, Y), url, target="label", shuffle=True, seed=5)
     with pytest.raises(sk.errors.StorageError, match="half-written"):
@@ -62,7 +62,7 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     halves = list(sent)
     sent.clear()
     monkeypatch.setattr(
-        ingest_store.Objects, "put", lambda self, name, data: (sent.append(name), put(self, name, data))
+        ingest_store.RemoteObjects, "put", lambda self, name, data: (sent.append(name), put(self, name, data))
     )
     made = sk.ingest((X, Y), url, target="label", shuffle=True, seed=5)
     assert (made.path, made.rows) == (url, N)
@@ -82,7 +82,7 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
         sk.ingest((X[:100], Y[:100]), url, target="label")
     sk.ingest((X[:100], Y[:100]), url, target="label", overwrite=True)
     np.testing.assert_array_equal(read_all(open_source(url)).X, X[:100])
-    assert "secret" not in (ingest_store.Objects(url).content("zarr.json")).decode().lower()
+    assert "secret" not in (ingest_store.RemoteObjects(url).content("zarr.json")).decode().lower()
     with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         sk.ingest((X, Y), bucket, target="label", overwrite=True)  # holds what ingest has not made
 
@@ -123,7 +123,7 @@ def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path
         scan = Scan(Assembly(data), 20)
         rows = np.concatenate([scan.block((i,)).X for i in range(len(scan))])
         np.testing.assert_array_equal(rows, X)
-        assert 3 <= slow.most <= 2 * AT_ONCE  # features and targets
+        assert 3 <= slow.most <= 2 * CONCURRENT_READS  # features and targets
 
         slow.most = 0
         slow.together.clear()
@@ -133,7 +133,7 @@ def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path
         assert slow.most >= 3
 
         chunk = 20 * (64 + 16)
-        reader = Reader(data, cache_bytes=6 * chunk)
+        reader = CachedReader(data, cache_bytes=6 * chunk)
         reader.ahead(range(20))
         assert 0 < len(reader._sent) <= 3  # half of the budget
         for index in range(20):

@@ -18,10 +18,10 @@ import zarr
 
 import streamkern as sk
 from streamkern.formats import write_parquet, write_zarr
-from streamkern.formats.tables import open_tables
-from streamkern.memory import limited, parse_bytes, peak_resident
+from streamkern.formats.joined_tables import open_tables
+from streamkern.memory import memory_limit, parse_bytes, peak_resident_bytes
 from streamkern.report.run_directory import read_run
-from streamkern.serving.outputs import record_at
+from streamkern.serving.prediction_writers import record_at
 from tests import fuzz_data
 
 DAMAGED = Path(__file__).parent / "damaged"
@@ -88,11 +88,11 @@ def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: s
     chunk = max((place / ("target" if make == "text" else "X")).rglob("*0*"), key=lambda path: len(path.parts))
     with open(chunk, "r+b") as file:
         file.truncate(64 << 30)
-    source, before = open_tables([place], "target"), peak_resident()
-    with limited(parse_bytes("8GiB")), pytest.raises((sk.errors.StorageError, sk.MemoryLimitError)) as error:
+    source, before = open_tables([place], "target"), peak_resident_bytes()
+    with memory_limit(parse_bytes("8GiB")), pytest.raises((sk.errors.StorageError, sk.MemoryLimitError)) as error:
         source.read(0)
     assert chunk.name in str(error.value.where)
-    assert peak_resident() < before + (1 << 30)
+    assert peak_resident_bytes() < before + (1 << 30)
 
 
 def test_chunks_without_rows_are_refused(tmp_path: Path) -> None:
@@ -191,7 +191,10 @@ def test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted(widt
     stated = json.loads(document.read_text())
     stated["shape"] = [60, width]
     document.write_text(json.dumps(stated))
-    with limited(parse_bytes("1GiB")), pytest.raises(sk.errors.StorageError, match="a row of the array is stored in"):
+    with (
+        memory_limit(parse_bytes("1GiB")),
+        pytest.raises(sk.errors.StorageError, match="a row of the array is stored in"),
+    ):
         sk.open_dataset(tmp_path / "t.zarr")
 
 

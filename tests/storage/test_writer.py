@@ -30,15 +30,15 @@ import pyarrow as pa
 import pytest
 
 import streamkern as sk
-from streamkern.costs.machine_speed import Calibration
+from streamkern.costs.machine_speed import SpeedMeasurements
 from streamkern.formats import open_source, write_parquet
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
-from streamkern.registry.store import DirectoryStore
+from streamkern.registry.registry_storage import DirectoryStore
 from streamkern.report.page import write_text
-from streamkern.serving.outputs import FORMATS, OutputColumn, record_at
-from streamkern.sources import layout
-from streamkern.storage import writer
+from streamkern.serving.prediction_writers import FORMATS, OutputColumn, record_at
+from streamkern.sources import chunk_layout
+from streamkern.storage import atomic_writes
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.testing.source import read_all
 
@@ -57,7 +57,7 @@ class User(NamedTuple):
 
 
 def in_halves(folder: Path, which: int) -> None:
-    with writer.staged(folder / "text") as staging, staging.open("w") as file:
+    with atomic_writes.staged(folder / "text") as staging, staging.open("w") as file:
         for _ in range(2):
             file.write(str(which) * 1000)
             file.flush()
@@ -79,13 +79,13 @@ def read_page(folder: Path) -> int:
 
 
 def measure(folder: Path, which: int) -> None:
-    calibration = Calibration(1, folder)
+    calibration = SpeedMeasurements(1, folder)
     calibration.seconds = {}
     calibration.measured("answer", lambda: float(which))
 
 
 def read_measured(folder: Path) -> int:
-    return int(Calibration(1, folder).seconds["answer"])
+    return int(SpeedMeasurements(1, folder).seconds["answer"])
 
 
 def save(folder: Path, which: int) -> None:
@@ -116,7 +116,7 @@ def ingested(name: str, **options: Any) -> User:
         ingest(X, folder / name, overwrite=True, memory="8GiB", **options)
 
     def read(folder: Path) -> int:
-        X = read_all(open_source(writer.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
+        X = read_all(open_source(atomic_writes.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
         X = X[np.argsort(X[:, 0])]
         which = round(float(X[1, 0] / 3))
         np.testing.assert_array_equal(X, np.arange(30).reshape(10, 3) * which)
@@ -139,7 +139,7 @@ def predicted(old: str, new: str) -> User:
             made.commit()
 
     def read(folder: Path) -> int:
-        place = writer.target_or_previous(folder / "out")
+        place = atomic_writes.target_or_previous(folder / "out")
         assert place is not None
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
@@ -207,7 +207,7 @@ class Steps:
     def __init__(self, folder: Path, last: int, kills: bool) -> None:
         self.folder, self.last, self.kills, self.taken, self.exchanged = str(folder), last, kills, 0, 0
         sys.addaudithook(self.hear)
-        fsync, exchange = os.fsync, writer._exchange
+        fsync, exchange = os.fsync, atomic_writes._exchange
 
         def synced(handle: int) -> None:
             self.step()
@@ -218,7 +218,7 @@ class Steps:
             self.exchanged = self.exchanged or self.taken
             return exchange(a, b)
 
-        os.fsync, writer._exchange = synced, exchanged
+        os.fsync, atomic_writes._exchange = synced, exchanged
 
     def hear(self, event: str, details: tuple[Any, ...]) -> None:
         if event == "open":
@@ -262,11 +262,11 @@ def attacked(name: str, folder: Path, kills: bool) -> int:
     Without exchange, from the first one that differs: those before are attacked with it.
     """
     user = USERS[name]
-    layout.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 1  # five rows a chunk
+    chunk_layout.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 1  # five rows a chunk
     if name.endswith("shuffled"):
         ingest_module.ROW_EXTRA = (8 << 30) // 10  # by way of runs on the disk
     if not user.exchange:
-        writer._exchange = lambda a, b: False
+        atomic_writes._exchange = lambda a, b: False
     before = folder.with_name("before")
     before.mkdir()
     assert forked(lambda: user.write(before, OLD) or 0) == 0
@@ -377,12 +377,12 @@ def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
 ) -> None:
     """What a power cut may take: a file that was not synced, and a name whose directory was not."""
     order: list[str] = []
-    sync, exchange = writer._sync, writer._exchange
-    monkeypatch.setattr(writer, "_sync", lambda path: (order.append(str(path)), sync(path)))
-    monkeypatch.setattr(writer, "_exchange", lambda a, b: (order.append("exchange"), exchange(a, b))[1])
+    sync, exchange = atomic_writes._sync, atomic_writes._exchange
+    monkeypatch.setattr(atomic_writes, "_sync", lambda path: (order.append(str(path)), sync(path)))
+    monkeypatch.setattr(atomic_writes, "_exchange", lambda a, b: (order.append("exchange"), exchange(a, b))[1])
     for which in (OLD, NEW):
         order.clear()
-        with writer.staged(tmp_path / "made", folder=True) as staging:
+        with atomic_writes.staged(tmp_path / "made", folder=True) as staging:
             (staging / "inner").mkdir()
             for name in ("a", "inner/b"):
                 (staging / name).write_text(str(which))
@@ -432,7 +432,7 @@ def test_threads_take_turns_and_readers_see_whole_files(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from streamkern.storage.writer import locked
+from streamkern.storage.atomic_writes import locked
 with locked(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(60)
@@ -443,13 +443,13 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(sk.errors.BusyError, match=rf"process {holder.pid}\b"), writer.locked(tmp_path):
+        with pytest.raises(sk.errors.BusyError, match=rf"process {holder.pid}\b"), atomic_writes.locked(tmp_path):
             pass
-        assert writer.lock_owner(tmp_path / ".lock") == holder.pid
+        assert atomic_writes.lock_owner(tmp_path / ".lock") == holder.pid
         holder.kill()
-    assert writer.lock_owner(tmp_path / ".lock") is None
-    with writer.locked(tmp_path):
-        assert writer.lock_owner(tmp_path / ".lock") == os.getpid()
+    assert atomic_writes.lock_owner(tmp_path / ".lock") is None
+    with atomic_writes.locked(tmp_path):
+        assert atomic_writes.lock_owner(tmp_path / ".lock") == os.getpid()
 
 
 def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_new_file(
@@ -462,18 +462,18 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_n
         waited.set()
         time.sleep(seconds)
 
-    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    monkeypatch.setattr(writer, "_GLANCE", 60.0)  # of patience: the machine may be busy
+    monkeypatch.setattr(atomic_writes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(atomic_writes, "_SHORT_WAIT_SECONDS", 60.0)  # of patience: the machine may be busy
 
     def second() -> None:
-        with writer.locked(folder):
-            monkeypatch.setattr(writer, "_GLANCE", 0.0)
-            with contextlib.suppress(sk.errors.BusyError), writer.locked(folder):
+        with atomic_writes.locked(folder):
+            monkeypatch.setattr(atomic_writes, "_SHORT_WAIT_SECONDS", 0.0)
+            with contextlib.suppress(sk.errors.BusyError), atomic_writes.locked(folder):
                 inside.append("two at a time")
             inside.append("one")
 
     waits = threading.Thread(target=second)
-    with writer.locked(folder):
+    with atomic_writes.locked(folder):
         waits.start()
         assert waited.wait(60)
         shutil.rmtree(folder)
@@ -498,7 +498,7 @@ def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
         return real(path, *args, **kwargs)
 
     monkeypatch.setattr(owner, name, removing)
-    with writer.locked(folder):
+    with atomic_writes.locked(folder):
         assert (folder / ".lock").exists()
     assert removed
 
@@ -507,14 +507,14 @@ def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between exchange and removal, and then the user moved the result away."""
-    work = writer.Workspace(tmp_path / "out", "ingest", "room")
+    work = atomic_writes.Workspace(tmp_path / "out", "ingest", "room")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/part").write_text("old")
     with work.held():
         assert work.begin({"rows": 1}) == 0
         (work.data / "part").write_text("new")
         work.note(1)
-        monkeypatch.setattr(writer, "_remove", lambda path: None)
+        monkeypatch.setattr(atomic_writes, "_remove", lambda path: None)
         monkeypatch.setattr(work, "discard", lambda: None)
         work.commit()
         monkeypatch.undo()

@@ -19,7 +19,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 
 from streamkern.errors import StorageError
 from streamkern.formats import open_source, open_zarr
-from streamkern.formats.codecs import objection
+from streamkern.formats.zarr_codecs import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
 
@@ -136,7 +136,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("document", "reason"), BAD)
 def test_what_is_refused_says_why(document: dict[str, Any], reason: str) -> None:
-    assert re.search(reason, objection(document) or "")
+    assert re.search(reason, forbidden_codec(document) or "")
 
 
 READ: dict[str, Callable[[Path], Any]] = {

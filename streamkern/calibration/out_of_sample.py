@@ -1,0 +1,102 @@
+"""Outputs on rows that a model was not fitted to, from which probabilities and intervals are made.
+
+They are of validation rows, or of training rows that are left out one at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamkern.errors import UsageError
+from streamkern.storage.serialize import serializable_as
+from streamkern.types import Array, IntArray
+
+MAX_HELD_OUT_ROWS = 10_000
+"""Rows, at most, that answers are made from: the error of a share of them is half a percent at most."""
+
+MAX_HELD_OUT_VALUES = 2_000_000
+"""Outputs of them all, at most: with many classes there are fewer rows."""
+
+MIN_HELD_OUT_ROWS = 100
+"""Rows below which equal ones of equal targets count as one of their weight, as scikit-learn's checks require."""
+
+_DIRECTION_SEED = 0x616C6B65  # seeds the direction along which rows are compared first
+HELD_OUT_DRAW = 0x6C656674  # name of the draw
+
+
+def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> int:
+    """Number of rows to leave out of so many: at most ``most``."""
+    return max(1, min(MAX_HELD_OUT_ROWS, most, MAX_HELD_OUT_VALUES // max(1, outputs), rows))
+
+
+def require_coverage(coverage: float) -> None:
+    """Check the coverage of intervals.
+
+    Raises:
+        UsageError: the coverage is not between 0 and 1.
+    """
+    real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
+    if not (real and 0 < coverage < 1):
+        raise UsageError(
+            f"The coverage is {coverage!r}.", where="coverage", expected="a share between 0 and 1, such as 0.9"
+        )
+
+
+@serializable_as("LeftOut")
+@dataclass(frozen=True, eq=False)
+class OutOfSample:
+    """Outputs on rows, and their encoded targets.
+
+    Attributes:
+        outputs: shape (m, c), float64, as a solver fits them.
+        y: class codes, shape (m,), or values, shape (m, c).
+        w: sample weights, shape (m,), or None.
+        source: ``leave-one-out`` or ``validation``.
+        ids: of the rows, shape (m,), among the training or the validation rows.
+    """
+
+    outputs: Array
+    y: Array
+    w: Array | None
+    source: str
+    ids: IntArray
+
+
+def copies_remain(codes: IntArray, values: Array) -> bool:
+    """Return True if one of equal rows is left out, and not all of them.
+
+    Args:
+        codes: number of each row's group of equal features, shape (n,).
+        values: targets, shape (n, c).
+    """
+    first = np.unique(codes, return_index=True)[1]
+    return len(codes) >= MIN_HELD_OUT_ROWS or len(first) == len(codes) or bool((values != values[first][codes]).any())
+
+
+def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
+    """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
+    from streamkern.cpu.routes import project
+
+    # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
+    along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))
+    projected = project(X, along)
+    sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
+    if len(sums) == len(X):
+        return np.arange(len(X)), np.arange(len(X))
+    shared, seen = np.flatnonzero(counts[codes] > 1), dict[bytes, int]()
+    found = [seen.setdefault(digest, len(seen)) for digest in row_digests(X[shared])]
+    codes[shared] = len(sums) + np.array(found, dtype=np.int64)
+    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[codes], first[order]
+
+
+def row_digests(X: Array) -> Iterator[bytes]:
+    """A digest of each row: equal for equal rows, and for no others."""
+    return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))

@@ -1,0 +1,216 @@
+"""Selection of rows by a hash of their ids: splits, samples and draws that read no row and do not depend on chunks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkern.rng import row_hash
+from streamkern.types import IntArray
+
+HASH_SPAN = 1 << 64
+_ID_BLOCK = 1 << 16  # row ids hashed at once: half a megabyte fits in the processor's cache
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rows whose 64-bit hash under ``key`` lies in [low, high)."""
+
+    key: tuple[int, ...]
+    low: int = 0
+    high: int = HASH_SPAN
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        """Return a mask of the selected rows, shape (n,)."""
+        h = row_hash(row_ids, *self.key)
+        kept = h >= np.uint64(self.low) if self.low else np.ones(len(h), dtype=bool)
+        if self.high < HASH_SPAN:
+            kept &= h < np.uint64(self.high)
+        return kept
+
+    def to_json(self) -> list[Any]:
+        """Return the rule's description, for fingerprints."""
+        return [list(self.key), self.low, self.high]
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedIds:
+    """Rows listed by id, for a selection that depends on the rows' values. Takes 8 bytes a row.
+
+    Args:
+        ids: ascending, shape (k,).
+        others: whether to select all other rows instead.
+    """
+
+    ids: IntArray
+    others: bool = False
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        if not len(self.ids):
+            return np.full(len(row_ids), self.others)
+        at = np.minimum(np.searchsorted(self.ids, row_ids), len(self.ids) - 1)
+        return np.asarray((self.ids[at] == row_ids) != self.others)
+
+    def to_json(self) -> list[Any]:
+        content = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
+        return [*(["others than"] if self.others else []), len(self.ids), content]
+
+
+@dataclass(frozen=True)
+class OutsideRanges:
+    """All rows outside some ranges.
+
+    Args:
+        ranges: (first row, last row + 1), ascending and disjoint.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        edges = np.array(self.ranges, dtype=np.int64).reshape(-1)
+        return np.asarray(np.searchsorted(edges, row_ids, side="right") % 2 == 0)
+
+    def to_json(self) -> list[Any]:
+        return ["without", *map(list, self.ranges)]
+
+
+@dataclass(frozen=True, eq=False)
+class RowBitmap:
+    """Rows marked by a bit each, for a selection of many rows that depends on their values.
+
+    Args:
+        bits: packed as ``numpy.packbits`` does, shape (⌈n / 8⌉,), uint8.
+        rows: n, the number of stored rows.
+    """
+
+    bits: NDArray[np.uint8]
+    rows: int
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        return np.asarray(self.bits[row_ids >> 3] >> (7 - (row_ids & 7)).astype(np.uint8) & 1, dtype=bool)
+
+    def to_json(self) -> list[Any]:
+        return ["marked", self.rows, hashlib.sha256(self.bits.tobytes()).hexdigest()]
+
+
+SelectionRule = Rule | SelectedIds | OutsideRanges | RowBitmap
+"""A rule that selects rows."""
+
+
+def selected_ids(rules: Sequence[SelectionRule], start: int, stop: int) -> IntArray | None:
+    """Return the ids in [start, stop) that every rule keeps, ascending; None, meaning all, without rules."""
+    if not rules:
+        return None
+    ids = np.arange(start, stop, dtype=np.int64)
+    for rule in rules:
+        ids = ids[rule.keep(ids)]
+    return ids
+
+
+def count_selected(rules: Sequence[SelectionRule], starts: IntArray, stops: IntArray) -> IntArray:
+    """Return how many rows of each range [starts[i], stops[i]) the rules keep; ranges ascend and do not overlap."""
+    if not rules or not len(starts):
+        return np.asarray(stops - starts, dtype=np.int64)
+    counts = np.zeros(len(starts), dtype=np.int64)
+    for ids in _selected_blocks(rules, int(starts[0]), int(stops[-1])):
+        if len(ids):
+            first = np.searchsorted(stops, ids[0], side="right")
+            last = np.searchsorted(starts, ids[-1], side="right")
+            counts[first:last] += np.searchsorted(ids, stops[first:last]) - np.searchsorted(ids, starts[first:last])
+    return counts
+
+
+def ranges(starts: IntArray, stops: IntArray) -> IntArray:
+    """Return the integers of [starts[0], stops[0]), then of [starts[1], stops[1]), and so on."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    numbers = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
+    numbers += np.repeat(starts - (ends - lengths), lengths)
+    return numbers
+
+
+def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray, IntArray]:
+    """Cut each range [starts[i], stops[i]) into runs of ``rows`` and a shorter last run; return starts and stops."""
+    if rows is None:
+        return starts, stops
+    counts = -(-(stops - starts) // rows)
+    within = ranges(np.zeros_like(counts), counts) * rows
+    first = np.repeat(starts, counts) + within
+    return first, np.minimum(first + rows, np.repeat(stops, counts))
+
+
+def draw_ids(
+    rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]
+) -> tuple[IntArray, NDArray[np.uint64]]:
+    """Return the k selected rows with the smallest hashes under ``key``: a uniform draw without replacement.
+
+    The order is random, and a larger draw begins with every smaller one. Memory is O(k).
+
+    Args:
+        rules: rules that select the rows to draw from.
+        n_rows: row ids run over [0, n_rows).
+        k: number of rows to draw; all, if there are fewer.
+        key: integers that name the draw.
+
+    Returns:
+        ids, shape (k,), by ascending hash, and the hashes.
+    """
+    ids = np.empty(0, dtype=np.int64)
+    hashes = np.empty(0, dtype=np.uint64)
+    waiting, count = [(ids, hashes)], 0
+    for block in _selected_blocks(rules, 0, n_rows):
+        h = row_hash(block, *key)
+        if len(ids) == k:  # then only smaller hashes than the last can still enter
+            near = h < hashes.max(initial=0)
+            block, h = block[near], h[near]
+        waiting.append((block, h))
+        count += len(block)
+        if count > max(k, _ID_BLOCK):
+            ids, hashes = _least(waiting, k)
+            waiting, count = [(ids, hashes)], 0
+    ids, hashes = _least(waiting, k)
+    order = np.argsort(hashes)
+    return ids[order], hashes[order]
+
+
+def _least(parts: list[tuple[IntArray, NDArray[np.uint64]]], k: int) -> tuple[IntArray, NDArray[np.uint64]]:
+    ids, hashes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if len(ids) > k:
+        keep = np.argpartition(hashes, max(k - 1, 0))[:k]
+        ids, hashes = ids[keep], hashes[keep]
+    return ids, hashes
+
+
+def sample_rule(rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
+    """Return the rule that keeps the k rows that ``draw_ids`` draws, for k from 1 to the number of selected rows.
+
+    Hashes under one key are distinct, so the k-th smallest bounds exactly k rows. Two passes over the ids find it, in
+    memory independent of k: the first which of 2¹⁶ equal parts of the range has it, the second its value in the part.
+    """
+    parts = np.zeros(1 << 16, dtype=np.int64)
+    for block in _selected_blocks(rules, 0, n_rows):
+        parts += np.bincount(_part(row_hash(block, *key)), minlength=1 << 16)
+    ends = np.cumsum(parts)
+    part = int(np.searchsorted(ends, k))
+    inside = []
+    for block in _selected_blocks(rules, 0, n_rows):
+        h = row_hash(block, *key)
+        inside.append(h[_part(h) == part])
+    kth = k - 1 - int(ends[part] - parts[part])
+    return Rule(key, high=int(np.partition(np.concatenate(inside), kth)[kth]) + 1)
+
+
+def _part(hashes: NDArray[np.uint64]) -> IntArray:
+    return (hashes >> np.uint64(48)).astype(np.int64)
+
+
+def _selected_blocks(rules: Sequence[SelectionRule], start: int, stop: int) -> Iterator[IntArray]:
+    for a in range(start, stop, _ID_BLOCK):
+        b = min(a + _ID_BLOCK, stop)
+        ids = selected_ids(rules, a, b)
+        yield np.arange(a, b, dtype=np.int64) if ids is None else ids

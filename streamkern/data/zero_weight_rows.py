@@ -1,0 +1,44 @@
+"""Rows of weight 0 are absent: they are dropped once, where a data set is opened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.row_selection import RowBitmap
+from streamkern.errors import DataError
+from streamkern.types import Array
+
+
+def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
+    """Return a data set without its rows of weight 0; reads the weights, and keeps a bit a row if there are some.
+
+    Raises:
+        DataError: a weight is negative or not finite, or every weight is 0.
+        StorageError: the weights of a chunk cannot be read.
+    """
+    source = dataset.source
+    if source.weight is None:
+        return dataset
+    parts, rest, positive = [], np.empty(0, dtype=bool), 0
+    for chunk, rows in enumerate(np.diff(source.bounds).tolist()):
+        # Corrupt chunks that are left out may not be read.
+        taken = source.weights(chunk) > 0 if dataset.counts[chunk] else np.ones(rows, dtype=bool)
+        positive += int(taken.sum())
+        joined: Array = np.concatenate([rest, taken])
+        whole = len(joined) // 8 * 8
+        parts.append(np.packbits(joined[:whole]))
+        rest = joined[whole:]
+    n = int(source.bounds[-1])
+    if positive == n:
+        return dataset
+    if not positive:
+        raise DataError(
+            "Every sample weight is 0.",
+            where=f"{source.where(0)}, weight {source.weight!r}",
+            expected="at least one row of positive weight",
+            remedy="check the column of weights",
+        )
+    return replace(dataset, rules=(RowBitmap(np.concatenate([*parts, np.packbits(rest)]), n), *dataset.rules))

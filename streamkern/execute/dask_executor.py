@@ -1,0 +1,408 @@
+"""Blocks on the workers of a Dask cluster: anything that a ``distributed.Client`` can talk to.
+
+Sweeps are tasks, a bounded number in flight. Minibatch steps are calls to one long-lived actor a worker, which holds
+its lanes' blocks and the centers: a task a step would cost several times as much. Where the solver can, the centers are
+shared out instead, see ``execute/shared_centers_worker.py``.
+
+Nothing waits for ever. A worker that dies is noticed at once; one that is silent for ``stall_timeout``, or does not
+answer a step within ``step_timeout``, is removed from the cluster and counts as lost; a run without any worker for
+``worker_timeout`` ends with an error.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import dask
+from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.client import FutureCancelledError
+
+from streamkern.engine.parallel import one_blas_thread
+from streamkern.errors import MemoryLimitError, StorageError, UsageError
+from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
+from streamkern.execute.dask_client import CONNECT_SECONDS, connect
+from streamkern.execute.dask_lanes import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.shared_centers_driver import SharedLanes
+from streamkern.execute.threads_executor import blas_kernels
+from streamkern.execute.worker_log import WorkerLog
+from streamkern.execute.worker_messages import (
+    MAX_ATTEMPTS,
+    LostError,
+    Shared,
+    dumps,
+    loads,
+    packed_reply,
+    too_many_losses_error,
+)
+from streamkern.resources import default_threads
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_WORKER_SETTINGS = {  # of workers started here, which share their cores with arithmetic: they watch themselves less
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "1s",
+}
+
+
+class _WorkerState(NamedTuple):
+    """A worker as last seen: threads, whether it takes tasks, its last heartbeat, and seconds listened without one."""
+
+    threads: int
+    running: bool
+    beat: float
+    silent: float
+
+
+@contextmanager
+def local_processes_executor(processes: int | None = None, threads: int | None = None) -> Iterator[DaskExecutor]:
+    """An executor over worker processes of one thread each on this machine, which end with it.
+
+    Args:
+        processes: how many; the cores of this process by default.
+        threads: threads of this process, for host-side linear algebra.
+    """
+    try:
+        with dask.config.set(_WORKER_SETTINGS):
+            cluster = LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=processes or default_threads(),
+                threads_per_worker=1,
+                memory_limit=0,
+                dashboard_address="127.0.0.1:0",
+            )
+    except RuntimeError as error:  # a worker's process ended before it was one
+        raise UsageError(
+            "The worker processes did not start.",
+            where="processes",
+            expected='a script that starts them under if __name__ == "__main__":, because each imports it again',
+        ) from error
+    with (
+        cluster,
+        Client(cluster, set_as_default=False, direct_to_workers=True) as client,  # type: ignore[no-untyped-call]
+        DaskExecutor(client, threads) as executor,
+    ):
+        yield executor
+
+
+class DaskExecutor:
+    """Runs blocks on the workers of a cluster. A context manager: BLAS has one thread in this process while it is open.
+
+    On the workers, BLAS has one thread from the first task on (as where Dask starts them itself). Workers may come and
+    go.
+
+    Args:
+        client: a client of the cluster, or the address of its scheduler.
+        threads: threads of this process, for host-side linear algebra; its cores by default.
+        worker_timeout: seconds to wait for the first worker.
+        stall_timeout: seconds without a heartbeat after which a worker is lost.
+        step_timeout: seconds after which a worker that has not answered a step, or not got ready for one, is lost.
+
+    Attributes:
+        losses: workers that went away so far.
+        request_counts: requests of workers to remote stores.
+    """
+
+    name = "dask"
+    allowed: Allowance | None = None
+
+    def __init__(
+        self,
+        client: Client | str,
+        threads: int | None = None,
+        *,
+        worker_timeout: float = 60.0,
+        stall_timeout: float = 30.0,
+        step_timeout: float = 600.0,
+    ) -> None:
+        self._given = client
+        self._threads = threads or default_threads()
+        self.worker_timeout = worker_timeout
+        self.stall_timeout = stall_timeout
+        self.step_timeout = step_timeout
+        self.losses = 0
+        self.request_counts = WorkerCounts()
+        self.members = WorkerLog()
+        self._workers: dict[str, _WorkerState] = {}
+        self._looked = 0.0
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> DaskExecutor:
+        with ExitStack() as stack:
+            if isinstance(self._given, str):
+                self.client = stack.enter_context(connect(self._given))
+            elif self._given.asynchronous:
+                raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
+            else:
+                self.client = self._given
+            limits = one_blas_thread()
+            stack.callback(limits.restore_original_limits)
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._threads, thread_name_prefix="streamkern"))
+            self._workers.clear()
+            self.update_workers()
+            self.require_workers()
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._open is not None
+        self._open.close()
+        self._open = None
+
+    @property
+    def address(self) -> str:
+        """Address of the scheduler."""
+        return str(self.client.scheduler.address)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of Dask's dashboard; None if the scheduler has no dashboard."""
+        known = "dashboard" in self.client.scheduler_info(n_workers=0).get("services", {})
+        return str(self.client.dashboard_link) if known else None
+
+    def doubts(self) -> list[str]:
+        """Workers whose BLAS runs other kernels than this process's: weights there differ by rounding."""
+        here, others = blas_kernels(), dict[tuple[str, ...], int]()
+        try:
+            answers = self.client.run(blas_kernels, on_error="ignore")
+        except (OSError, RuntimeError, CancelledError):
+            self.update_workers()  # says so where the cluster is gone; a worker that is has no say
+            answers = {}
+        for found in answers.values():
+            if found != here:
+                others[found] = others.get(found, 0) + 1
+        return [
+            f"{number} of the workers run other BLAS kernels ({', '.join(found)}) than this process "
+            f"({', '.join(here)}): weights differ by rounding; start all on the same machine type, with the same NumPy "
+            "and OPENBLAS_CORETYPE"
+            for found, number in others.items()
+        ]
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """Threads of every worker that takes tasks, by address, when they were last looked at."""
+        return {address: seen.threads for address, seen in self._workers.items() if seen.running}
+
+    @property
+    def slots(self) -> int:
+        """Threads of all workers, when they were last looked at."""
+        return sum(self.workers.values())
+
+    @property
+    def processes(self) -> int:
+        """Workers, when they were last looked at."""
+        return len(self.workers)
+
+    @property
+    def overlaps(self) -> bool:
+        """No: one thread at a time requests kernel values of the set-up from the workers."""
+        return False
+
+    def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        return list(self._pool.map(fn, items))
+
+    def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        """``fn(item, *shared)`` in order, at most two tasks in flight for each thread of the workers.
+
+        Raises:
+            StorageError: the cluster is gone, has no workers, or cannot run the tasks.
+        """
+        payload = dumps((fn, shared))
+        broadcast = self.broadcast(payload)
+        feed = map(dumps, items)
+        flying: deque[tuple[bytes, Future[bytes]]] = deque()
+        losses = 0
+        try:
+            while True:
+                self.update_workers(WORKER_UPDATE_SECONDS)
+                self.require_workers()
+                for message in islice(feed, max(0, 2 * self.slots - len(flying))):
+                    flying.append((message, self._submit(broadcast, message)))
+                if not flying:
+                    return
+                try:
+                    answer = self.wait(flying[0][1])
+                except LostError as error:
+                    losses += 1
+                    if losses == MAX_ATTEMPTS:
+                        raise too_many_losses_error("A task") from error
+                    # A worker may wait for ever for what it was copying from one that fell silent, so what is shared
+                    # gets a new name, and with it a new home.
+                    broadcast = self.broadcast(payload)
+                    flying = deque(
+                        (message, old if old.status == "finished" else self._submit(broadcast, message))
+                        for message, old in flying
+                    )
+                else:
+                    flying.popleft()
+                    losses = 0
+                    yield self.task_result(answer)
+        finally:
+            flying.clear()  # Dask drops tasks that nobody waits for
+
+    def place(self, work: LaneWork, lanes: int) -> Lanes:
+        """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
+        return Lanes(self, dumps(work), lanes)
+
+    def share(
+        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
+    ) -> SharedLanes | None:
+        """Tiles of centers in contiguous ranges on the workers; not where some would have none."""
+        return SharedLanes(self, work, constants, keep) if work.leaves >= len(self.workers) else None
+
+    def broadcast(self, payload: bytes) -> Future[Shared]:
+        """Unpickle ``payload`` once, on a worker; the others copy it when they need it.
+
+        It travels as the argument of a task, so that the scheduler can make it again; what is scattered to a worker is
+        lost with the worker.
+        """
+        with large_arguments():
+            broadcast: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
+            return broadcast
+
+    def task_result(self, answer: bytes, worker: str | None = None) -> Any:
+        """The result of a task; its error is raised here."""
+        done, value, counts = loads(answer)
+        self.request_counts.add(counts)
+        if done:
+            return value
+        if isinstance(value, MemoryError) and not isinstance(value, MemoryLimitError):
+            raise StorageError(
+                f"A worker has no memory left: {value}",
+                where=worker,
+                expected="room for its lanes within --memory",
+                remedy="give it more, start workers with fewer threads, or lower --memory",
+            ) from value
+        raise value
+
+    def _submit(self, broadcast: Future[Shared], message: bytes) -> Future[bytes]:
+        with large_arguments():  # such as the rows of a leaf
+            task: Future[bytes] = self.client.submit(_run, broadcast, message, pure=False)
+        return task
+
+    def update_workers(self, age: float = 0.0) -> None:
+        """See which workers there are, unless that was seen less than ``age`` seconds ago.
+
+        Raises:
+            StorageError: the scheduler does not answer.
+        """
+        now = time.monotonic()
+        if now < self._looked + age:
+            return
+        try:
+            found = self.client.sync(
+                self.client.scheduler.identity, n_workers=-1, callback_timeout=max(CONNECT_SECONDS, self.stall_timeout)
+            )["workers"]
+        except (OSError, RuntimeError, CancelledError) as error:
+            raise StorageError(
+                "The Dask scheduler is gone, or does not answer.",
+                where=self.address,
+                expected="a scheduler that stays while the run does",
+                remedy="start it and its workers again, then resume the run",
+            ) from error
+        # Silence counts only while someone listens, so that a pause of this process is not held against a worker.
+        heard = min(now - self._looked, 2 * POLL_SECONDS)
+        before, self._workers, self._looked = self._workers, {}, now
+        for address, worker in found.items():
+            old, beat = before.get(address), float(worker["last_seen"])
+            silent = old.silent + heard if old is not None and old.beat == beat else 0.0
+            self._workers[address] = _WorkerState(int(worker["nthreads"]), worker["status"] == "running", beat, silent)
+        for address, threads in self.workers.items():
+            self.members.joined(address, threads)
+        gone = before.keys() - self._workers.keys()
+        self.losses += len(gone)
+        for address in sorted(gone):
+            self.members.lost(address)
+
+    def require_workers(self) -> None:
+        """Wait until there is a worker.
+
+        Raises:
+            StorageError: no worker has come within ``worker_timeout`` seconds.
+        """
+        start = time.monotonic()
+        while not self.workers:
+            if time.monotonic() > start + self.worker_timeout:
+                raise StorageError(
+                    f"The cluster has had no workers for {self.worker_timeout:g} seconds.",
+                    where=self.address,
+                    expected="at least one worker",
+                    remedy=f"start some (dask worker {self.address}), then resume the run",
+                )
+            time.sleep(0.1)
+            self.update_workers()
+
+    def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
+        """The result of a future.
+
+        Args:
+            future: of a task whose function raises only where the cluster is at fault.
+            worker: the only one that can run it; None if any can.
+            deadline: when to give up the worker, on the monotonic clock; None for never.
+
+        Raises:
+            LostError: a worker was lost, and the future may be.
+            StorageError: the cluster is gone, or cannot run the task.
+        """
+        while True:
+            try:
+                return future.result(timeout=POLL_SECONDS)
+            except TimeoutError:
+                self.explain_delay(future, worker, deadline)
+            except KilledWorker as error:
+                raise too_many_losses_error("A task") from error
+            except (FutureCancelledError, CancelledError) as error:
+                self.update_workers()
+                raise LostError from error
+            except Exception as error:
+                self.update_workers()
+                if worker is not None and worker not in self._workers:
+                    raise LostError from error
+                raise StorageError(
+                    f"The cluster cannot run a task: {type(error).__name__}: {error}",
+                    where=self.address,
+                    expected="scheduler and workers that load pickles of this process",
+                    remedy="install the same versions of streamkern and its requirements on scheduler and workers",
+                ) from error
+
+    def explain_delay(self, future: Future[Any], worker: str | None, deadline: float | None) -> None:
+        """Look for the reason why an answer that depends on ``future`` is late; arguments as for ``wait``.
+
+        Raises:
+            LostError: a worker was lost, and the answer may be.
+            StorageError: the cluster is gone or has no workers.
+        """
+        self.update_workers()
+        silent = [address for address, seen in self._workers.items() if seen.silent > self.stall_timeout]
+        if worker is not None and deadline is not None and time.monotonic() > deadline:
+            silent.append(worker)
+        for address in silent:
+            # Dask would do so too, after distributed.scheduler.worker-ttl.
+            with suppress(OSError, CancelledError):
+                unregister = self.client.scheduler.unregister
+                self.client.sync(
+                    unregister, address=address, stimulus_id="streamkern", callback_timeout=CONNECT_SECONDS
+                )
+        if silent:
+            self.update_workers()
+            raise LostError
+        gone = worker is not None and worker not in self._workers
+        if gone or future.status in FAILED_STATUSES:
+            raise LostError
+        self.require_workers()
+
+
+def _run(shared: Shared, message: bytes) -> bytes:
+    fn, args = shared.value
+    return packed_reply(shared, lambda: fn(loads(message), *args))

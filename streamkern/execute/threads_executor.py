@@ -1,0 +1,309 @@
+"""Blocks in threads of this process: the embedded default."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from threadpoolctl import threadpool_info
+
+from streamkern.engine.parallel import one_blas_thread
+from streamkern.execute.base import (
+    Allowance,
+    Executor,
+    LaneWork,
+    Parts,
+    Position,
+    Share,
+    ShareDirectory,
+    SharedWork,
+    StepResult,
+    Tree,
+)
+from streamkern.execute.prefetch import Prefetch
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.worker_log import WorkerLog
+from streamkern.memory import check_memory
+from streamkern.resources import thread_count
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def blas_kernels() -> tuple[str, ...]:
+    """Names of the kernels that BLAS has chosen in this process: others round differently."""
+    found = {f"{info['internal_api']} {info.get('architecture', '')}".strip() for info in threadpool_info()
+             if info["user_api"] == "blas"}  # fmt: skip
+    return tuple(sorted(found))
+
+
+_thread = threading.local()
+
+
+def _serve(executor: object) -> None:
+    """Note in a thread of a pool whose it is."""
+    _thread.executor = executor
+
+
+def _is_served_by(executor: object) -> bool:
+    """Return True if this thread is one of the executor's own: waiting there for its other threads could deadlock.
+
+    A block whose contribution calls a verb of an engine that is bound to the executor evaluates it by itself.
+    """
+    return getattr(_thread, "executor", None) is executor
+
+
+class ThreadsExecutor:
+    """Runs blocks in a pool of threads. A context manager: BLAS has one thread while it is open.
+
+    Args:
+        threads: size of the pool; the cores of the process by default.
+    """
+
+    name = "threads"
+    processes = 0
+    dashboard = None
+    allowed: Allowance | None = None
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.slots = thread_count(threads)
+        self.request_counts = WorkerCounts()
+        self.members = WorkerLog()
+        self._pool: ThreadPoolExecutor | None = None
+        self._limits: Any = None
+        self._within: object = None  # the executor in whose task this one is open
+
+    def __enter__(self) -> ThreadsExecutor:
+        # In a task BLAS has one thread already, and looking for its libraries takes milliseconds.
+        self._within = getattr(_thread, "executor", None)
+        if self._within is None:
+            self._limits = one_blas_thread()
+        elif self.slots == 1:  # the task's thread is the one: another would take turns with it at Python's lock
+            _serve(self)
+        self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._pool is not None
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._within is not None:
+            _serve(self._within)
+        if self._limits is not None:
+            self._limits.restore_original_limits()
+        self._pool = self._limits = None
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The pool; the executor must be open."""
+        assert self._pool is not None, "the executor is used outside its with block"
+        return self._pool
+
+    @property
+    def overlaps(self) -> bool:
+        return self.slots > 1
+
+    def doubts(self) -> list[str]:
+        """None: this is the process."""
+        return []
+
+    def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        if _is_served_by(self):
+            yield from (fn(item, *shared) for item in items)
+            return
+        flying: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                flying.append(self.pool.submit(fn, item, *shared))
+                if len(flying) >= 2 * self.slots:
+                    yield flying.popleft().result()
+            while flying:
+                yield flying.popleft().result()
+        finally:
+            for future in flying:
+                future.cancel()
+
+    def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        if _is_served_by(self):
+            return list(map(fn, items))
+        return list(self.pool.map(fn, items))
+
+    def place(self, work: LaneWork, lanes: int) -> LanePool | SingleThreadLanes:
+        """All lanes in the pool; in a task whose thread is the only one, one after another."""
+        if _is_served_by(self):
+            return SingleThreadLanes(work, lanes)
+        return LanePool(work, range(lanes), lanes, self.pool, self.slots)
+
+    def share(self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None) -> None:
+        """Not here: this process holds whatever is held."""
+
+
+@contextmanager
+def evaluation_executor(executor: Executor, here: bool) -> Iterator[Executor]:
+    """Where a model is evaluated: the executor; or threads of this process, where no worker may hold all centers."""
+    if not here:
+        yield executor
+        return
+    with ThreadsExecutor(min(executor.slots, thread_count(None))) as threads:
+        yield threads
+
+
+class SubtreeSums(NamedTuple):
+    """Sums of the largest complete subtrees over some lanes, by (level, index), and the seconds they took.
+
+    Attributes:
+        sums: the sums.
+        wait: seconds that threads waited for rows, together.
+        compute: seconds that they computed, together.
+        elapsed: seconds from the call to the sums.
+        adding: of these, seconds that sums were added up.
+    """
+
+    sums: dict[tuple[int, int], Parts]
+    wait: float
+    compute: float
+    elapsed: float
+    adding: float
+
+
+class _Begun:
+    """A block that a thread has begun before the state was known."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()  # set once no thread works on the block
+        self.token: Any = None
+
+    def result(self) -> Any:
+        """The token, once the thread has ended; None where it failed, which the contribution will do again."""
+        self.ended.wait()
+        return self.token
+
+
+class LanePool:
+    """Some of a run's lanes, stepped by a pool of threads.
+
+    Args:
+        work: of a lane.
+        own_lanes: the lanes held here.
+        lanes: how many lanes the run has.
+        pool: the threads.
+        begin: lanes of the next step that are begun before this one's sums are returned.
+    """
+
+    def __init__(
+        self, work: LaneWork, own_lanes: Sequence[int], lanes: int, pool: ThreadPoolExecutor, begin: int = 0
+    ) -> None:
+        self.work = work
+        self.own_lanes = own_lanes
+        self.lanes = lanes
+        self.pool = pool
+        self.begin = begin
+        self.prefetch = Prefetch(work.build)
+        self._lock = threading.Lock()
+        self._ahead: Position | None = None
+        self._begun: dict[tuple[Position, int], _Begun] = {}
+
+    def nodes(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> SubtreeSums:
+        """Sums over the lanes held here; blocks of ``ahead`` are read meanwhile."""
+        started, todo = time.perf_counter(), list(self.own_lanes)
+        with self._lock:
+            self._ahead = None
+            begun = {lane: done for (at, lane), done in self._begun.items() if at == position}
+            self._begun.clear()
+        self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.own_lanes)
+
+        def run(_: int) -> tuple[int, Parts, float, float]:
+            with self._lock:  # last those that a thread is still beginning
+                lane = min(todo, key=lambda lane: lane in begun and not begun[lane].ended.is_set())
+                todo.remove(lane)
+            block, wait = self.prefetch.take((position[0], lane, position[1]))
+            start = time.perf_counter()
+            token = begun.pop(lane).result() if lane in begun else None
+            parts = self.work.contribute(block, state, token)
+            check_memory()
+            return lane, parts, wait, time.perf_counter() - start
+
+        results = self.pool.map(run, self.own_lanes)
+        if self.begin and ahead:  # by threads that have no lane of this step left to do
+            self.begin_ahead(ahead[0], self.begin, wait=False)
+        tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
+        for lane, parts, waited, computed in results:
+            start = time.perf_counter()
+            tree.put(0, lane, parts)
+            wait, compute, adding = wait + waited, compute + computed, adding + time.perf_counter() - start
+        return SubtreeSums(tree.nodes, wait, compute, time.perf_counter() - started, adding)
+
+    def begin_ahead(self, position: Position, count: int, wait: bool = True) -> None:
+        """Have threads begin blocks of the step at ``position``, as far as that goes without the state.
+
+        Args:
+            position: the step; once it comes nothing more is begun.
+            count: blocks at most: those begun stay in memory.
+            wait: for blocks that are not made yet.
+        """
+        with self._lock:
+            self._ahead = position
+
+        def begin(lane: int) -> None:
+            with self._lock:
+                if self._ahead != position:
+                    return
+                done = self._begun[position, lane] = _Begun()
+            try:
+                block = self.prefetch.peek((position[0], lane, position[1]), wait)
+                if block is not None:
+                    done.token = self.work.begin(block)
+            finally:
+                done.ended.set()
+
+        for lane in self.own_lanes[:count]:
+            self.pool.submit(begin, lane)
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        done = self.nodes(position, state, ahead)
+        (parts,) = done.sums.values()
+        return StepResult(parts, (Share("here", self.lanes, done.wait, done.compute),), done.adding)
+
+    def close(self) -> None:
+        with self._lock:
+            self._ahead, begun = None, list(self._begun.values())
+        for done in begun:
+            done.ended.wait()
+        self.prefetch.close()
+
+
+class SingleThreadLanes:
+    """All of a run's lanes, stepped by the thread that asks for them: nothing is read ahead, and nobody waits.
+
+    Args:
+        work: of a lane.
+        lanes: how many.
+    """
+
+    def __init__(self, work: LaneWork, lanes: int) -> None:
+        self.work, self.lanes = work, lanes
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sums over all lanes, in the tree's order."""
+        tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
+        for lane in range(self.lanes):
+            started = time.perf_counter()
+            block = self.work.build(position[0], lane, position[1])
+            read = time.perf_counter()
+            parts = self.work.contribute(block, state)
+            check_memory()
+            computed = time.perf_counter()
+            tree.put(0, lane, parts)
+            wait, compute = wait + read - started, compute + computed - read
+            adding += time.perf_counter() - computed
+        return StepResult(tree.total(), (Share("here", self.lanes, wait, compute),), adding)
+
+    def close(self) -> None:
+        """Nothing runs between two steps."""

@@ -1,0 +1,106 @@
+"""Checks of rows that training will be measured on, made before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, Lookup, TargetMeans
+from streamkern.data.row_checks import RowChecker
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
+from streamkern.data.targets import Encoding
+from streamkern.errors import DataError, StreamkernError
+from streamkern.execute.base import Executor
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Target
+
+
+def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
+    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
+
+    Args:
+        rows: prepared as the training rows.
+        encoding: how targets become numbers.
+        executor: where chunks are read.
+        dtype: of the streaming arithmetic.
+        what: name of the rows in an error.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        DataError: a label or a category that training did not see, or a value that is not finite.
+    """
+    plain = rows.plain()
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    with naming_rows(what):
+        sweep(executor, ScanWork(scan, RowChecker(plain.columns)))
+    return plain.base_rows
+
+
+@contextmanager
+def naming_rows(what: str) -> Iterator[None]:
+    """Say in an error which rows it is about."""
+    try:
+        yield
+    except StreamkernError as error:
+        error.where = what if error.where is None else f"{what}: {error.where}"
+        raise
+
+
+def require_measurable(rows: Dataset | None, name: str) -> None:
+    """Raise DataError if there are no rows, or if they have no target."""
+    if rows is None:
+        return
+    with naming_rows(f"the {name} rows"):
+        rows.require_rows()
+        require_target(rows, "the target")
+
+
+def require_target(rows: Dataset, where: str) -> Target:
+    """Return the description of the target column; raises DataError if the data set has no target."""
+    if rows.target is None:
+        raise DataError(
+            "The data set has no target.",
+            where=where,
+            expected="the name of the target column",
+            remedy='name it: sk.open_dataset(path, target="label"), or give y',
+        )
+    return rows.target
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Contributes the rows of a block with a category that training did not see, by column.
+
+    Args:
+        assembly: of the dataset.
+    """
+
+    assembly: Assembly
+
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+        raw, where = block
+        lookup = Lookup(self.assembly.dataset.source)
+        self.assembly.transformed(raw.X, raw.ids, where, lookup)
+        return (lookup.unseen,)
+
+
+def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
+    """Count the rows with a category that training did not see, by column.
+
+    Args:
+        dataset: rows with the transforms of the training rows.
+        executor: where chunks are read.
+    """
+    if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
+        return {}
+    assembly = Assembly(dataset.plain())
+    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    return dict(found)

@@ -1,0 +1,153 @@
+"""What a recipe comes to before its rows are read: its steps, its width, and the memory of its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from streamkern.centers import Given, Uniform
+from streamkern.costs.footprint import CalibrationSource, Footprint, SampledSearch, footprint
+from streamkern.data.class_weights import planned_weights
+from streamkern.data.dataset import Dataset
+from streamkern.errors import UsageError
+from streamkern.fitting.calibrate import out_of_sample_source
+from streamkern.fitting.recipe import Recipe
+from streamkern.preprocessing.automatic_steps import automatic
+from streamkern.preprocessing.category_steps import TargetEncode
+from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, learning_bytes, with_expected_width
+from streamkern.selection import median_bandwidth
+from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.ridge import is_factorable
+
+ASSUMED_OUTPUTS = 16
+"""Outputs assumed before the labels are known; they take little memory compared with the centers."""
+
+
+def likely_outputs(dataset: Dataset) -> int:
+    """Outputs assumed before the labels are known: as many as a row has targets, at least ``ASSUMED_OUTPUTS``."""
+    return max(ASSUMED_OUTPUTS, 1 if dataset.target is None else dataset.target.width)
+
+
+def preprocessing_steps(recipe: Recipe) -> tuple[Step, ...]:
+    """The preprocessing of a recipe; of an automatic one as the schema says, and the rows may add to it."""
+    chosen = recipe.preprocess
+    if isinstance(chosen, str):
+        features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
+        adaptive = features and (recipe.kernel is None or median_bandwidth.needs_median(recipe))
+        never = recipe.scaling != AUTOMATIC
+        kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
+        chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
+    steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
+    return (*steps, *((Standardise(),) if recipe.scaling == STANDARD else ()))
+
+
+def planned_rows(recipe: Recipe) -> Dataset:
+    """The training rows as wide as preprocessing is expected to make them: for projections, not for reading."""
+    return with_expected_width(planned_weights(recipe.train, recipe.class_weight), preprocessing_steps(recipe))
+
+
+def kernel_search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
+    """The trials for a recipe without a kernel; None where ``default_kernel`` is taken without a search."""
+    if not needs_kernel_search(recipe):
+        return None
+    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
+    return search_for(projected.cost_estimate, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
+
+
+def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:
+    """Number of basis functions (centers or features) of a recipe on these rows, by default ``planned_rows``.
+
+    Raises:
+        UsageError: there are neither centers nor features that do without them.
+    """
+    dataset = planned_rows(recipe) if dataset is None else dataset
+    p = 0 if recipe.centers is None else recipe.centers.count(dataset)
+    if recipe.features is None or recipe.features.needs_centers:
+        if recipe.centers is None:
+            raise UsageError(
+                "There are no centers.",
+                where="centers",
+                expected="centers, for a kernel",
+                remedy="give centers, such as sk.Uniform(1000)",
+            )
+        if recipe.features is None:
+            return p
+    return recipe.features.width(dataset.n_features, p)
+
+
+def all_rows_are_centers(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
+    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor."""
+    if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or is_factorable(recipe.kernel)):
+        return False
+    return (
+        recipe.features is None and isinstance(recipe.centers, Uniform) and basis_width(recipe, dataset) == len(dataset)
+    )
+
+
+def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
+    """Bytes at the peak of choosing centers among these rows, by default ``planned_rows``, beyond reading rows.
+
+    Or taking the distances that a bandwidth is the median of, which goes before.
+    """
+    dataset, itemsize = planned_rows(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
+    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
+    return max(chosen, median_bandwidth.setup_bytes(dataset, itemsize) if median_bandwidth.needs_median(recipe) else 0)
+
+
+def project_memory(
+    recipe: Recipe,
+    budget: int,
+    baseline: int,
+    held_out_rows: int,
+    *,
+    slots: int,
+    overlaps: bool | None = None,
+    processes: int = 0,
+    share: float | None = None,
+    lanes: int | None = None,
+    known_projection: Footprint | None = None,
+) -> tuple[Footprint, Search | None, Callable[[Dataset, int], Footprint]]:
+    """Project the memory of a fit from its recipe.
+
+    Args:
+        recipe: of the fit.
+        budget: bytes the process may hold.
+        baseline: bytes it holds now.
+        held_out_rows: see ``Stages.held_out_rows``.
+        slots: threads, or workers.
+        overlaps: see ``footprint``.
+        processes: workers of a cluster; 0 for threads.
+        share: see ``Stages.search_share``.
+        lanes: of a step; by default those of the recipe.
+        known_projection: the projection, where it is known.
+
+    Returns:
+        The projection, the search for a kernel that is part of it or None, and the function that projects the fit for
+        rows of another width and another number of outputs.
+
+    Raises:
+        PlanRefusedError: it cannot fit; with the remedy.
+    """
+    source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if held_out_rows else None
+
+    def project(learning: SampledSearch | None, rows: Dataset, outputs: int) -> Footprint:
+        return footprint(
+            rows, basis_width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=slots,
+            lanes=recipe.lanes if lanes is None else lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            validate=recipe.validation is not None, centers_bytes=centers_bytes(recipe, slots, rows),
+            stored_centers=recipe.centers is not None and recipe.centers.stored, features=recipe.features,
+            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), overlaps=overlaps,
+            learning=learning,
+            calibration=None if source is None else CalibrationSource(source, recipe.task, held_out_rows),
+            processes=processes, all_rows_are_centers=all_rows_are_centers(recipe, rows),
+        )  # fmt: skip
+
+    guess = planned_rows(recipe)
+    found = known_projection or project(recipe.metric, guess, likely_outputs(guess))
+    search = kernel_search_of(recipe, found, share)
+    found = found if search is None else project(search, guess, likely_outputs(guess))
+    return found, search, partial(project, recipe.metric if search is None else search)

@@ -1,0 +1,275 @@
+"""Choose the dtype of the arithmetic, and decide before training whether it can represent the kernel on these rows.
+
+- ``dtype_of`` and ``in_dtype``: the rule of ``dtype="auto"``.
+- ``subtract_offsets``: columns that lie far from 0 have their mean subtracted in float64, before rows are rounded,
+where the
+  basis depends on differences of rows alone.
+- ``require_precision``: a kernel whose values would be rounding errors, or all the same, is refused.
+
+The rule of the last. Kernel values are made from inner products, so a squared distance carries an error δ = 2 N ε:
+the dtype's epsilon times the squared norms of the two rows, however near they are. N is the median squared norm of the
+centers as they are multiplied, centred where the kernel allows it, and D the median squared distance of two of them:
+medians, so that a few rows far out do not decide. Let s be the squared distance at which the kernel has made half of
+its way from k(x, x) to its value at D: for a radial kernel about bandwidth², unless D is less. The kernel is refused
+where ``|k(s + δ) − k(s)| + η |k(x, x)|`` (the distance rounded, and the value resolved) is more than
+``MAX_ROUNDING_SHARE`` of ``|k(D) − k(x, x)|`` (the contrast by which it distinguishes rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.large_offsets import has_large_offset
+from streamkern.data.statistics import Statistics
+from streamkern.engine.elementwise import NumpyLoops, coincident
+from streamkern.errors import PrecisionError
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.solver_choice import AUTO
+from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
+from streamkern.types import Array
+
+MAX_ROUNDING_SHARE = 1 / 256
+"""Of a kernel's variation over the rows, that may be rounding: where accuracy begins to go, see ADR 16."""
+
+MAX_LINEAR_ROUNDING_SHARE = 1 / 32
+"""The same for ``Linear``, whose errors are as good as noise of the inputs: see ADR 16."""
+
+KERNEL_RESOLUTION = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
+"""η: resolution of a kernel value. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
+
+R = TypeVar("R", bound=Recipe)
+T = TypeVar("T")
+
+_FLAT = 1e-3  # relative variation below which the bandwidth is named as the cause
+_SCALE_POINTS = 400  # of distances among which the kernel's own scale is looked for, evenly in their logarithm
+_CENTERS = 512  # that are looked at
+_PAIRS_PER_CENTER = 8  # of each of them with others
+
+
+def dtype_of(recipe: Recipe) -> str:
+    """The dtype of a recipe; of ``"auto"`` float64 for numbers that the user holds in memory as float64, else float32.
+
+    Rows that are streamed from files, stores or Dask, and tables with texts or dates, are float32.
+    """
+    if recipe.dtype != AUTO:
+        return recipe.dtype
+    source = recipe.train.source
+    numbers = source.schema is None or source.schema.plain
+    return "float64" if source.from_memory and numbers and source.dtype == np.float64 else "float32"
+
+
+def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
+    """Fit in the dtype of a recipe; where ``"auto"`` is float32, in float64 if float32 cannot represent the kernel.
+
+    Args:
+        recipe: of the fit.
+        attempt: fits a recipe whose dtype is ``float32`` or ``float64``.
+
+    Returns:
+        The result, and the reason for a second attempt as ``arithmetic``, if there was one.
+
+    Raises:
+        PrecisionError: the dtype cannot represent the kernel, and ``"auto"`` is not float32.
+    """
+    given: Any = recipe  # a frozen dataclass
+    dtype = dtype_of(recipe)
+    try:
+        return attempt(replace(given, dtype=dtype)), {}
+    except PrecisionError as error:
+        if recipe.dtype != AUTO or dtype == "float64":
+            raise
+        reason = {"arithmetic": f"float64: {error.what}"}
+    return attempt(replace(given, dtype="float64")), reason
+
+
+def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:
+    """The dataset relative to the mean of the columns that float32 would round too coarsely; most often as it is.
+
+    Args:
+        dataset: training rows, preprocessed and scaled.
+        facts: their statistics before the scaling.
+        translation_invariant: whether the basis depends on differences of rows alone.
+        dtype: of the streaming arithmetic.
+    """
+    if dtype != np.float32 or not translation_invariant or not dataset.takes_float64:
+        return dataset  # float64 has the digits; rows stored in float32 have lost them already
+    mean, variance = _scaled(dataset, facts)
+    offset = has_large_offset(mean, np.sqrt(variance)) & (variance > 0)
+    return dataset.relative_to(np.where(offset, mean, 0.0)) if offset.any() else dataset
+
+
+class Rounding(NamedTuple):
+    """A comparison of a kernel with its rounding errors.
+
+    Attributes:
+        share: error of a kernel value, as a share of the kernel's variation over the rows.
+        distance_error: root of δ; δ itself in the L1 norm.
+        variation: |k(D) − k(x, x)| / |k(x, x)|.
+    """
+
+    share: float
+    distance_error: float
+    variation: float
+
+
+class Sizes(NamedTuple):
+    """Typical size of rows, as they are multiplied, and typical distance between them.
+
+    Attributes:
+        norm: N, typical squared norm, or L1 norm.
+        distance: D, typical squared distance, or L1 distance, of two rows; 0 where there is one row only.
+    """
+
+    norm: float
+    distance: float
+
+
+def typical_sizes(Z: Array | StoredCenters, translation_invariant: bool, norm: int = 2) -> Sizes:
+    """Medians over centers.
+
+    Args:
+        Z: centers, shape (p, d).
+        translation_invariant: whether they are centred before they are multiplied.
+        norm: 2 for squared norms and distances, 1 for those in the L1 norm.
+    """
+    size = np.square if norm == 2 else np.abs
+    if isinstance(Z, np.ndarray):
+        looked_at = Z[np.linspace(0, len(Z) - 1, min(len(Z), _CENTERS)).astype(np.int64)]
+    else:
+        _, looked_at = next(iter(Z.tiles()))
+    rows = looked_at.astype(np.float64)
+    moved = rows - mean_row(Z) if translation_invariant else rows
+    pairs = [
+        size(rows - np.roll(rows, k, axis=0)).sum(axis=1) for k in range(1, min(_PAIRS_PER_CENTER, len(rows) - 1) + 1)
+    ]
+    apart = np.concatenate([np.zeros(0), *pairs])
+    apart = apart[apart > 0]
+    return Sizes(float(np.median(size(moved).sum(axis=1))), float(np.median(apart)) if len(apart) else 0.0)
+
+
+def kernel_rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
+    """The rule of this module, in numbers.
+
+    Args:
+        kernel: the kernel; a bandwidth is a number by now.
+        size: of the rows.
+        dtype: float32 or float64.
+    """
+    norm, distance = size
+    if distance <= 0:
+        return Rounding(0.0, 0.0, 1.0)
+    norm = max(norm, distance / 2)  # two rows of such a distance have such norms
+    delta = 2 * norm * float(np.finfo(dtype).eps)
+    squares = kernel.norm == 2
+    least = max(delta, 4 * norm * coincident(dtype)) if squares else delta  # float64 backends take less for 0
+    error = delta**0.5 if squares else delta
+
+    def values(distances: Array) -> Array:
+        """Kernel values at squared distances, of rows with these norms; or at L1 distances."""
+        S = np.array(norm - np.asarray(distances) / 2 if squares else distances, dtype=np.float64)[None, :]
+        kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), NumpyLoops())
+        return np.asarray(S[0])
+
+    if least >= distance:
+        return Rounding(np.inf, error, 1.0)
+    with np.errstate(all="ignore"):
+        at_zero, at_distance = values(np.array([0.0, distance]))
+        variation = abs(at_distance - at_zero)
+        grid = np.geomspace(least, distance, _SCALE_POINTS)
+        own = grid[int(np.argmax(np.abs(values(grid) - at_zero) >= variation / 2))]
+        here, there = values(np.array([own, own + delta]))
+        moved = variation if own <= least else abs(there - here)
+        share = (moved + KERNEL_RESOLUTION[np.dtype(dtype)] * abs(at_zero)) / variation if variation else np.inf
+        relative_variation = variation / abs(at_zero) if at_zero else 1.0
+    return Rounding(float(share), error, float(relative_variation))
+
+
+def require_precision(
+    kernel: Kernel,
+    features: FeatureMap | None,
+    Z: Array | StoredCenters,
+    dataset: Dataset,
+    facts: Statistics,
+    dtype: np.dtype[Any],
+) -> None:
+    """Raise PrecisionError for rows and a kernel that the dtype cannot represent, by the rule of this module.
+
+    Args:
+        kernel: of the model; where there are features, they decide.
+        features: the feature map, or None.
+        Z: centers, shape (p, d); p is 0 where features do without.
+        dataset: training rows, preprocessed, scaled and ``subtract_offsets``.
+        facts: their statistics before the scaling.
+        dtype: of the streaming arithmetic.
+
+    Raises:
+        PrecisionError: kernel values would be rounding errors, or the same for all rows.
+    """
+    if features is not None and not features.needs_centers:
+        if features.translation_invariant:
+            return  # waves of differences, whose argument float32 holds
+        kernel = Linear()  # features that are linear in the rows
+        mean, variance = _scaled(dataset, facts)
+        spread = float(variance.sum())
+        size = Sizes(spread + float(np.square(mean).sum()), 2 * spread)
+    else:
+        kernel = getattr(features, "kernel", kernel)
+        size = typical_sizes(Z, kernel.translation_invariant, kernel.norm)
+    require_resolved(kernel, size, dtype)
+
+
+def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
+    """Raise PrecisionError for rows of a size, and a kernel, that the dtype cannot represent.
+
+    Args:
+        kernel: of the model.
+        size: of the rows.
+        dtype: of the streaming arithmetic.
+
+    Raises:
+        PrecisionError: kernel values would be rounding errors, or the same for all rows.
+    """
+    if not np.isfinite(size).all():
+        return  # rows are refused where they are read
+    name, found = str(dtype), kernel_rounding(kernel, size, dtype)
+    tolerance = MAX_LINEAR_ROUNDING_SHARE if isinstance(kernel, Linear) else MAX_ROUNDING_SHARE
+    if found.share <= tolerance:
+        return
+    wider = kernel_rounding(kernel, size, np.dtype(np.float64)).share <= tolerance
+    norm, apart = (f"{np.sqrt(value) if kernel.norm == 2 else value:.4g}" for value in size)
+    standard = 'features of comparable size: scaling="standard", or sk.Standardise()'
+    if found.variation < _FLAT and kernel.translation_invariant:
+        said = (
+            f"The bandwidth is so large that kernel values of these rows differ by {found.variation:.2g} only: "
+            f"the rows are about {apart} apart."
+        )
+        remedies = ["a smaller bandwidth, such as the median distance of two rows"]
+    elif kernel.translation_invariant:
+        said = (
+            f"In {name}, distances of these rows are uncertain by {found.distance_error:.2g}, which is too much for "
+            f"the bandwidth: rows are about {norm} from their mean."
+        )
+        remedies = ["a larger bandwidth", standard]
+    else:
+        said = (
+            f"In {name}, inner products of these rows are mostly rounding: rows have norms of about {norm} and are "
+            f"about {apart} apart, and the mean cannot be subtracted for this kernel."
+        )
+        remedies = [standard]
+    raise PrecisionError(
+        said,
+        where=f"{type(kernel).__name__}, dtype {name}",
+        expected=f"errors of at most {tolerance:.2g} of the contrast by which the kernel distinguishes rows; they are "
+        + (f"{found.share:.2g} of it" if found.share < 1 else "all of it"),
+        remedy="; or ".join((['dtype="float64"'] if wider and dtype != np.float64 else []) + remedies),
+    )
+
+
+def _scaled(dataset: Dataset, facts: Statistics) -> tuple[Array, Array]:
+    """Mean and variance of each feature after the dataset's factor and shift, shape (d,) each."""
+    return facts.mean * dataset.factor + dataset.shift, facts.variance * np.square(dataset.factor)

@@ -1,0 +1,47 @@
+"""polars LazyFrames as a Source: the query runs once, in batches, into a temporary file that is read in chunks."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import StorageError, StreamkernError
+from streamkern.formats.arrow import ArrowSource
+from streamkern.formats.table_file import TableFile
+from streamkern.sources.chunk_layout import CHUNK_BYTES
+from streamkern.sources.column_roles import Request
+
+_VALUE = 8  # bytes of a value, to estimate the rows of a chunk
+
+
+def lazy_source(frame: Any, request: Request) -> ArrowSource:
+    """Open a LazyFrame.
+
+    Its rows never are in memory all at once. The temporary file, below TMPDIR, is removed with the source.
+
+    Raises:
+        StorageError: the query fails, or the disk is full.
+        DataError: columns that cannot be features or target.
+    """
+    folder = tempfile.mkdtemp(prefix="streamkern-")
+    path = Path(folder) / "LazyFrame.arrow"
+    try:
+        rows = max(1, CHUNK_BYTES // (_VALUE * max(1, len(frame.collect_schema()))))
+        frame.sink_ipc(path, compression="uncompressed", record_batch_size=rows)
+        file = TableFile(str(path))
+        source = ArrowSource(file, request)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, StreamkernError | MemoryError) or not isinstance(error, Exception):
+            raise
+        raise StorageError(
+            f"computing the LazyFrame failed: {type(error).__name__}: {error}",
+            where="LazyFrame",
+            expected="a query that polars can compute, and room for its rows in the temporary directory",
+            remedy="collect it by hand to see the traceback; or set TMPDIR to a disk with room",
+        ) from error
+    weakref.finalize(file, shutil.rmtree, folder, ignore_errors=True)
+    return source

@@ -1,0 +1,140 @@
+"""Sketches of columns: statistics from two sweeps over the stored rows, in memory independent of their number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.statistics import Extremes
+from streamkern.data.stream import RawRows
+from streamkern.types import Array, IntArray
+
+HISTOGRAM_BINS = 16
+"""Most bins of a histogram."""
+
+
+@dataclass(eq=False)
+class ColumnSums:
+    """Sum, for each column: missing and infinite values; and for finite values extremes, Σ(x − c) and Σ(x − c)².
+
+    Between extremes and sums there is a count that is 0 if all values are whole numbers.
+
+    Args:
+        pivot: c, shape (d,), a value of each column, so that sums of differences keep float64's digits.
+    """
+
+    pivot: Array
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+        X = block[0].X
+        n, d = X.shape
+        missing = infinite = np.zeros(d, dtype=np.int64)
+        nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
+        if not n:
+            return 0, missing, infinite.copy(), nothing, missing.copy(), np.zeros(d), np.zeros(d)
+        values = X.astype(np.float64)
+        low, high = values.min(axis=0), values.max(axis=0)
+        if X.dtype.kind == "f" and not np.isfinite(low + high).all():
+            usual = np.isfinite(values)
+            missing = np.isnan(values).sum(axis=0)
+            infinite = n - usual.sum(axis=0) - missing
+            low = np.where(usual, values, np.inf).min(axis=0)
+            high = np.where(usual, values, -np.inf).max(axis=0)
+            values = np.where(usual, values, self.pivot)
+        fractions = np.zeros(d, dtype=np.int64)
+        if X.dtype.kind == "f":
+            # Most columns have a fraction in the first row, so that the other rows need no check.
+            fractions[:] = values[0] != np.rint(values[0])
+            maybe = np.flatnonzero(fractions == 0)
+            fractions[maybe] = (values[:, maybe] != np.rint(values[:, maybe])).any(axis=0)
+        values -= self.pivot
+        first, second = values.sum(axis=0), np.square(values).sum(axis=0)
+        return n, missing, infinite.copy(), Extremes(low, high), fractions, first, second
+
+
+@dataclass(eq=False)
+class Histogram:
+    """Count the values of each column in each of its ``CALIBRATION_BINS`` bins, shape (d, BINS).
+
+    Args:
+        low: lowest values, the left ends of the first bins, shape (d,).
+        width: width of the bins, shape (d,).
+    """
+
+    low: Array
+    width: Array
+
+    @classmethod
+    @np.errstate(over="ignore", invalid="ignore")
+    def of(cls, sums: tuple[Any, ...]) -> Histogram:
+        """Return bins for columns with these sums of ``ColumnSums``.
+
+        ``CALIBRATION_BINS`` bins cover the range. For whole numbers each bin spans the same number of possible values,
+        so that none is low only because of its position; they may use fewer bins.
+        """
+        ranges, fractions = sums[3], sums[4]
+        empty = ranges.low > ranges.high
+        low, high = np.where(empty, 0.0, ranges.low), np.where(empty, 0.0, ranges.high)
+        span = high - low
+        return cls(
+            low,
+            np.where(
+                fractions == 0, np.ceil((span + 1) / HISTOGRAM_BINS), np.where(span > 0, span, 1.0) / HISTOGRAM_BINS
+            ),
+        )
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[IntArray]:
+        X = block[0].X
+        places = (X - self.low) / self.width
+        usual = np.isfinite(places)
+        bins = np.clip(np.where(usual, places, 0), 0, HISTOGRAM_BINS - 1).astype(np.int64)
+        bins += np.arange(X.shape[1]) * HISTOGRAM_BINS
+        return (np.bincount(bins[usual], minlength=X.shape[1] * HISTOGRAM_BINS).reshape(-1, HISTOGRAM_BINS),)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSketches:
+    """Sketches of d columns.
+
+    Attributes:
+        n: rows.
+        missing: NaN, shape (d,).
+        infinite: infinite values, shape (d,).
+        low: lowest finite value, shape (d,); infinite, like the other statistics, for a column without finite values.
+        high: highest finite value.
+        mean: mean of the finite values.
+        std: standard deviation of the finite values, with their number as divisor.
+        bin_width: width of the bins, the first of which begins at the lowest value, shape (d,).
+        histogram: counts, shape (d, BINS).
+    """
+
+    n: int
+    missing: IntArray
+    infinite: IntArray
+    low: Array
+    high: Array
+    mean: Array
+    std: Array
+    bin_width: Array
+    histogram: IntArray
+
+    def counts(self, j: int) -> IntArray:
+        """Return counts of the bins within column j's range; empty without finite values."""
+        span = self.high[j] - self.low[j]
+        return self.histogram[j, : int(np.fmin(span // self.bin_width[j], HISTOGRAM_BINS - 1)) + 1 if span >= 0 else 0]
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def column_sketches(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> ColumnSketches:
+    """Return sketches from the sums of ``ColumnSums`` and the counts of a histogram."""
+    n, missing, infinite, ranges, _, first, second = sums
+    count = np.maximum(n - missing - infinite, 1)
+    shift = first / count
+    std = np.sqrt(np.maximum(second / count - shift**2, 0.0))
+    empty = n - missing - infinite == 0
+    mean, std = np.where(empty, np.nan, pivot + shift), np.where(empty, np.nan, std)
+    return ColumnSketches(n, missing, infinite, ranges.low, ranges.high, mean, std, histogram.width, counts)

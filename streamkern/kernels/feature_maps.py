@@ -1,0 +1,453 @@
+"""Feature maps: f(x) = ⟨w, φ(x)⟩ with an explicit φ.
+
+A map is a frozen dataclass. Its ``basis`` has the M functions for rows of a width, in a dtype. Solvers evaluate them by
+panels, like kernel values at centers. Random weights are a function of (seed, feature, d): regenerated, never saved.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.cpu import default_engine
+from streamkern.engine import Engine
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
+from streamkern.errors import NumericalError, UsageError, require_types
+from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
+from streamkern.kernels.named_kernels import kernel_from_json, restored
+from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
+from streamkern.rng import row_hash
+from streamkern.types import Array, Parameters
+
+FACTOR_JITTER = 4.0
+"""Jitter in units of rounding of tr K(Z, Z): with less, a rounded matrix may have no Cholesky factor."""
+
+_DIRECTIONS, _SCALES, _PHASES = range(3)  # purposes of random numbers
+_FEATURES = 0x66656174757265  # name of the draw among draws with the same seed
+_SUBSTITUTED = 512  # columns of a triangular product at a time
+
+
+class FeatureMap(Protocol):
+    """A function φ from rows to M numbers. Implementations are frozen dataclasses."""
+
+    @property
+    def needs_centers(self) -> bool:
+        """True if φ is made from centers Z."""
+
+    @property
+    def translation_invariant(self) -> bool:
+        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
+
+    def width(self, d: int, p: int = 0) -> int:
+        """Return the number M of features for rows of width d and p centers."""
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Return bytes of the basis during its lifetime."""
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """Return the functions φ_1 .. φ_M of a row x of width d.
+
+        Args:
+            d: width of the rows.
+            dtype: dtype of values and arithmetic, float32 or float64.
+            Z: centers, shape (p, d), not centred. None if the map needs none.
+            center: a number or shape (d,), already subtracted from the rows that are passed to the basis: given x −
+                center, it returns φ(x).
+
+        Raises:
+            UsageError: centers are missing or of another width, or rows may not be centred.
+            NumericalError: the kernel matrix of the centers is not positive definite.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the map as JSON-serialisable data for ``feature_map_from_json``."""
+
+
+@dataclass(frozen=True)
+class _FeatureMap(Parameters):
+    """Base class of maps without centers."""
+
+    @property
+    def needs_centers(self) -> bool:
+        """False: φ does not need centers."""
+        return False
+
+
+@dataclass(frozen=True)
+class Identity(_FeatureMap):
+    """φ(x) = x, for linear models."""
+
+    @property
+    def translation_invariant(self) -> bool:
+        return False
+
+    def width(self, d: int, p: int = 0) -> int:
+        return d
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return d * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        return _Columns(_spread(center, d).astype(dtype))
+
+
+@dataclass(frozen=True)
+class RandomFourier(_FeatureMap):
+    """Random Fourier features: φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
+
+    As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
+    for the Gaussian, multivariate t of 1, 3 and 5 degrees of freedom for Laplace and Matérn 3/2 and 5/2; b is uniform
+    on one turn. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
+
+    Memory: ω, M × d numbers. Feature j does not depend on M, so a smaller map has the first features of a larger one.
+
+    Args:
+        kernel: Gaussian, Laplace or Matern.
+        M: number of features, 1 or above.
+        seed: which draw.
+        orthogonal: ω of a block of d features are orthogonal (Yu et al. 2016, "Orthogonal random features"), each with
+            the same distribution as otherwise: the estimate has the same mean and a smaller variance, most of all in
+            many dimensions.
+
+    Raises:
+        UsageError: a parameter is out of range, or the kernel has no spectral measure here.
+    """
+
+    kernel: Kernel
+    M: int
+    seed: int = 0
+    orthogonal: bool = False
+
+    def __post_init__(self) -> None:
+        set_integer(self, "M", 1)
+        set_integer(self, "seed", 0)
+        require_types(self)
+        if not isinstance(self.kernel, Gaussian | Laplace | Matern) or self.kernel.norm != 2:
+            raise UsageError(
+                f"No Fourier features of {self.kernel!r}.",
+                where="RandomFourier(kernel=...)",
+                expected="Gaussian, Laplace or Matern, of norm 2",
+                remedy="use Nystrom(kernel), which takes any kernel",
+            )
+
+    @property
+    def translation_invariant(self) -> bool:
+        return True
+
+    def width(self, d: int, p: int = 0) -> int:
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return (self.M * d + self.M) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        omega = self.frequencies(d)
+        omega *= 0.5 / np.pi  # in turns, so that float32 can drop whole turns without an error
+        phases = _uniforms(self.seed, self.M) + omega @ _spread(center, d)
+        dtype = np.dtype(dtype)
+        return _Cosines(omega.astype(dtype), (phases - np.rint(phases)).astype(dtype))
+
+    def frequencies(self, d: int) -> Array:
+        """ω, shape (M, d), float64."""
+        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        if self.orthogonal:
+            for rows in tiles(self.M, d):
+                omega[rows] = _orthogonalised(omega[rows])
+        kernel = self.kernel
+        assert isinstance(kernel, Radial)
+        omega /= kernel.sigma
+        if not isinstance(kernel, Gaussian):
+            # A t variable is a normal variable divided by √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
+            freedom = round(2 * kernel.nu) if isinstance(kernel, Matern) else 1
+            chi2 = np.square(_normals(self.seed, _SCALES, self.M, freedom)).sum(axis=1)
+            # One draw of Laplace in a million is above 1e6/σ: cut it there, where floats still resolve it.
+            omega *= np.sqrt(freedom / np.maximum(chi2, 1e-12))[:, None]
+        return omega
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "kernel": self.kernel.to_json()}
+
+
+@dataclass(frozen=True)
+class ReLUFeatures(_FeatureMap):
+    """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
+
+    Memory: ω, M × d numbers. Feature j does not depend on M, up to the factor.
+
+    Args:
+        M: number of features, 1 or above.
+        seed: which draw.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    M: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        set_integer(self, "M", 1)
+        set_integer(self, "seed", 0)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """False: rows may not be centred, because angles are measured at the origin."""
+        return False
+
+    def width(self, d: int, p: int = 0) -> int:
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return (self.M * d + self.M) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        omega *= np.sqrt(2.0 / self.M)  # positive factors commute with max(0, ·)
+        return _ReLUs(omega.astype(dtype), (omega @ _spread(center, d)).astype(dtype))
+
+
+@dataclass(frozen=True)
+class _AtCenters:
+    """Base class of maps made from a kernel and centers."""
+
+    kernel: Kernel
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
+    @property
+    def needs_centers(self) -> bool:
+        """True: φ is made from centers."""
+        return True
+
+    @property
+    def translation_invariant(self) -> bool:
+        """True if the kernel is translation invariant, so that rows may be centred."""
+        return self.kernel.translation_invariant
+
+    def width(self, d: int, p: int = 0) -> int:
+        """M = p."""
+        return p
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the map with the nested kernel."""
+        return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
+
+    def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:
+        """Return Z − center in float64."""
+        if Z is None or Z.ndim != 2 or Z.shape[1] != d or not len(Z):
+            raise UsageError(
+                f"{type(self).__name__} of rows of width {d} needs centers.",
+                where="Z",
+                expected=f"shape (p, {d}), got {None if Z is None else Z.shape}",
+            )
+        shift = _spread(center, d)
+        if shift.any() and not self.translation_invariant:
+            raise UsageError(f"{self.kernel!r} changes when rows are centred.", where="center", expected="0")
+        return np.asarray(Z - shift)
+
+
+@dataclass(frozen=True)
+class KernelFeatures(_AtCenters):
+    """φ_j(x) = k(x, z_j): a radial basis function network. Memory: the centers.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return p * d * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        return Expansion(self.kernel, self._centers(d, Z, center).astype(dtype))
+
+
+@dataclass(frozen=True)
+class Nystrom(_AtCenters):
+    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z): ⟨φ(x), φ(z)⟩ is k projected onto the span of k(·, z_j).
+
+    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). Works for any kernel. A diagonal of a few units
+    of rounding of tr K(Z, Z) is added, in the arithmetic's dtype.
+
+    Memory: the centers and L⁻¹, p × p numbers; during construction, a second matrix of p × p float64.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return (p * d + p * p) * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        centers = self._centers(d, Z, center).astype(np.float64)
+        p, dtype = len(centers), np.dtype(dtype)
+        K = Expansion(self.kernel, centers).block(centers)
+        diagonal = self.kernel.diag(centers)
+        K[np.diag_indices(p)] = diagonal + FACTOR_JITTER * np.finfo(dtype).eps * diagonal.sum()
+        try:
+            L = scipy.linalg.cholesky(K.T, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"K(Z, Z) of {p} centers is not positive definite.",
+                where=repr(self.kernel),
+                expected="a positive definite kernel matrix",
+                remedy="check that the kernel is positive definite, or take fewer centers",
+            ) from error
+        inverse, _ = scipy.linalg.lapack.dtrtri(L, lower=1, overwrite_c=1)
+        return _Orthonormal(Expansion(self.kernel, centers.astype(dtype)), np.ascontiguousarray(inverse, dtype=dtype))
+
+
+_MAPS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Identity, RandomFourier, ReLUFeatures, KernelFeatures, Nystrom)
+}
+
+
+def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
+    """Return the map that ``FeatureMap.to_json`` described, without importing or executing anything.
+
+    Raises:
+        ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
+    """
+    parameters = {key: value for key, value in data.items() if key != "name"}
+    if isinstance(parameters.get("kernel"), dict):
+        parameters["kernel"] = kernel_from_json(parameters["kernel"])
+    made: FeatureMap = restored("feature map", _MAPS, str(data.get("name")), parameters)
+    return made
+
+
+# --------------------------------------------------------------------------------------------------------- the bases
+
+
+@dataclass(eq=False)
+class _Columns(Basis):
+    """Return x, given x − center."""
+
+    center: Array
+    engine: Engine = field(default_factory=default_engine)
+
+    @property
+    def width(self) -> int:
+        return len(self.center)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.center.dtype
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
+        return np.add(X, self.center, out=out)
+
+
+@dataclass(eq=False)
+class _Projected(Basis):
+    """A function of ⟨ω_j, x⟩ + offset_j."""
+
+    omega: Array
+    offsets: Array
+    engine: Engine = field(default_factory=default_engine)
+    tile_bytes: int = TILE_BYTES
+
+    @property
+    def width(self) -> int:
+        return len(self.omega)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.omega.dtype
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in tiles(self.width, CENTER_TILE):
+                S = out[rows, cols]
+                np.matmul(X[rows], self.omega[cols].T, out=S)
+                self._finish(S, self.offsets[cols])
+        return out
+
+    @abstractmethod
+    def _finish(self, S: Array, offsets: Array) -> None:
+        """Turn inner products into values in place."""
+
+
+class _Cosines(_Projected):
+    """√(2/M) cos 2π(⟨ω_j, x⟩ + b_j)."""
+
+    def _finish(self, S: Array, offsets: Array) -> None:
+        self.engine.loops.cosines(S, offsets, np.sqrt(2.0 / self.width))
+
+
+class _ReLUs(_Projected):
+    """max(0, ⟨ω_j, x⟩ + c_j)."""
+
+    def _finish(self, S: Array, offsets: Array) -> None:
+        if offsets.any():  # c is 0 unless rows are centred
+            S += offsets
+        np.maximum(S, 0, out=S)
+
+
+@dataclass(eq=False)
+class _Orthonormal(Basis):
+    """L⁻¹ k_Z(x)."""
+
+    expansion: Expansion
+    inverse: Array
+    engine: Engine = field(default_factory=default_engine)
+    tile_bytes: int = TILE_BYTES
+
+    @property
+    def width(self) -> int:
+        return self.expansion.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.expansion.dtype
+
+    @property
+    def scratch_bytes(self) -> int:
+        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED, self.width) * self.dtype.itemsize
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = self.expansion.block(X, out)
+        # A triangular product in place, from the last columns, which no others need, to the first: half the work of a
+        # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in reversed(list(tiles(self.width, _SUBSTITUTED))):
+                out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
+        return out
+
+
+# --------------------------------------------------------------------------------------------------- random numbers
+
+
+def _key(seed: int, purpose: int) -> int:
+    return int(row_hash(np.array([purpose]), _FEATURES, seed)[0])
+
+
+def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
+    """Return standard normals of features, shape (M, d), as float64 with float32 precision."""
+    normals = np.zeros((M, d), dtype=np.float32)
+    default_engine().loops.add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
+    return normals.astype(np.float64)
+
+
+def _uniforms(seed: int, M: int) -> Array:
+    """Return uniform numbers on [0, 1), shape (M,)."""
+    return np.asarray((row_hash(np.arange(M), _key(seed, _PHASES)) >> np.uint64(11)) * 2.0**-53)
+
+
+def _orthogonalised(rows: Array) -> Array:
+    """Orthogonalise rows (r, d), r <= d, by Gram and Schmidt, keeping each row's length.
+
+    Directions of normal rows are independent of their lengths, so each row is still normal.
+    """
+    Q, R = np.linalg.qr(rows.T)
+    lengths = np.linalg.norm(rows, axis=1)
+    return np.asarray((Q * (np.sign(np.diag(R)) * lengths)).T)
+
+
+def _spread(value: Array | float, d: int) -> Array:
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (d,))

@@ -1,0 +1,322 @@
+"""The tree of cuts: which leaves a row is trained in, and which leaves predict it, with which weights.
+
+A cut is a direction of the encoded rows with three numbers, low <= threshold <= high. Rows whose projection is less
+than ``high`` are trained on the left, rows from ``low`` on are trained on the right: those between the two on both
+sides. In between, predictions go from the left side's to the right side's along a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.costs.dry_run import WORK_PER_SECOND
+from streamkern.errors import UsageError
+from streamkern.kernels.base import set_integer
+from streamkern.storage.serialize import serializable
+from streamkern.storage.value_digest import digest
+from streamkern.types import Array, IntArray
+
+MAX_OVERLAP = 0.5
+
+MAX_LEAVES = 1 << 16
+
+CUT_METHODS = ("gradient", "kmeans")
+
+ROWS_PER_CENTER = 4
+"""Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
+
+MAX_LEAF_SEARCH_WORK_RATIO = 2.0
+"""Work of choosing a leaf's own kernel, at most, in multiples of that of its fit: a factor of a small matrix."""
+
+MAX_SHARED_SEARCH_WORK_RATIO = 0.2
+"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
+
+MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
+"""Rows of a leaf for centers that are given, at least and at most."""
+
+LEAF_CENTERS = 2_000
+"""Centers of a leaf of more rows than can all be centers."""
+
+MIN_FULL_KERNEL_ROWS, MAX_FULL_KERNEL_ROWS = 2_000, 8_000
+"""Rows of a leaf where each of them is a center, as by default: at least, and at most."""
+
+MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
+"""Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r take
+n r²/3.
+
+More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many take a quarter."""
+
+
+FULL_OVERLAP_ROWS = 16_000
+"""Rows of a leaf up to which each of its cuts has the whole overlap: a border needs a number of rows, not a share."""
+
+
+FULL_OVERLAP_CUTS = 4
+"""Cuts above a larger leaf which have the whole overlap; where there are more, they share that of so many."""
+
+
+def max_full_kernel_rows(rows: int) -> int:
+    """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
+    steps = round(math.log2((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5 / MIN_FULL_KERNEL_ROWS))
+    return min(MIN_FULL_KERNEL_ROWS << max(0, steps), MAX_FULL_KERNEL_ROWS)
+
+
+def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
+    """Centers of a leaf of n rows by default: all of up to ``full_kernel_limit`` rows, or ``LEAF_CENTERS``."""
+    return Uniform(n if n <= full_kernel_limit else min(LEAF_CENTERS, n), seed)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Cut the rows into leaves and train a model of its own in each.
+
+    Rows are cut in two at the median of the direction along which the outputs change most (the top eigenvector of the
+    average gradient outer product of a sample of the rows), again and again. Each leaf is a fit like any other, with
+    its own metric, kernel, centers and ridge; a row costs one leaf's prediction, whatever the number of leaves (ParK,
+    Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
+
+    Args:
+        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model, where
+            that is as good on held-out rows of a sample.
+        rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
+            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
+            Leaves that a sample of the rows cut may have a tenth more.
+        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there. Where
+            leaves have more than 16,000 rows and more than four cuts above them, these share the overlap of four.
+        by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
+            predicts values that training did not see.
+        cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
+            between two means of a node's rows in units of their features' standard deviations, without a look at the
+            outputs: cells of rows that are near one another.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    leaves: int | str = "auto"
+    rows: int | str = "auto"
+    overlap: float = 0.05
+    by: str | None = None
+    cuts: str = "gradient"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, str):
+            set_integer(self, "rows", 100)
+        elif self.rows != "auto":
+            raise UsageError(f"rows is {self.rows!r}.", where="Partition(rows=...)", expected='a number, or "auto"')
+        if not isinstance(self.leaves, str):
+            set_integer(self, "leaves", 1)
+        elif self.leaves != "auto":
+            raise UsageError(
+                f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
+            )
+        number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
+        if not number or not 0 <= self.overlap <= MAX_OVERLAP:
+            raise UsageError(
+                f"overlap is {self.overlap!r}.", where="Partition(overlap=...)", expected="a share from 0 to 0.5"
+            )
+        if self.cuts not in CUT_METHODS:
+            raise UsageError(
+                f"cuts is {self.cuts!r}.", where="Partition(cuts=...)", expected=" or ".join(map(repr, CUT_METHODS))
+            )
+        if self.by is not None and not isinstance(self.by, str):
+            raise UsageError(f"by is {self.by!r}.", where="Partition(by=...)", expected="the name of a column, or None")
+
+    @property
+    def most(self) -> int:
+        """Most rows of a leaf, once the number of centers is known.
+
+        Raises:
+            ValueError: it is not yet.
+        """
+        return int(self.rows)
+
+    def overlap_at_cut(self, rows: int) -> float:
+        """Share of the rows at each cut that both sides are trained on, of so many rows in all."""
+        depth = self._depth(rows, 0.0)
+        return self.overlap * min(
+            1.0, max(FULL_OVERLAP_CUTS / max(1, depth), float(FULL_OVERLAP_ROWS << depth) / max(1, rows))
+        )
+
+    def expected(self, rows: int) -> tuple[int, int]:
+        """Leaves that so many rows will be cut into, and rows of the largest: as cuts at medians make them."""
+        overlap = self.overlap_at_cut(rows)
+        depth = self._depth(rows, overlap)
+        leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
+        return leaves, math.ceil(rows * ((1 + overlap) / 2) ** depth)
+
+    def _depth(self, rows: int, overlap: float) -> int:
+        """Cuts above the leaf of the fewest cuts."""
+        if self.leaves != "auto":
+            return math.floor(math.log2(int(self.leaves)))
+        depth, left = 0, float(rows)
+        while left > self.most:
+            depth, left = depth + 1, left * (1 + overlap) / 2
+        return depth
+
+    def settled(self, rows: int, p: int | None) -> Partition:
+        """The partition with a number of rows of a leaf, for so many rows in all and p centers, or None."""
+        if self.rows != "auto":
+            return self
+        each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)
+        return replace(self, rows=each)
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "Partition", **asdict(self)}
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class CutTree:
+    """Cuts, the root first. A tree without cuts is one leaf.
+
+    Attributes:
+        directions: shape (m, d), float64.
+        cuts: low, threshold and high of each cut, shape (m, 3).
+        children: of each cut the left and the right side, shape (m, 2): the number of a cut, or -1 - leaf.
+    """
+
+    directions: Array
+    cuts: Array
+    children: IntArray
+
+    @classmethod
+    def of(cls, d: int) -> CutTree:
+        """One leaf, for rows of d features."""
+        return cls(np.zeros((0, d)), np.zeros((0, 3)), np.zeros((0, 2), dtype=np.int64))
+
+    @property
+    def leaves(self) -> int:
+        """Number of leaves."""
+        return len(self.cuts) + 1
+
+    @property
+    def depth(self) -> int:
+        """Cuts between the root and the leaf that is farthest from it."""
+        depths = np.zeros(len(self.cuts), dtype=np.int64)
+        for node, children in enumerate(self.children.tolist()):
+            for child in children:
+                if child >= 0:
+                    depths[child] = depths[node] + 1
+        return int(depths.max(initial=-1)) + 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of the tree."""
+        return digest(self.directions.tolist(), self.cuts.tolist(), self.children.tolist())
+
+    @property
+    def sound(self) -> bool:
+        """True if every cut and every leaf is reached once, and nothing is missing."""
+        m = len(self.cuts)
+        shapes = self.directions.ndim == 2 and self.cuts.shape == (m, 3) and self.children.shape == (m, 2)
+        kinds = self.directions.dtype.kind == self.cuts.dtype.kind == "f" and self.children.dtype.kind == "i"
+        if not shapes or not kinds or len(self.directions) != m:
+            return False
+        if not (np.isfinite(self.directions).all() and np.isfinite(self.cuts).all()):
+            return False
+        if not (np.diff(self.cuts, axis=1) >= 0).all():
+            return False
+        expected = np.concatenate([np.arange(-m - 1, 0), np.arange(1, m)]) if m else np.zeros(0)
+        after = self.children > np.arange(m)[:, None]  # a child comes after its parent: there is no circle
+        reached = np.array_equal(np.sort(self.children, axis=None), expected)
+        return reached and bool((after | (self.children < 0)).all())
+
+    def grown(self, leaf: int, direction: Array, cut: tuple[float, float, float]) -> CutTree:
+        """This tree with one leaf cut: its left side keeps the number, the right side gets the next."""
+        m = len(self.cuts)
+        children = self.children.copy()
+        children[children == -1 - leaf] = m
+        return CutTree(
+            np.concatenate([self.directions, direction[None].astype(np.float64)]),
+            np.concatenate([self.cuts, np.array([cut], dtype=np.float64)]),
+            np.concatenate([children, np.array([[-1 - leaf, -1 - self.leaves]], dtype=np.int64)]),
+        )
+
+    def sides(self, node: int, t: Array) -> tuple[Array, Array]:
+        """Masks of the rows that a cut gives its left and its right side for training, by their projections t."""
+        low, _, high = self.cuts[node]
+        return t < high, t >= low
+
+    def on_the_left(self, X: Array, cuts: int) -> Array:
+        """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
+        from streamkern.cpu.routes import project
+
+        inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
+        for _ in range(cuts):
+            if node < 0:
+                break
+            inside &= project(X, self.directions[node]) < self.cuts[node, 1]
+            node = int(self.children[node, 0])
+        return inside
+
+    def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
+        """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
+
+        Args:
+            X: encoded rows, shape (n, d).
+            w: their weights, shape (n,): rows of weight 0 are trained nowhere; or None.
+        """
+        spans, rows = self.assigned(X, w)
+        for leaf in np.argsort(spans[:, 0], kind="stable").tolist():
+            begin, end = spans[leaf].tolist()
+            if begin < end:
+                yield leaf, rows[begin:end]
+
+    def assigned(self, X: Array, w: Array | None = None) -> tuple[IntArray, IntArray]:
+        """The rows that each leaf is trained on: begin and end by leaf, shape (L, 2), and the rows that these are of.
+
+        Args:
+            X: encoded rows, shape (n, d).
+            w: as in ``training``.
+        """
+        from streamkern.cpu.routes import assign
+
+        directions, cuts, children = self._arrays
+        at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
+        return assign(X, at, directions, cuts, children)
+
+    def in_leaf(self, X: Array, leaf: int) -> Array:
+        """Mask of the rows on a leaf's side of every cut, shape (n,)."""
+        found = np.zeros(len(X), dtype=bool)
+        for number, at, _ in self.predicting(X, 0.0):
+            found[at] = number == leaf
+        return found
+
+    def routes(self, X: Array, width: float) -> tuple[IntArray, Array]:
+        """The one or two leaves that predict each row, shape (n, 2), the second -1 where there is one, and weights.
+
+        A row blends at the first cut that it is near, so that at most two leaves predict it; weights sum to 1.
+
+        Args:
+            X: encoded rows, shape (n, d).
+            width: of the blending, in parts of the overlap; 0 for none.
+        """
+        from streamkern.cpu.routes import route
+
+        directions, cuts, children = self._arrays
+        return route(X, directions, cuts, children, width)
+
+    def predicting(self, X: Array, width: float) -> Iterator[tuple[int, IntArray, Array]]:
+        """The leaves that predict rows: (leaf, positions of rows, weights), as ``routes`` has them."""
+        leaves, weights = self.routes(X, width)
+        for leaf in np.unique(leaves[leaves >= 0]).tolist():
+            at, side = np.nonzero(leaves == leaf)
+            yield leaf, at, weights[at, side]
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array, IntArray]:
+        """Directions, cuts and children as loops read them."""
+        return (
+            np.ascontiguousarray(self.directions, dtype=np.float64),
+            np.ascontiguousarray(self.cuts, dtype=np.float64),
+            np.ascontiguousarray(self.children, dtype=np.int64),
+        )

@@ -1,0 +1,646 @@
+"""Growing the tree level by level: directions from a sample in memory, cuts from it or from counts over all rows.
+
+A level is two things. For each leaf that is to be cut, a direction, from the rows of the sample that lie in it: the top
+eigenvector of the average gradient outer product of a small ridge regression on them. Then the median along it. Where
+the sample has ``MIN_SAMPLE_ROWS_OF_LEAF`` rows of the leaf, it is that of these, and one sweep over all rows counts
+those of every leaf when all that are so have been cut. Elsewhere each level has a sweep, in which a block counts, for
+the leaves that are cut, how many of its rows fall between neighbouring quantiles of the sample: the median to a
+    thousandth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.costs.dry_run import ProblemSize
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Encoding, as_values
+from streamkern.engine.operations import Operations
+from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.execute.base import Executor, Parts
+from streamkern.kernels import Kernel
+from streamkern.models.partition_tree import CutTree, Partition
+from streamkern.partition.leaf_rows import routed_scan
+from streamkern.rng import generator
+from streamkern.selection.gradient_outer_product import gradient_outer_product
+from streamkern.selection.learned_metric import round_work
+from streamkern.storage.serialize import serializable_as
+from streamkern.sweep import ScanWork, gather_weighted, sweep
+from streamkern.types import Array, IntArray
+
+SAMPLE_BYTES = 64 << 20
+"""Encoded rows of the sample that directions are taken from."""
+
+MIN_SAMPLE_ROWS, SAMPLE_ROWS = 10_000, 200_000
+"""Rows of the sample, at least, and at most where more are not needed for ``MIN_SAMPLE_ROWS_OF_LEAF`` cuts of a small
+part of the rows."""
+
+SAMPLE_PART = 16
+"""Part of the rows up to which the sample is larger where leaves are many."""
+
+DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
+"""Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
+
+STANDARD_DEVIATION_ROWS = 4_096
+"""Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
+
+DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
+"""Ridges of the model that a direction is taken from."""
+
+MIN_DIRECTION_ROWS = 200
+"""Rows of the sample below which a direction is that of the largest variance."""
+
+LEAF_ROWS_SLACK = 0.1
+"""Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
+errors, and a cut more would read all rows again."""
+
+MIN_SAMPLE_ROWS_OF_LEAF = 1_000
+"""Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
+
+MAX_EIGENVECTORS = 8
+"""Eigenvectors that are looked at for one that cuts the rows near their middle."""
+
+MIN_BALANCE = 0.3
+"""Share of the sample's rows on the smaller side of a cut from which on no further eigenvector is looked at."""
+
+MIN_SIDE_SHARE = 0.05
+"""Share of a leaf's rows below which a side is not cut off."""
+
+MIN_CUT_ROWS = 100
+"""Rows of a leaf, at least."""
+
+MIN_ROWS_OF_VALUE = 500
+"""Rows of a value of the column ``by``, at least, for a part of its own."""
+
+MAX_LLOYD_STEPS = 30
+"""Steps of Lloyd's method between two means, at most."""
+
+MAX_EDGES = 1024
+"""Quantiles of the sample between which rows are counted."""
+
+MAX_VALUES = 10_000
+"""Values of the column ``by``, at most."""
+
+_DRAW = 0x70617274  # name of the draw of the sample
+
+
+@serializable_as("Grown")
+@dataclass(frozen=True, eq=False)
+class GrownTree:
+    """A tree, and its leaves as far as they are known.
+
+    Attributes:
+        tree: the cuts.
+        counts: rows of each leaf, shape (L,).
+        final: leaves that no direction cuts, shape (L,), boolean.
+    """
+
+    tree: CutTree
+    counts: IntArray
+    final: Array
+
+
+class Axis(NamedTuple):
+    """A direction, and where rows are counted along it.
+
+    Attributes:
+        direction: shape (d,), float64.
+        edges: ascending, shape (E,).
+        at: where the rows are cut; None for their median.
+    """
+
+    direction: Array
+    edges: Array
+    at: float | None = None
+
+    def counts(self, t: Array) -> IntArray:
+        """Count projections before the first edge, between neighbouring edges, and from the last on: shape (E + 1,)."""
+        return np.bincount(np.searchsorted(self.edges, t, side="right"), minlength=len(self.edges) + 1)
+
+
+class SampledAxis(NamedTuple):
+    """The axis of a leaf, and the leaf's rows of the sample along it.
+
+    Attributes:
+        axis: where the leaf can be cut.
+        t: projections of the rows, shape (m,), float64.
+        counts: of ``t``, as ``Axis.counts`` has them.
+    """
+
+    axis: Axis
+    t: Array
+    counts: IntArray
+
+    @classmethod
+    def along(cls, axis: Axis, t: Array) -> SampledAxis:
+        """Count the projections."""
+        return cls(axis, t, axis.counts(t))
+
+
+@dataclass(frozen=True, eq=False)
+class LeafEdgeCounts:
+    """Contributes the rows of each leaf, and then how many of some leaves lie between neighbouring edges, int64.
+
+    Args:
+        tree: as far as it is grown.
+        lines: by leaf, of those.
+    """
+
+    tree: CutTree
+    lines: dict[int, Axis]
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        """Counts over one block."""
+        from streamkern.cpu.routes import project
+
+        rows = np.zeros(self.tree.leaves, dtype=np.int64)
+        counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
+        for leaf, at in self.tree.training(block.X, block.w):
+            rows[leaf] = len(at)
+            if leaf in counts:
+                counts[leaf] = self.lines[leaf].counts(project(block.X[at], self.lines[leaf].direction))
+        return (np.concatenate([rows, *counts.values()]),)
+
+
+@dataclass(frozen=True, eq=False)
+class ValueTally:
+    """Contributes how many rows have each value of a direction.
+
+    Args:
+        direction: shape (d,).
+        codes: whether several columns make whole numbers, which rounding moves a little.
+    """
+
+    direction: Array
+    codes: bool
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        """Counts over one block."""
+        from streamkern.cpu.routes import project
+
+        X = block.X if block.w is None else block.X[block.w > 0]
+        t = project(X, self.direction)
+        values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
+        return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
+
+
+class ValueCounts(dict[float, int]):
+    """Rows of each value, of no more values than tell that there are too many."""
+
+    def __add__(self, other: Mapping[float, int]) -> ValueCounts:
+        """Add the rows of each value."""
+        made = dict(self)
+        for value, rows in other.items():
+            made[value] = made.get(value, 0) + rows
+        return ValueCounts(islice(made.items(), MAX_VALUES + 1))
+
+
+def sample_rows(partition: Partition, rows: int, width: int) -> int:
+    """Rows of the sample, of so many rows of ``width`` bytes: for the last cuts of a partition, too, if that is few."""
+    leaves, _ = partition.expected(rows)
+    enough = min(
+        MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART
+    )  # halves at the median of a sample vary
+    return min(rows, max(SAMPLE_ROWS, enough), max(MIN_SAMPLE_ROWS, SAMPLE_BYTES // width))
+
+
+def counting_sweeps(rows: int, sample: int, leaves: int, stored: bool) -> int:
+    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level.
+
+    Where rows are ``stored`` and the sample makes all cuts, scattering counts them.
+    """
+    levels = sum(sample >> level < MIN_SAMPLE_ROWS_OF_LEAF for level in range(max(0, leaves - 1).bit_length()))
+    return 0 if sample >= rows or (stored and not levels) else 1 + levels
+
+
+def direction_work(size: ProblemSize, rows: int) -> Operations:
+    """Operations of finding the direction of a leaf of so many rows, on arrays of shapes."""
+    sample = min(rows, DIRECTION_ROWS)
+    fitted, gradients, _ = round_work(sample, max(1, min(DIRECTION_CENTERS, sample // 4)), True, size, DIRECTION_RIDGES)
+    return fitted + gradients
+
+
+@dataclass(eq=False)
+class TreeBuilder:
+    """The data and settings that a tree is grown from.
+
+    Args:
+        partition: the request.
+        assembly: encoded training rows and targets.
+        kernel: of the ridge regressions behind directions.
+        executor: where blocks and directions are computed.
+        seed: of the sample.
+        count: counts the rows of each leaf of a tree that is probably the last one, as they are scattered; None for a
+            sweep.
+    """
+
+    partition: Partition
+    assembly: Assembly
+    kernel: Kernel
+    executor: Executor
+    seed: int
+    count: Callable[[CutTree], IntArray] | None = None
+
+    def grow(self, keep: Callable[[str, CutTree, Callable[[], GrownTree]], GrownTree]) -> GrownTree:
+        """The tree.
+
+        Args:
+            keep: carries a level out, or returns its result of an earlier run: name, tree before, computation.
+
+        Raises:
+            UsageError: the column ``by`` is not among the encoded columns, or has too many values.
+        """
+        data = self.assembly.dataset
+        n, d = data.base_rows, data.n_features
+        grown = GrownTree(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
+        if self.partition.by is not None:
+            grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
+        elif not self.single:
+            grown = keep("level-sample", grown.tree, partial(self._from_sample, grown))
+            if self._left_open(grown):
+                assert self.count is not None
+                grown = replace(grown, counts=self.count(grown.tree))
+        level, slack = 1, 0.0 if self._whole else LEAF_ROWS_SLACK
+        while len(chosen := self._chosen(grown, slack)):
+            grown = keep(f"level-{level}", grown.tree, partial(self._level, grown, chosen))
+            level += 1
+        return grown
+
+    @cached_property
+    def overlap(self) -> float:
+        """Share of the rows at a cut that both sides get."""
+        return self.partition.overlap_at_cut(self.assembly.dataset.base_rows)
+
+    @property
+    def single(self) -> bool:
+        """True if all rows are one leaf."""
+        n = self.assembly.dataset.base_rows
+        return not self._chosen(GrownTree(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
+
+    def _left_open(self, grown: GrownTree) -> bool:
+        """Return True if the sample sees nothing more to be cut, and all rows are yet to be counted."""
+        return self.count is not None and not self._whole and not self._chosen(grown)
+
+    def _chosen(self, grown: GrownTree, slack: float = 0.0) -> list[int]:
+        """Leaves that are cut next, ascending; with a part of their most rows that they may have more."""
+        wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * MIN_CUT_ROWS)
+        if wanted.leaves == "auto":
+            return np.flatnonzero(open_ & (grown.counts > (1 + slack) * wanted.most)).tolist()
+        room = int(wanted.leaves) - grown.tree.leaves
+        if room <= 0 or wanted.by is not None:
+            return []
+        # The largest first, and each once a level.
+        order = np.argsort(-grown.counts, kind="stable")
+        return sorted(order[open_[order]][: min(room, grown.tree.leaves)].tolist())
+
+    @property
+    def _sample_rows(self) -> int:
+        data = self.assembly.dataset
+        return sample_rows(self.partition, data.base_rows, data.n_features * self.assembly.dtype.itemsize)
+
+    @property
+    def _whole(self) -> bool:
+        """True if the sample is all rows."""
+        return self._sample_rows == self.assembly.dataset.base_rows
+
+    @cached_property
+    def sample(self) -> tuple[Array, Array, Array | None]:
+        """Encoded rows, targets and weights of the sample, read when a level first needs them."""
+        data = self.assembly.dataset
+        ids = np.sort(data.draw(self._sample_rows, _DRAW, self.seed))
+        # Rows that lie far apart: a block for a few of them would take longer than to read them.
+        X, y, w = gather_weighted(self.executor, self.assembly, ids, max(4096, data.base_rows // len(ids) * 128))
+        assert y is not None
+        return X, y, w
+
+    def _from_sample(self, grown: GrownTree) -> GrownTree:
+        """The tree as far as the sample cuts it, and the rows of its leaves."""
+        (X, _, w), n = self.sample, self.assembly.dataset.base_rows
+        whole = self._whole
+
+        def expected(rows: int) -> int:
+            """Rows of a leaf that the sample has so many of: no fewer than there probably are."""
+            return rows if whole else int((rows + 2 * rows**0.5) * n / len(X))
+
+        at = dict(grown.tree.training(X, w))
+        while True:
+            chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= MIN_SAMPLE_ROWS_OF_LEAF]
+            if not chosen:
+                break
+            found = self._found(chosen, at)
+            lines = {leaf: each.axis for leaf, each in found.items()}
+            bins = [each.counts for each in found.values()]
+            before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
+            for node in range(before, len(grown.tree.cuts)):
+                left, right = (-1 - grown.tree.children[node]).tolist()
+                at[left], at[right] = (at[left][side] for side in grown.tree.sides(node, found[left].t))
+        if not whole and not self._left_open(grown):
+            (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), LeafEdgeCounts(grown.tree, {})))
+            grown = replace(grown, counts=np.asarray(counts))
+        return grown
+
+    def _level(self, grown: GrownTree, chosen: list[int]) -> GrownTree:
+        """The tree with these leaves cut, by counts of all rows."""
+        X, _, w = self.sample
+        at = dict(grown.tree.training(X, w))
+        lines, bins = {leaf: each.axis for leaf, each in self._found(chosen, at).items()}, []
+        if lines:
+            (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), LeafEdgeCounts(grown.tree, lines)))
+            ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
+            bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
+        return self._cut(grown, chosen, lines, bins, int)
+
+    def _found(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
+        """Return the axes of the leaves that have one, with their rows of the sample."""
+        X, y, w = self.sample
+        none = np.empty(0, dtype=np.int64)
+        here = self.executor.name == "threads"  # where nothing is sent, no row is copied
+        # A generator, because the items of all leaves together would be a second copy of the sample.
+        items = (
+            (leaf, X, y, w, rows) if here else (leaf, X[rows], y[rows], None if w is None else w[rows], None)
+            for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
+        )
+        shared = (self.kernel, self.assembly.encoding, self.seed)
+        found = self.executor.imap(axis_of if self.partition.cuts == "gradient" else two_means_axis, items, shared)
+        return {leaf: each for leaf, each in zip(chosen, found, strict=True) if each is not None}
+
+    def _cut(
+        self, grown: GrownTree, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
+        rows: Callable[[int], int],
+    ) -> GrownTree:  # fmt: skip
+        """The tree with leaves cut along their directions, by the rows counted along each of them."""
+        tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
+        for leaf in chosen:
+            final[leaf] = leaf not in lines
+        for (leaf, line), counted in zip(lines.items(), bins, strict=True):
+            cut = split_at(line.edges, counted, self.overlap, line.at)
+            if cut is None:
+                final[leaf] = True
+                continue
+            tree = tree.grown(leaf, line.direction, cut.places)
+            counts[leaf] = rows(cut.left)
+            counts.append(rows(cut.right))
+            final.append(False)
+        return GrownTree(tree, np.array(counts, dtype=np.int64), np.array(final, dtype=bool))
+
+    def _by(self, column: str) -> GrownTree:
+        """The tree whose leaves are the values of a column."""
+        data = self.assembly.dataset
+        names = data.columns
+        one_hot = [] if names is None else [j for j, name in enumerate(names) if name.startswith(f"{column}=")]
+        if names is None or (column not in names and not one_hot):
+            raise UsageError(
+                f"There is no column {column!r} among the encoded features.",
+                where="Partition(by=...)",
+                expected="a column of numbers, or a category with an indicator for each value"
+                + ("" if names is None else f": one of {', '.join(sorted({n.partition('=')[0] for n in names})[:12])}"),
+                remedy="name such a column; a category of many values is encoded by means, and cannot be cut by",
+            )
+        every = np.ones(data.n_features)
+        factor, shift = np.asarray(data.factor) * every, np.asarray(data.shift - data.origin) * every
+        at = np.array(one_hot or [names.index(column)])
+        direction = np.zeros(data.n_features)
+        if one_hot:
+            codes = np.arange(1, len(at) + 1)
+            direction[at] = codes / factor[at]
+            found = self._numbers(direction, shift, column)
+            rows = np.array([found[code] for code in codes.tolist()])
+            # Values of few rows share number 0 with values that training did not see; the commonest is number 1.
+            order = np.argsort(-rows, kind="stable")
+            codes[order] = np.where(rows[order] >= MIN_ROWS_OF_VALUE, np.arange(1, len(order) + 1), 0)
+            direction[at] = codes / factor[at]
+            base = float(shift @ direction)
+            counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
+        else:
+            direction[at] = 1.0 / factor[at]
+            counted = self._values(direction, column, False)
+        parts = _merge_rare_values(sorted(counted.items()))
+        tree = CutTree.of(data.n_features)
+        counts = [0]
+
+        def split(leaf: int, group: list[tuple[float, float, int]]) -> None:
+            nonlocal tree
+            if len(group) == 1:
+                counts[leaf] = group[0][2]
+                return
+            middle = len(group) // 2
+            border = (group[middle - 1][1] + group[middle][0]) / 2
+            right = tree.leaves
+            tree = tree.grown(leaf, direction, (border, border, border))
+            counts.append(0)
+            split(leaf, group[:middle])
+            split(right, group[middle:])
+
+        split(0, parts)
+        return GrownTree(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
+
+    def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
+        """Rows of each number that a direction gives the values of a category."""
+        base, made = float(shift @ direction), Counter[int]()
+        for value, rows in self._values(direction, column, True).items():
+            made[round(value - base)] += rows
+        return made
+
+    def _values(self, direction: Array, column: str, codes: bool) -> dict[float, int]:
+        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), ValueTally(direction, codes)))
+        if len(found) > MAX_VALUES:
+            raise UsageError(
+                f"The column {column!r} has more than {MAX_VALUES:,} values.",
+                where="Partition(by=...)",
+                expected=f"at most {MAX_VALUES:,}",
+                remedy="leave by out: rows are then cut along gradients of the outputs",
+            )
+        return dict(found)
+
+
+def _merge_rare_values(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
+    """Neighbouring values together until they have rows for a part: lowest and highest value, rows."""
+    parts: list[tuple[float, float, int]] = []
+    for value, rows in values:
+        if parts and (parts[-1][2] < MIN_ROWS_OF_VALUE or rows < MIN_ROWS_OF_VALUE):
+            parts[-1] = (parts[-1][0], value, parts[-1][2] + rows)
+        else:
+            parts.append((value, value, rows))
+    return parts
+
+
+SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
+"""Number of a leaf; encoded rows (m, d), targets and weights; and which of the rows are the leaf's, None for all."""
+
+
+def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
+    """Find the axis along which a leaf's outputs change most; a task.
+
+    Args:
+        item: rows of the sample.
+        kernel: of the ridge regression.
+        encoding: of the targets.
+        seed: of draws.
+
+    Returns:
+        None if no direction has rows on both sides.
+    """
+    from streamkern.cpu.routes import project
+
+    leaf, X, y, w, rows = item
+    rows = np.arange(len(X)) if rows is None else rows
+    if len(rows) < 2:
+        return None
+    spread = X[rows[:: -(-len(rows) // STANDARD_DEVIATION_ROWS)]].std(axis=0, dtype=np.float64)
+    varying = np.flatnonzero(spread)
+    if not len(varying):
+        return None
+    spread = spread[varying]
+    some = generator("rows of a direction", seed + leaf).permutation(rows)[:DIRECTION_ROWS]
+    own = X[some], y[some], None if w is None else w[some]
+    G = leaf_gradient_outer_product(*own, kernel, encoding, seed + leaf) if len(rows) >= MIN_DIRECTION_ROWS else None
+    if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
+        Z = X[rows][:, varying]
+        Z = (Z - Z.mean(axis=0, dtype=np.float64)) / spread
+        G = Z.T @ Z if Z.shape[1] <= 1000 else np.square(Z).sum(axis=0)
+        G = G / spread / (spread[:, None] if G.ndim == 2 else 1)
+    else:
+        G = G[varying] if G.ndim == 1 else G[np.ix_(varying, varying)]
+    if G.ndim == 1:
+        order = np.argsort(-G * np.square(spread), kind="stable")[:MAX_EIGENVECTORS]
+        found = np.eye(len(G))[order]
+    else:
+        _, vectors = np.linalg.eigh(spread[:, None] * G * spread)
+        found = vectors[:, ::-1][:, :MAX_EIGENVECTORS].T / spread
+    directions = np.zeros((len(found), X.shape[1]))
+    directions[:, varying] = found
+    best, share = None, 0.0
+    for direction in directions:
+        size = np.linalg.norm(direction)
+        if not size > 0:
+            continue
+        direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
+        t = project(X, direction, rows)
+        edges, smaller = quantile_edges(t)
+        if smaller > share:
+            best, share = (Axis(direction, edges), t), smaller
+        if share >= MIN_BALANCE:
+            break
+    return SampledAxis.along(*best) if best is not None and share >= MIN_SIDE_SHARE else None
+
+
+def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
+    """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
+
+    The means are those of Lloyd's method.
+
+    Args:
+        item: rows of the sample; targets are not looked at.
+        kernel: not looked at.
+        encoding: not looked at.
+        seed: not looked at: the method begins with the halves along the direction of the largest variance.
+
+    Returns:
+        None if the rows are all alike.
+    """
+    from streamkern.cpu.routes import project
+
+    _, X, _, w, rows = item
+    if rows is not None:
+        X, w = X[rows], None if w is None else w[rows]
+    spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])
+    varying = spread > 0
+    if not varying.any():
+        return None
+    mean, mass = X.mean(axis=0, dtype=np.float64)[varying], np.ones(len(X)) if w is None else w
+    Z = (X[:, varying] - mean) / spread[varying]
+    _, vectors = np.linalg.eigh(Z.T @ Z)
+    direction = vectors[:, -1] * np.sign(vectors[np.argmax(np.abs(vectors[:, -1])), -1])
+    t = Z @ direction
+    right, middle = t >= np.median(t), 0.0
+    for _ in range(MAX_LLOYD_STEPS):
+        if not (mass @ right and mass @ ~right):
+            break
+        ends = [np.average(Z[side], axis=0, weights=mass[side]) for side in (~right, right)]
+        direction = ends[1] - ends[0]
+        middle = float((ends[0] + ends[1]) @ direction / 2)
+        before, right = right, Z @ direction >= middle
+        if np.array_equal(before, right):
+            break
+    size = np.linalg.norm(direction / spread[varying])
+    if not size > 0:
+        return None
+    whole = np.zeros(X.shape[1])
+    whole[varying] = direction / spread[varying] / size
+    t = project(X, whole)
+    edges, smaller = quantile_edges(t)
+    at = float(middle / size + mean @ whole[varying])
+    return SampledAxis.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
+
+
+def leaf_gradient_outer_product(
+    X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int
+) -> Array | None:
+    """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
+    try:
+        return gradient_outer_product(
+            X, as_values(y, encoding.outputs), w, kernel, seed, centers=DIRECTION_CENTERS, ridges=DIRECTION_RIDGES
+        )
+    except (DataError, NumericalError):  # rows all alike
+        return None
+
+
+def quantile_edges(t: Array) -> tuple[Array, float]:
+    """Edges between a sample's values, at most ``MAX_EDGES``, and the share of the smaller side of the best cut."""
+    values, counts = np.unique(t, return_counts=True)
+    if len(values) < 2:
+        return values[:0], 0.0
+    below = np.cumsum(counts)[:-1]
+    middles = values[:-1] + np.diff(values) / 2
+    middles = np.where(middles > values[:-1], middles, values[1:])  # neighbouring numbers have none in between
+    share = float(np.minimum(below, len(t) - below).max()) / len(t)
+    if len(middles) > MAX_EDGES:
+        wanted = np.arange(1, MAX_EDGES + 1) * len(t) / (MAX_EDGES + 1)
+        middles = middles[np.unique(np.minimum(np.searchsorted(below, wanted), len(middles) - 1))]
+    return middles, share
+
+
+class Split(NamedTuple):
+    """A cut of counted rows.
+
+    Attributes:
+        places: low, threshold, high.
+        left: rows that are trained on the left.
+        right: rows that are trained on the right.
+    """
+
+    places: tuple[float, float, float]
+    left: int
+    right: int
+
+
+def split_at(edges: Array, bins: IntArray, overlap: float, at: float | None = None) -> Split | None:
+    """The edge nearest to a place, or to the median of counted rows, and those about it that bound the overlap.
+
+    Args:
+        edges: shape (E,).
+        bins: rows before the first edge, between neighbours, and from the last on: shape (E + 1,).
+        overlap: share of the rows that both sides get.
+        at: the place; None for the median.
+
+    Returns:
+        None where a side has too few rows.
+    """
+    below, n = np.cumsum(bins)[:-1], int(bins.sum())
+    k = int(np.argmin(np.abs(below - n / 2 if at is None else edges - at)))
+    if min(below[k], n - below[k]) < max(MIN_CUT_ROWS, MIN_SIDE_SHARE * n):
+        return None
+    half = overlap * n / 2
+    i = max(0, int(np.searchsorted(below, below[k] - half, side="right")) - 1)
+    j = min(len(edges) - 1, int(np.searchsorted(below, below[k] + half)))
+    # A value that very many rows share is not trained on both sides.
+    i = i if below[k] - below[i] <= 2 * half else k
+    j = j if below[j] - below[k] <= 2 * half else k
+    return Split((float(edges[i]), float(edges[k]), float(edges[j])), int(below[j]), int(n - below[i]))

@@ -1,0 +1,341 @@
+"""The rows of a leaf in memory, encoded: by their ids where all rows are in memory, else from runs on the disk.
+
+Rows in memory are encoded once for all leaves where that takes little of the budget, or for each leaf anew.
+
+Where rows are stored, reading those of one leaf would decode every chunk. So they are scattered once: each run holds
+the encoded rows of some neighbouring blocks, ordered by leaf, with their digests, and appears under its name when it is
+whole. The rows of a leaf are one slice of every run. The runs of an interrupted scatter are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.errors import StorageError
+from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.models.partition_tree import CutTree
+from streamkern.storage.atomic_writes import boot_id, staged, write_text
+from streamkern.storage.serialize import serializable_as
+from streamkern.sweep import ScanWork, gather_weighted, sweep
+from streamkern.types import Array, IntArray
+
+RUN_BYTES = 32 << 20
+"""Encoded rows of a run, before the overlap."""
+
+BLOCK_BYTES = 4 << 20
+"""Encoded rows of a block that is routed to leaves: a leaf's share of it should be worth a call."""
+
+_BLOCK_ROWS = 4096
+
+
+class Leaf(NamedTuple):
+    """Rows of a leaf.
+
+    Attributes:
+        X: encoded features, shape (n, d).
+        y: class codes (n,), int64, or encoded values (n, c), float64.
+        w: sample weights, shape (n,), float64, or None.
+    """
+
+    X: Array
+    y: Array
+    w: Array | None
+
+
+class LeafRows(Protocol):
+    """Sources of the rows of leaves. Picklable."""
+
+    def read(self, leaf: int) -> Leaf:
+        """Return the rows of a leaf, in the order in which they are stored.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class LeafIds:
+    """Rows of a source in memory, by id.
+
+    Args:
+        rows: all of them, encoded, in the order in which they are stored; or their assembly.
+        ids: of each leaf, ascending: places in ``rows``, where those are encoded.
+    """
+
+    rows: Leaf | Assembly
+    ids: tuple[IntArray, ...]
+
+    @classmethod
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
+        """One sweep over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _Routed(tree, keep)))
+        ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
+        before, found = 0, list(pieces)
+        for routed, block in found:
+            for leaf, some in routed:
+                ids[leaf].append(before + some if keep else block[some])
+            before += len(block.X) if keep else len(block)
+        every = tuple(map(np.concatenate, ids))
+        if not keep:
+            return cls(assembly, every)
+        weighted = found[0][1].w is not None
+        X, y = (np.concatenate([block[k] for _, block in found]) for k in range(2))
+        return cls(Leaf(X, y, np.concatenate([block.w for _, block in found]) if weighted else None), every)
+
+    def read(self, leaf: int) -> Leaf:
+        """Return the rows of a leaf."""
+        at = self.ids[leaf]
+        if isinstance(self.rows, Leaf):
+            rows = self.rows
+            return Leaf(rows.X[at], rows.y[at], None if rows.w is None else rows.w[at])
+        with ThreadsExecutor(1) as executor:
+            X, y, w = gather_weighted(executor, self.rows, at)
+        assert y is not None
+        return Leaf(X, y, w)
+
+
+@dataclass(frozen=True, eq=False)
+class _Routed:
+    """Contributes, of a block, (leaf, positions of rows) for its leaves, with its rows or their ids."""
+
+    tree: CutTree
+    keep: bool
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        routed = list(self.tree.training(block.X, block.w))
+        if not self.keep:
+            return (Stack(((routed, block.ids),)),)
+        assert block.y is not None
+        return (Stack(((routed, Leaf(block.X, block.y, block.w)),)),)
+
+
+@serializable_as("Prints")
+@dataclass(frozen=True, eq=False)
+class LeafFingerprints:
+    """Fingerprints of the rows of each leaf.
+
+    Attributes:
+        counts: rows of each leaf, shape (L,).
+        digests: of their encoded features, targets and weights, in their order.
+    """
+
+    counts: IntArray
+    digests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafFingerprints:
+        """Read all rows, a run at a time, in their order."""
+        scan = routed_scan(assembly)
+        first = first_blocks(scan)
+        return _join_fingerprints(
+            tree.leaves, executor.imap(fingerprint_run, range(len(first) - 1), (scan, tree, first))
+        )
+
+
+class RowLayout(NamedTuple):
+    """The arrays of rows in a file, as dtypes and shapes of a row; of the weights None where rows have none."""
+
+    X: tuple[str, tuple[int, ...]]
+    y: tuple[str, tuple[int, ...]]
+    w: tuple[str, tuple[int, ...]] | None
+
+    @classmethod
+    def of(cls, rows: Leaf | Block) -> RowLayout:
+        """The layout of some rows."""
+        return cls(*(None if v is None else (v.dtype.str, v.shape[1:]) for v in (rows.X, rows.y, rows.w)))  # type: ignore[arg-type]
+
+    def empty(self, n: int) -> Leaf:
+        """N rows to be filled."""
+        return Leaf(*(None if each is None else np.empty((n, *each[1]), each[0]) for each in self))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRuns:
+    """Rows of leaves in runs on a disk that every reader sees.
+
+    A run is a file: where the rows of each leaf begin, their digests, then features, targets and weights.
+
+    Args:
+        folder: of the runs.
+        runs: how many.
+        leaves: how many.
+        layout: of the rows.
+    """
+
+    folder: Path
+    runs: int
+    leaves: int
+    layout: RowLayout
+
+    @classmethod
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, folder: Path) -> LeafRuns:
+        """Write the runs that are not there yet; tasks of the executor, which hold one run each.
+
+        Raises:
+            StorageError: the disk is full or cannot be written; the runs that were written are kept.
+        """
+        scan = routed_scan(assembly)
+        first = first_blocks(scan)
+        mark = folder / "boot"  # runs are not synced: after a start of the machine they may not be whole
+        if not mark.exists() or mark.read_text(encoding="utf-8") != boot_id():
+            shutil.rmtree(folder, ignore_errors=True)
+            write_text(mark, boot_id(), parents=True)
+        missing = [run for run in range(len(first) - 1) if not (folder / _name(run)).is_file()]
+        for _ in executor.imap(write_run, missing, (folder, scan, tree, first)):
+            pass
+        return cls(folder, len(first) - 1, tree.leaves, RowLayout.of(scan.block((0,))))
+
+    def fingerprints(self) -> LeafFingerprints:
+        """Fingerprints of the rows of each leaf."""
+        return _join_fingerprints(self.leaves, map(self._index, range(self.runs)))
+
+    def read(self, leaf: int) -> Leaf:
+        """Return the rows of a leaf, run after run."""
+        spans = [self._span(run, leaf) for run in range(self.runs)]
+        found, done = self.layout.empty(sum(end - begin for begin, end, _ in spans)), 0
+        for run, (begin, end, rows) in enumerate(spans):
+            if begin < end:
+                here = slice(done, done + end - begin)
+                self._fill(run, begin, rows, [None if values is None else values[here] for values in found])
+                done = here.stop
+        return found
+
+    def _index(self, run: int) -> tuple[IntArray, Array]:
+        """Where the rows of each leaf begin in a run, shape (L + 1,), and their digests, shape (L, 32)."""
+        starts, digests = np.empty(self.leaves + 1, dtype=np.int64), np.empty((self.leaves, 32), dtype=np.uint8)
+        self._read(run, 0, [starts, digests])
+        return starts, digests
+
+    def _span(self, run: int, leaf: int) -> tuple[int, int, int]:
+        """Begin and end of a leaf's rows in a run, and the number of all its rows."""
+        in_leaf, last = np.empty(2, dtype=np.int64), np.empty(1, dtype=np.int64)
+        self._read(run, 8 * leaf, [in_leaf])
+        self._read(run, 8 * self.leaves, [last])
+        return int(in_leaf[0]), int(in_leaf[1]), int(last[0])
+
+    def _fill(self, run: int, begin: int, rows: int, parts: list[Array | None]) -> None:
+        at = 8 * (self.leaves + 1) + 32 * self.leaves
+        for values in parts:
+            if values is not None:
+                row = values.nbytes // len(values)
+                self._read(run, at + begin * row, [values])
+                at += rows * row
+
+    def _read(self, run: int, at: int, into: list[Array]) -> None:
+        place = self.folder / _name(run)
+        try:
+            handle = os.open(place, os.O_RDONLY)
+            try:
+                wanted = sum(values.nbytes for values in into)
+                if os.preadv(handle, [values.reshape(-1).view(np.uint8).data for values in into], at) != wanted:
+                    raise OSError("the file is shorter than it was")
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(
+                f"Rows of a leaf cannot be read: {error}.",
+                where=str(place),
+                expected="the file of this run, on a disk that every worker sees",
+                remedy="remove the folder and run again; for workers on other machines use a shared directory",
+            ) from error
+
+
+def routed_scan(assembly: Assembly) -> Scan:
+    """A scan over all rows in blocks that are routed to leaves, none larger than a run."""
+    row = _row_bytes(assembly)
+    return Scan(assembly, max(1, min(max(_BLOCK_ROWS, BLOCK_BYTES // row), RUN_BYTES // row)))
+
+
+def first_blocks(scan: Scan) -> IntArray:
+    """The first block of each run, and the number of blocks: by the ids of rows, so that rows at the end move none."""
+    run_rows = max(1, RUN_BYTES // _row_bytes(scan.assembly))
+    return np.append(np.flatnonzero(np.diff(scan.spans[0] // run_rows, prepend=-1)), len(scan))
+
+
+def _row_bytes(assembly: Assembly) -> int:
+    return assembly.dataset.n_features * assembly.dtype.itemsize
+
+
+def _name(run: int) -> str:
+    return f"run-{run:06}"
+
+
+def sorted_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[Leaf, IntArray]:
+    """The rows of a run, leaf after leaf and in their order within one, and where each leaf begins, shape (L + 1,).
+
+    Args:
+        run: its number.
+        scan: over all rows.
+        tree: says which leaves a row is trained in.
+        first: blocks with which runs begin.
+    """
+    blocks = [scan.block((i,)) for i in range(*first[run : run + 2].tolist())]
+    # A block at a time: its rows are in the processor's cache while they go from cut to cut.
+    routed = [tree.assigned(block.X, block.w) for block in blocks]
+    sizes = np.array([spans[:, 1] - spans[:, 0] for spans, _ in routed])
+    starts = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
+    begins = starts[:-1] + np.cumsum(sizes, axis=0) - sizes  # of each block's rows of each leaf
+    at, before = np.empty(starts[-1], dtype=np.int64), 0
+    for block, (spans, rows), size, begin in zip(blocks, routed, sizes, begins, strict=True):
+        order = np.argsort(spans[:, 0], kind="stable")  # a leaf without rows begins where the next one does
+        at[np.repeat((begin - spans[:, 0])[order], size[order]) + np.arange(len(rows))] = rows + before
+        before += len(block.X)
+    parts = [[getattr(block, name) for block in blocks] for name in "Xyw"]
+    del blocks, block, routed
+
+    def sort(values: list[Array]) -> Array:
+        whole = np.concatenate(values)
+        values.clear()
+        return np.take(whole, at, axis=0, mode="clip")  # other modes would copy twice
+
+    X, y = map(sort, parts[:2])
+    return Leaf(X, y, None if parts[2][0] is None else sort(parts[2])), starts
+
+
+def fingerprint_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[IntArray, Array]:
+    """Where the rows of each leaf begin in a run, shape (L + 1,), and their digests, shape (L, 32)."""
+    rows, starts = sorted_run(run, scan, tree, first)
+    return starts, _digests(rows, starts)
+
+
+def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, first: IntArray) -> None:
+    """Write one run; its arguments are those of ``sorted_run``, and the folder of the runs."""
+    rows, starts = sorted_run(run, scan, tree, first)
+    with staged(folder / _name(run), sync=False) as staging, open(staging, "wb") as stream:
+        for values in (starts, _digests(rows, starts), *rows):
+            if values is not None:
+                stream.write(values.reshape(-1).view(np.uint8).data)
+
+
+def _digests(rows: Leaf, starts: IntArray) -> Array:
+    """SHA-256 of the rows of each leaf, shape (L, 32); zeros of a leaf without rows."""
+    found = np.zeros((len(starts) - 1, 32), dtype=np.uint8)
+    for leaf in np.flatnonzero(np.diff(starts)).tolist():
+        begin, end = starts[leaf : leaf + 2].tolist()
+        made = hashlib.sha256()
+        for values in rows:
+            if values is not None:
+                made.update(values[begin:end].data)
+        found[leaf] = np.frombuffer(made.digest(), dtype=np.uint8)
+    return found
+
+
+def _join_fingerprints(leaves: int, runs: Iterable[tuple[IntArray, Array]]) -> LeafFingerprints:
+    """The fingerprints of leaves from those of runs, in their order."""
+    counts, found = np.zeros(leaves, dtype=np.int64), [hashlib.sha256() for _ in range(leaves)]
+    for starts, digests in runs:
+        sizes = np.diff(starts)
+        counts += sizes
+        for leaf in np.flatnonzero(sizes).tolist():
+            found[leaf].update(digests[leaf].data)
+    return LeafFingerprints(counts, tuple(each.hexdigest() for each in found))

@@ -1,0 +1,111 @@
+"""Rows on their way to the leaves of a tree: counted, fingerprinted and scattered in one pass where they are stored."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from streamkern.data.stream import Assembly
+from streamkern.data.targets import encoding_to_json
+from streamkern.execute.base import Executor
+from streamkern.fitting.fit import Stages, rows_key
+from streamkern.memory import release_free_memory
+from streamkern.models.partition_tree import CutTree
+from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRows, LeafRuns
+from streamkern.partition.partition_memory import encoded_bytes
+from streamkern.storage.value_digest import digest
+
+
+@dataclass(eq=False)
+class RowsOfLeaves:
+    """The rows of the leaves of a tree. A context manager: scattered rows are deleted at its end, but for an error.
+
+    Args:
+        assembly: encodes all rows.
+        executor: where they are read.
+        stages: how each stage is carried out.
+        folder: where rows are scattered; None for a temporary directory.
+        budget: bytes that this process may hold.
+    """
+
+    assembly: Assembly
+    executor: Executor
+    stages: Stages
+    folder: Path | None
+    budget: int
+    _known: dict[str, LeafFingerprints] = field(default_factory=dict, init=False)
+    _scattered: tuple[str, LeafRuns] | None = field(default=None, init=False)
+    _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
+
+    def __enter__(self) -> RowsOfLeaves:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        elif kind is None and self.folder is not None:  # after an error they are gone on with
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def stored(self) -> bool:
+        """True if rows are read from a store, and scattered."""
+        return not self.assembly.dataset.source.in_memory
+
+    def fingerprints(self, tree: CutTree) -> LeafFingerprints:
+        """Counts and fingerprints of the rows of each leaf: known, or a stage which writes nothing."""
+
+        def read() -> LeafFingerprints:
+            found = LeafFingerprints.of(self.assembly, tree, self.executor)
+            release_free_memory()
+            return found
+
+        return self._noted(tree, "fingerprints", read)
+
+    def scatter(self, tree: CutTree) -> LeafFingerprints:
+        """Counts and fingerprints of the rows of each leaf, as a stage which scatters them.
+
+        Raises:
+            StorageError: the disk is full or cannot be written; the runs that were written are kept.
+        """
+        return self._noted(tree, "scatter", lambda: self._runs(tree).fingerprints())
+
+    def _noted(self, tree: CutTree, stage: str, make: Callable[[], LeafFingerprints]) -> LeafFingerprints:
+        if tree.fingerprint not in self._known:
+            self._known[tree.fingerprint] = self.stages.keep(stage, lambda: self._key(tree), make)
+        return self._known[tree.fingerprint]
+
+    def rows(self, tree: CutTree) -> LeafRows:
+        """The rows of the leaves, for reading."""
+        if not self.stored:
+            keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
+            return LeafIds.of(self.assembly, tree, self.executor, keep)
+        if self._scattered is None or self._scattered[0] != tree.fingerprint:
+            return self.stages.keep("scatter", None, lambda: self._runs(tree))
+        return self._scattered[1]
+
+    def _runs(self, tree: CutTree) -> LeafRuns:
+        """Runs on the disk; those that are there already are not written again."""
+        if self.folder is None:
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="streamkern-")
+            place = Path(self._temporary.name)
+        else:
+            place = self.folder.absolute()
+        in_leaf = place / digest("runs with digests", *self._key(tree))[:16]
+        for other in place.glob("*") if place.is_dir() else ():
+            if other != in_leaf:  # of other cuts
+                shutil.rmtree(other, ignore_errors=True)
+        self._scattered = tree.fingerprint, LeafRuns.of(self.assembly, tree, self.executor, in_leaf)
+        release_free_memory()
+        return self._scattered[1]
+
+    def _key(self, tree: CutTree) -> tuple[Any, ...]:
+        """What the rows of leaves depend on."""
+        encoding = self.assembly.encoding
+        return rows_key(self.assembly.dataset), tree.fingerprint, encoding_to_json(encoding), self.assembly.dtype.str

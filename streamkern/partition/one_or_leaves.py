@@ -1,0 +1,490 @@
+"""The choice of ``Partition(leaves="auto")`` between one model and leaves, on a sample, before any other stage.
+
+Held-out rows of the sample decide, by the mean of the differences of squared errors and its standard error, between
+one model and leaves of as many rows as those of all rows have, all of them centers. On all rows the one model has more
+centers than it can have here, unless it has all rows. So where leaves are better by less than a tenth, it is trained
+again with twice as many.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.costs.dry_run import WORK_PER_SECOND, nominal_work
+from streamkern.costs.footprint import Footprint, load_libraries
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.row_selection import HASH_SPAN
+from streamkern.data.statistics import Statistics
+from streamkern.data.stream import Assembly
+from streamkern.data.targets import Classes, encoding_to_json
+from streamkern.engine.squared_loss import residual
+from streamkern.errors import PlanRefusedError, StreamkernError
+from streamkern.evaluation.paired_errors import Errors
+from streamkern.execute.base import Executor
+from streamkern.fitting.calibrate import with_held_out
+from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
+from streamkern.fitting.memory_projection import likely_outputs, planned_rows, project_memory
+from streamkern.fitting.precision_checks import dtype_of
+from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolve_solver, with_all_rows_as_centers
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
+from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.partition.fit_partition import (
+    FittedPartition,
+    fit_partition,
+    partition_error,
+    require_partition,
+)
+from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRecipe
+from streamkern.partition.partition_memory import PartitionMemory
+from streamkern.partition.warm_partition import champion_of
+from streamkern.rng import row_hash
+from streamkern.selection.kernel_search import MAX_L1_FEATURES, KernelChoice
+from streamkern.sweep import gather_weighted
+from streamkern.types import Array
+from streamkern.user_code_digest import described
+
+TRIAL_ROWS = 40_000
+"""Rows of the sample, a fifth of them held out."""
+
+TRIAL_CENTERS = 1000
+"""Centers of the one model."""
+
+SECOND_CENTERS = 2 * TRIAL_CENTERS
+"""Centers of the one model that is trained again: for a sixteenth of its rows, as of many rows."""
+
+MAX_CLEAR_ERROR_RATIO = 0.9
+"""Part of the first one model's squared error below which leaves are better without a second."""
+
+MAX_SECOND_ERROR_RATIO = 0.97
+"""Part of the second one model's squared error below which leaves are better: with all rows one model has more centers
+still, and chooses its kernel on more rows than leaves do."""
+
+MIN_TRIAL_LEAVES = 4
+"""Leaves of the sample, at least."""
+
+OWN_KERNEL_STANDARD_ERRORS = 2.0
+"""Standard errors by which kernels of their own have to be better: they are tried in two leaves, of few rows."""
+
+TRIAL_THREADS = 4
+"""Threads that a trial's memory is projected for, at most."""
+
+HELD_OUT_SHARE = 0.2
+
+MIN_TABLE_ROWS = 30_000
+"""Rows from which leaves are tried by default: of fewer the trial is much of the cost of a fit."""
+
+MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
+"""Work of leaves by default, at most: twenty minutes on two slow cores."""
+
+_DRAW = 0x6F6E65  # name of the draw of the sample
+
+M = TypeVar("M", bound=KernelMachine)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial(LeafRecipe):
+    """A recipe on the sample, in leaves if it has a partition."""
+
+    partition: Partition | None = None
+
+
+def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
+    """The partition for ``partition="auto"``: leaves, or the trial's one model, for large tables with all choices open.
+
+    A kernel, a metric, centers, a solver or features rule leaves out, and so do augmentations, a diagnosis, rows wider
+    than ``MAX_L1_FEATURES``, and a fit on a card. Decided by the rows' number and width and by the budget alone, as
+    ``solver="auto"`` is: leaves have to take at most half of it, and ``MAX_LEAVES_WORK`` operations at nominal prices.
+    """
+    train, partition = recipe.train, Partition()
+    given = (recipe.kernel, recipe.metric, recipe.centers, recipe.features)
+    if any(each is not None for each in given) or recipe.solver != AUTO or train.augmentations:
+        return None
+    if device == "cuda" or getattr(recipe, "diagnose", False):
+        return None
+    if len(train) != train.base_rows or train.base_rows < MIN_TABLE_ROWS or train.n_features > MAX_L1_FEATURES:
+        return None
+    partition = with_rows_per_leaf(replace(recipe, partition=partition)).partition
+    try:
+        held = trial_footprint(recipe, partition, budget, TRIAL_THREADS, budget // 2)[1]
+        project = PartitionMemory(
+            recipe, partition, LeafRecipe.of(recipe).on, budget, TRIAL_THREADS, True, held, budget // 2
+        )
+        project.first()
+    except PlanRefusedError:
+        return None
+    rows = planned_rows(recipe)
+    leaves, n = partition.expected(rows.base_rows)
+    one, leaf = project.leaf(rows, n, 0)
+    work = (1 + MAX_LEAF_SEARCH_WORK_RATIO) * leaves * nominal_work(leaf.solver, one.cost_estimate.size)
+    return partition if work <= MAX_LEAVES_WORK else None
+
+
+def decided(recipe: Any, budget: int, device: str = AUTO) -> Any:
+    """The recipe with ``dtype="auto"`` and ``partition="auto"`` decided, before a row is read.
+
+    Args:
+        recipe: of the fit.
+        budget: bytes the process may hold.
+        device: as ``run`` takes it.
+    """
+    recipe = replace(recipe, dtype=dtype_of(recipe))
+    if recipe.partition == AUTO:
+        recipe = replace(recipe, partition=default_partition(recipe, budget, device))
+    return recipe
+
+
+def resolve_with_held_out(recipe: Any, budget: int, device: str = AUTO) -> tuple[Any, str]:
+    """As ``decided`` and ``resolve_solver``, with rows held out where the chosen solver needs some.
+
+    With a partition, each leaf chooses its solver by itself.
+    """
+    recipe = decided(recipe, budget, device)
+    if recipe.partition is not None:
+        return with_rows_per_leaf(recipe), ""
+    made, why = resolve_solver(recipe, budget)
+    if recipe.solver != AUTO:
+        return made, why
+    made, held = with_held_out(made)
+    if held:
+        made = replace(made, solver=replace(made.solver, patience=PATIENCE))
+    return made, f"{why}; {held}" if held else why
+
+
+def with_rows_per_leaf(recipe: Any) -> Any:
+    """A recipe of leaves with the number of rows that each has at most."""
+    recipe.train.require_rows()
+    n = recipe.train.base_rows
+    p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)
+    return replace(recipe, partition=recipe.partition.settled(n, p))
+
+
+def fit_one_or_leaves(
+    recipe: PartitionRecipe,
+    executor: Executor,
+    budget: int,
+    stages: Stages | None = None,
+    on_plan: Callable[[Footprint], None] = lambda projected: None,
+    device: Any = None,
+    folder: Path | None = None,
+) -> Fitted | FittedPartition:
+    """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``fitting.fit.fit``.
+
+    Args:
+        recipe: of the fit.
+        executor: where blocks run, or leaves.
+        budget: bytes this process may hold.
+        stages: how each stage is carried out; by default nothing is kept.
+        on_plan: called with the projected memory before the first row is read.
+        device: where blocks are computed; None for the CPU.
+        folder: where rows that are not in memory are scattered to leaves: a directory that every worker sees. None: a
+            temporary one.
+    """
+    partition = recipe.partition
+    if partition is None:
+        return fit(recipe, executor, budget, stages, on_plan, device)
+    if device is not None:
+        raise partition_error("a device", 'leaves are computed on the CPU: sk.Resources(device="cpu")')
+    stages = stages or Stages()
+    require_partition(recipe)
+    recipe.train.require_rows()
+    reason, held, ready = "", 0, None
+    # What fits now is not refused later, for what the stages in between have left behind.
+    before = load_libraries()
+    if may_use_single_model(partition) and not fits_one_leaf(partition, recipe.train.base_rows):
+        _, project = project_before_rows(
+            recipe, partition, budget, executor.slots, before, here=executor.name == "threads",
+            held_out_rows=stages.held_out_rows, overlaps=executor.overlaps, processes=executor.processes,
+            share=stages.search_share,
+        )  # fmt: skip
+        held = project.trial
+        on_plan(project.first()[0])
+    choice = None
+    if may_use_single_model(partition):
+        leaves, reason, ready, choice = _choose_leaves(recipe, partition, executor, budget, stages, before)
+        stages.choice(f"partition: {reason}", partition=leaves)
+        if not leaves:
+            whole, _ = resolve_with_held_out(without_partition(recipe), budget)
+            ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
+            fitted = fit(
+                whole,
+                executor,
+                budget,
+                stages,
+                lambda projected: on_plan(_with_trial(projected, held)),
+                ready=ready,
+                baseline=before,
+            )
+            report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
+            return fitted._replace(report=report, footprint=_with_trial(fitted.footprint, held))
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice, before)
+    many.report["partition"] |= {"reason": reason} if reason else {}
+    return many
+
+
+def project_before_rows(
+    recipe: PartitionRecipe,
+    partition: Partition,
+    budget: int,
+    slots: int,
+    baseline: int,
+    here: bool = True,
+    held_out_rows: int = Stages.held_out_rows,
+    **how: Any,
+) -> tuple[Footprint | None, PartitionMemory]:
+    """Project what may run before a row is read: the trial, and the one model that it may choose.
+
+    Args:
+        recipe: of the whole.
+        partition: how it is cut.
+        budget: bytes the process may hold.
+        slots: threads, or workers.
+        baseline: bytes resident before.
+        here: whether leaves are computed in this process.
+        held_out_rows: see ``Stages.held_out_rows``.
+        how: the executor, as ``project_memory`` takes it.
+
+    Returns:
+        The projection of one model on the trial's sample, None without a trial; and what projects the leaves.
+
+    Raises:
+        PlanRefusedError: one of them would not fit.
+    """
+    tried, held = None, 0
+    if may_use_single_model(partition):
+        tried, held = trial_footprint(recipe, partition, budget, slots, baseline)
+        project_memory(
+            resolve_with_held_out(without_partition(recipe), budget)[0],
+            budget,
+            baseline,
+            held_out_rows,
+            slots=slots,
+            **how,
+        )
+    return tried, PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, slots, here, held, baseline)
+
+
+def _with_trial(projected: Footprint, held: int) -> Footprint:
+    """A projection with the trial's stage."""
+    return replace(projected, stages=projected.stages | {"one-or-leaves": held}) if held else projected
+
+
+def may_use_single_model(partition: Partition) -> bool:
+    """True if one model may be trained in place of leaves."""
+    return champion_of(partition) is None and partition.leaves == "auto" and partition.by is None
+
+
+def without_partition(recipe: Any) -> Any:
+    """The recipe of one model."""
+    return replace(recipe, partition=None)
+
+
+def fits_one_leaf(partition: Partition, n: int) -> bool:
+    """Return True if n rows fit one leaf."""
+    return may_use_single_model(partition) and n <= partition.most
+
+
+def trial_centers(recipe: PartitionRecipe, budget: int) -> tuple[int, int]:
+    """Centers of the trial's one model, and of the one that is trained again: all rows, where all will be centers."""
+    n, whole = recipe.train.base_rows, without_partition(recipe)
+    every = whole.centers is None and with_all_rows_as_centers(whole, budget) is not None
+    return (n, n) if every else (TRIAL_CENTERS, SECOND_CENTERS)
+
+
+def trial_recipe(recipe: LeafRecipe, most: int) -> Callable[[Dataset], LeafRecipe]:
+    """The recipe of a trial with at most so many centers, as ``LeafRecipe.on`` makes that of a leaf."""
+
+    def on(train: Dataset) -> LeafRecipe:
+        leaf_recipe = recipe.on(train)
+        p = most if leaf_recipe.centers is None else min(most, leaf_recipe.centers.count(train))
+        return replace(leaf_recipe, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
+
+    return on
+
+
+def trial_footprint(
+    recipe: PartitionRecipe, partition: Partition, budget: int, slots: int, baseline: int
+) -> tuple[Footprint, int]:
+    """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads.
+
+    Raises:
+        PlanRefusedError: the trial would not fit beside ``baseline`` bytes.
+    """
+    rows, leaf = planned_rows(recipe), LeafRecipe.of(recipe)
+    looked = min(TRIAL_ROWS, rows.base_rows)
+    sample = sample_bytes(recipe)
+
+    def project(on: Callable[[Dataset], LeafRecipe], n: int) -> Footprint:
+        shapes = PartitionMemory(recipe, partition, on, budget, slots, True, baseline=baseline + sample)
+        return shapes.leaf(rows, n, shapes.baseline)[0]
+
+    def trial_bytes(fits: Footprint, at_once: int = 1) -> int:
+        return at_once * max(fits.stages.values())
+
+    first, second = trial_centers(recipe, budget)
+    fits = project(trial_recipe(leaf, first), looked)
+    again = project(trial_recipe(leaf, second), looked)
+    # Leaves as ``run_trial`` cuts them, one at a time; as many are fitted at once as the budget allows.
+    shapes = PartitionMemory(recipe, partition, leaf.on, budget, slots, True, baseline=baseline).shapes(rows, looked)
+    many = _in_leaves_of_sample(leaf, shapes, leaves_of_sample(partition, rows.base_rows), partition)
+    assert many.partition is not None
+    on = LeafRecipe.of(many).on
+    cut = PartitionMemory(many, many.partition, on, budget, 1, True, baseline=baseline + sample).first()[0]
+    held = max(trial_bytes(fits, min(slots, TRIAL_THREADS)), trial_bytes(again), trial_bytes(cut))
+    return fits, sample + held
+
+
+def sample_bytes(recipe: PartitionRecipe) -> int:
+    """Bytes of the sample: gathered in blocks, joined, and as the rows of a model."""
+    rows = planned_rows(recipe)
+    row = rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows)
+    return 3 * min(TRIAL_ROWS, rows.base_rows) * row
+
+
+def _in_leaves_of_sample(recipe: LeafRecipe, train: Dataset, leaves: int, partition: Partition) -> _Trial:
+    """The recipe of the trial's leaves on rows of the sample."""
+    made = replace(recipe, train=train, metric=None, solver=AUTO)
+    return _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
+
+
+def _choose_leaves(
+    recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages, baseline: int
+) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
+    """Leaves or one model, with the reason; and the prepared rows with their statistics and kernel, if known."""
+    n = recipe.train.base_rows
+    if fits_one_leaf(partition, n):
+        return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
+    data, facts = prepare(recipe, executor, stages)
+    on = LeafRecipe.of(recipe).on
+    project = PartitionMemory(recipe, partition, on, budget, executor.slots, True, baseline=baseline)
+    search, encoding, choice = project.search(planned_rows(recipe)), facts.encoding, None
+    if search is not None:
+        choice = chosen_kernel(recipe, search, data, facts, stages, executor)
+
+    def key() -> tuple[Any, ...]:
+        return (
+            rows_key(data), encoding_to_json(encoding), described(recipe.kernel), described(partition),
+            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(), "errors of rows, twice",
+        )  # fmt: skip
+
+    found = stages.keep(
+        "one-or-leaves", key, lambda: run_trial(recipe, partition, data, encoding, executor, budget, choice, baseline)
+    )
+    own = found["leaves"]
+    shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own), OWN_KERNEL_STANDARD_ERRORS)
+    least = found["shared"] if shared else own
+    one = found["one"].on_rows_of(least)
+    better, close = least.beats(one), ""
+    if better and (shared or choice is None) and "one again" in found:
+        one = found["one again"]
+        better = least.mean < MAX_SECOND_ERROR_RATIO * one.mean
+        if not better and least.mean < one.mean:
+            close = f": less than {1 - MAX_SECOND_ERROR_RATIO:.0%} better"
+    tried, sample = f"{leaves_of_sample(partition, n)} leaves", "a sample"
+    if shared:
+        tried = f"{tried} of one kernel"
+    elif choice is not None:
+        tried, sample = "two leaves of kernels of their own", "a part of a sample"
+    reason = (
+        f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
+        f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference{close}"
+    )
+    return better, reason, (data, facts), choice if shared else None
+
+
+def leaves_of_sample(partition: Partition, n: int) -> int:
+    """Leaves of the sample of n rows, with no more rows each than those of all rows."""
+    return max(MIN_TRIAL_LEAVES, partition.expected(round((1 - HELD_OUT_SHARE) * min(TRIAL_ROWS, n)))[0])
+
+
+def run_trial(
+    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
+    choice: KernelChoice | None, baseline: int,
+) -> dict[str, Errors]:  # fmt: skip
+    """Return the squared errors of one model and of leaves on held-out rows of a sample.
+
+    Args:
+        recipe: of the fit.
+        partition: how.
+        data: prepared training rows.
+        encoding: of their targets.
+        executor: where blocks run.
+        budget: bytes this process may hold.
+        choice: the kernel of a sample of all rows, where it was left open.
+        baseline: bytes that the projection of the trial started from.
+
+    Returns:
+        Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all
+        have it, ``shared``, as then the one model has, too. With a choice, ``leaves`` are trained and measured only
+        where two of the others are, because their searches take long; all other rows have weight 0. ``one again`` is
+        there where leaves without searches of their own are better, but not clearly.
+    """
+    ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
+    out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT_SHARE * HASH_SPAN))
+    leaf_recipe, (first, second) = LeafRecipe.of(recipe), trial_centers(recipe, budget)
+    held = baseline + sample_bytes(recipe)
+
+    def one(centers: int, train: Dataset) -> KernelMachine:
+        """One model of the rows."""
+        made = trial_recipe(given, centers)(train)
+        whole, _ = resolve_solver(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
+        whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
+        return KernelMachine.of(fit(whole, executor, budget, LeafStages(), baseline=held))
+
+    def cut(leaf_recipe: LeafRecipe, leaves: int, train: Dataset) -> PartitionedMachine:
+        """A model of the rows in leaves."""
+        many = _in_leaves_of_sample(leaf_recipe, train, leaves, partition)
+        return fit_partition(many, executor, budget, LeafStages(), lambda projected: None, None, baseline=held).model
+
+    def fitted(model_of: Callable[[Dataset], M], X: Array, y: Array, w: Array | None, some: Array) -> tuple[Errors, M]:
+        """Train a model on ``some`` of the rows; return its errors on held-out rows, and the model."""
+        known = np.isin(y, y[~out & some]) if y.ndim == 1 else some
+        own = out & some & known  # a class that is only held out tells nothing
+        fit_to = some & ~own
+        train = from_arrays(X[fit_to], y[fit_to], sample_weight=None if w is None else w[fit_to])
+        model = model_of(train)
+        F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
+        if isinstance(model.encoding, Classes):
+            F, truth = model.encoding.comparable(F), np.searchsorted(model.encoding.values, truth)
+        residual(F, truth)
+        squares, weights = np.zeros(len(X)), np.zeros(len(X))
+        squares[own] = np.square(F).mean(axis=1)
+        weights[own] = 1.0 if w is None else w[own]
+        return Errors(squares[out], weights[out]), model
+
+    def sample(rows: Dataset) -> tuple[Array, Array, Array | None]:
+        X, y, w = gather_weighted(executor, Assembly(rows.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
+        assert y is not None
+        return X, y, w
+
+    every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
+    given, leaves = leaf_recipe.chosen(choice), leaves_of_sample(partition, data.base_rows)
+    try:
+        rows = sample(data if choice is None else choice.metric.applied(data))
+        found["one"], _ = fitted(partial(one, first), *rows, every)
+        least, model = fitted(partial(cut, given, leaves), *rows, every)
+        if (
+            first < data.base_rows
+            and least.beats(found["one"])
+            and least.mean > MAX_CLEAR_ERROR_RATIO * found["one"].mean
+        ):
+            found["one again"], _ = fitted(partial(one, second), *rows, every)
+        if choice is None:
+            return found | {"leaves": least}
+        part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves
+        if len(np.unique(rows[1][part & ~out], axis=0)) < 2 or not (part & out).any():  # nothing to choose a kernel by
+            return found | {"leaves": least, "shared": least}
+        found["leaves"], _ = fitted(partial(cut, leaf_recipe, 2), *sample(data), part)
+        return found | {"shared": least}
+    except StreamkernError as error:
+        error.where = f"the sample that decides between one model and leaves, {error.where}"
+        raise

@@ -1,0 +1,107 @@
+"""Warm start of a partition from a champion: its preprocessing and its cuts stay, and so does every leaf whose rows do.
+
+A leaf is a function of its encoded rows and of the recipe. With the champion's preprocessing and tree, rows that have
+not changed are encoded and routed as they were: the leaf that they make is the one that the run directory has kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import Statistics
+from streamkern.data.targets import Classes, Encoding
+from streamkern.errors import UnlikeChampionError
+from streamkern.execute.base import Executor
+from streamkern.fitting.calibrate import with_decision_rule
+from streamkern.fitting.fit import Stages, statistics_stage
+from streamkern.fitting.memory_projection import preprocessing_steps
+from streamkern.fitting.recipe import Recipe
+from streamkern.models.partition_tree import Partition
+from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.storage.value_digest import digest
+from streamkern.user_code_digest import described
+
+
+class Champion:
+    """The champion of a warm start; a digest of a pipeline contains its cuts only.
+
+    Args:
+        model: the champion.
+    """
+
+    def __init__(self, model: PartitionedMachine) -> None:
+        self.model = model
+
+
+@dataclass(frozen=True)
+class WarmPartition(Partition):
+    """A partition with the cuts of a champion.
+
+    Args:
+        champion: the model.
+    """
+
+    champion: Champion | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters of the partition, and the champion's cuts."""
+        model = champion_of(self)
+        return without_champion(self).to_json() | {"cuts": "" if model is None else model.tree.fingerprint}
+
+
+def without_champion(partition: Partition) -> Partition:
+    """The partition without its champion."""
+    return Partition(partition.leaves, partition.rows, partition.overlap, partition.by, partition.cuts)
+
+
+def champion_of(partition: Partition) -> PartitionedMachine | None:
+    """Return the champion of a partition; None for a cold start."""
+    champion = partition.champion if isinstance(partition, WarmPartition) else None
+    return None if champion is None else champion.model
+
+
+def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartition:
+    """Return the partition with the cuts of a model."""
+    return WarmPartition(**vars(partition), champion=Champion(model))
+
+
+def settings_digest(recipe: Recipe, partition: Partition) -> str:
+    """Digest of the settings that decide preprocessing and cuts besides the rows; a new digest means new cuts."""
+    return digest(
+        without_champion(partition).to_json(), [described(step) for step in preprocessing_steps(recipe)], recipe.task,
+        recipe.dtype, recipe.seed,
+        "one kernel of all leaves",
+    )  # fmt: skip
+
+
+def rows_as_champion(
+    recipe: Recipe, champion: PartitionedMachine, executor: Executor, stages: Stages
+) -> tuple[Dataset, Statistics]:
+    """The training rows with the champion's preprocessing, and their statistics with its encoding of targets.
+
+    Raises:
+        UnlikeChampionError: the classes, or the number of outputs, are not those of the champion.
+    """
+    scan, _ = champion.blocks(recipe.train)
+    data = scan.assembly.dataset
+    facts = statistics_stage(data, recipe, executor, stages)
+    if not _equal_arrays(facts.encoding, champion.encoding):
+        raise UnlikeChampionError(
+            "The classes are not those of the champion.",
+            where="the target",
+            expected="the champion's classes",
+            remedy="train from the start: --cold",
+        )
+    return data, replace(facts, encoding=with_decision_rule(champion.encoding, None))
+
+
+def _equal_arrays(found: Encoding | None, wanted: Encoding) -> bool:
+    if found is None or found.kind != wanted.kind or found.outputs != wanted.outputs:
+        return False
+    return not (isinstance(found, Classes) and isinstance(wanted, Classes)) or np.array_equal(
+        found.values, wanted.values
+    )

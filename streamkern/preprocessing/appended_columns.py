@@ -1,0 +1,150 @@
+"""Choice of the columns of numbers to which normal quantiles or means of the target are appended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from streamkern.data.chunk_cache import reading_bytes
+from streamkern.errors import StreamkernError
+from streamkern.memory import check_memory
+from streamkern.preprocessing.steps import Units
+from streamkern.sources.base import Source
+from streamkern.types import Array
+
+MIN_DISTINCT_VALUES = 10
+"""Most distinct values of a column to which neither quantiles nor means by value are appended."""
+
+MAX_NUMBER_COLUMNS = 100
+"""Most columns of numbers to all of which quantiles are appended; if there are more, only those with heavy tails."""
+
+MIN_HEAVY_TAIL_KURTOSIS = 10.0
+"""Excess kurtosis from which tails count as heavy; an exponential distribution has 6."""
+
+MAX_DISTINCT_VALUES = 255
+"""Most distinct values of a column to which the mean target of each is appended."""
+
+MIN_ROWS_PER_VALUE = 20
+"""Minimum number of sampled rows for each distinct value."""
+
+MIN_EXPLAINED_VARIANCE = 0.003
+"""Share of the target's variance that means by value must explain beyond means of neighbouring values."""
+
+_NEIGHBOUR_COUNTS = (1, 2, 4, 8)  # neighbours on each side
+
+SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
+"""Most rows, and bytes, of the sample for medians, tails and quantiles; or of the first chunk, before the sweep."""
+
+
+class AppendedColumns(NamedTuple):
+    """Columns of numbers to which features are appended.
+
+    Attributes:
+        quantiles: columns to which normal quantiles are appended.
+        means: columns to which the mean target of each value is appended.
+    """
+
+    quantiles: list[int]
+    means: list[int]
+
+
+def appended_columns(X: Array, columns: Sequence[int]) -> AppendedColumns:
+    """Return the columns of numbers to which quantiles or means are appended, chosen on a sample.
+
+    Quantiles: all columns with more than a few values, if there are up to ``MAX_NUMBER_COLUMNS`` columns; else those
+        with heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last
+        quantile the curve is constant, and in a column with heavy tails nearly all values are close together.
+
+    Means of the target: among up to ``MAX_NUMBER_COLUMNS`` columns, candidates are those with many repeated values,
+        such as codes, or amounts fixed by law. See ``explains_more``.
+    """
+    found = AppendedColumns([], [])
+    for j in columns:
+        x = X[np.isfinite(X[:, j]), j]
+        first = len(np.unique(x[:1000]))
+        values = len(np.unique(x)) if first <= MAX_DISTINCT_VALUES else first
+        if values > MIN_DISTINCT_VALUES and (len(columns) <= MAX_NUMBER_COLUMNS or _has_heavy_tails(x)):
+            found.quantiles.append(j)
+        if (
+            MIN_DISTINCT_VALUES < values <= min(MAX_DISTINCT_VALUES, len(x) / MIN_ROWS_PER_VALUE)
+            and len(columns) <= MAX_NUMBER_COLUMNS
+        ):
+            found.means.append(j)
+    return found
+
+
+def units_differ(X: Array) -> bool:
+    """Return True if the units of features differ among these rows; values that are not finite are refused later."""
+    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses rows that overflow, and names them
+        variance = X.var(axis=0)
+    return bool(np.isfinite(variance).all()) and Units().differ(variance)
+
+
+_FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], AppendedColumns]] = WeakKeyDictionary()
+
+
+def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> AppendedColumns:
+    """Return ``appended_columns`` for the first chunk, which is read once for this purpose.
+
+    Args:
+        source: stored rows.
+        columns: columns of numbers.
+        alike: whether to choose columns even if their units are alike.
+    """
+    known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
+    if key not in known and len(source.bounds) > 1 and key:
+        known[key] = AppendedColumns([], [])
+        try:
+            check_memory(reading_bytes(source, 1), source.where(0))
+            X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
+            if alike or units_differ(X):
+                known[key] = appended_columns(X, columns)
+        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
+            pass
+    return known.get(key, AppendedColumns([], []))
+
+
+def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
+    """Return True if means of the target by value explain more than means of neighbouring values.
+
+    Both are estimated on the other folds and compared on a fold's rows; a value counts as its own neighbour. Means by
+    value must explain ``MIN_EXPLAINED_VARIANCE`` of the variance more, and more than two standard errors.
+
+    Args:
+        mass: weight of the rows of each fold with each value, values ascending: shape (folds, values).
+        sums: weighted targets less their mean, shape (folds, values, outputs).
+        smooth: weight of the overall mean in every mean.
+        variance: weighted sum of squares of the targets less their mean, over all outputs.
+    """
+    if not variance > 0:
+        return False
+    others, targets = mass.sum(axis=0) - mass, sums.sum(axis=0) - sums
+
+    def missed(means: Array) -> float:
+        return float(np.sum(mass[:, :, None] * np.square(means) - 2 * sums * means))
+
+    own = targets / (others + smooth)[:, :, None]
+    near = [_window(targets, r) / (_window(others, r) + smooth)[:, :, None] for r in _NEIGHBOUR_COUNTS]
+    best = min(near, key=missed)
+    apart = float(np.sum(mass[:, :, None] * np.square(own - best)))
+    gained = (missed(best) - missed(own)) / variance
+    error = 2 * float(np.sqrt(apart / variance / max(float(mass.sum()), 1.0)))
+    return gained > max(MIN_EXPLAINED_VARIANCE, 2 * error)
+
+
+def _window(A: Array, reach: int) -> Array:
+    """Return sums along axis 1 over ``reach`` entries on each side."""
+    ends = [(0, 0), (reach + 1, reach), *[(0, 0)] * (A.ndim - 2)]
+    upto = np.cumsum(np.pad(A, ends), axis=1)
+    return np.asarray(upto[:, 2 * reach + 1 :] - upto[:, : -2 * reach - 1])
+
+
+def _has_heavy_tails(x: Array) -> bool:
+    """Return True if a column has heavy tails, so that its standard deviation is not a useful unit."""
+    spread = x.std()
+    if not spread > 0:
+        return False
+    return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > MIN_HEAVY_TAIL_KURTOSIS)

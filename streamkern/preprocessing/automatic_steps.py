@@ -1,0 +1,616 @@
+"""``preprocess="auto"``: the steps for each column of a table, by its kind and by statistics from one sweep.
+
+Defaults and names follow skrub's ``TableVectorizer`` where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.statistics import Statistics, scale_warning
+from streamkern.data.stream import RawRows
+from streamkern.data.transforms import Fill, Transform
+from streamkern.errors import DataError, UsageError, require_counts
+from streamkern.preprocessing.appended_columns import (
+    MAX_NUMBER_COLUMNS,
+    SAMPLE_BYTES,
+    SAMPLE_ROWS,
+    AppendedColumns,
+    appended_columns,
+    appended_in_first_chunk,
+    explains_more,
+    units_differ,
+)
+from streamkern.preprocessing.category_steps import (
+    MAX_CATEGORIES,
+    MAX_CLASSES_OF_MEANS,
+    CategoriesSeen,
+    TargetEncode,
+    TargetSums,
+    TargetTable,
+    category_sums,
+    first_chunk_counts,
+)
+from streamkern.preprocessing.steps import (
+    Contribution,
+    RowPieces,
+    Standardise,
+    Step,
+    SweepStep,
+    Units,
+    WithoutSweep,
+    column_positions,
+    require_columns,
+    unchanged_rows,
+)
+from streamkern.sources.schema import Schema
+from streamkern.sources.value_kinds import DAY, looks_like
+from streamkern.types import Array, IntArray
+
+MAX_INDICATORS = 255
+"""Most categories of a column that are encoded as indicators."""
+
+MAX_EXAMINED_TEXTS = 1_000
+"""Number of a column's texts that are examined for numbers and dates."""
+
+QUANTILE_KNOTS = 100
+"""Number of quantiles in a map to normal quantiles."""
+
+_SAMPLE, _QUANTILES = 2, 3  # names of the draws
+
+
+class _Sampled(SweepStep):
+    """Base class of steps that learn from a sample of the rows."""
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        return _sample(dataset, _QUANTILES)
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return unchanged_rows
+
+    def bytes(self, d: int) -> int:
+        """Bytes of the sample, joined, and of a column of it."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
+
+
+@dataclass(frozen=True)
+class Quantile(_Sampled):
+    """Map features with heavy tails to normal quantiles, as scikit-learn's ``QuantileTransformer`` does.
+
+    The map interpolates the quantiles of a sample of the training rows; a value beyond the last takes the last.
+
+    Args:
+        columns: names or positions; None for all columns of numbers.
+        knots: number of quantiles, at least 2.
+
+    Raises:
+        UsageError: ``knots`` is below 2.
+    """
+
+    columns: tuple[str | int, ...] | None = None
+    knots: int = QUANTILE_KNOTS
+
+    def __post_init__(self) -> None:
+        require_counts(self, knots=2)
+        require_columns(self)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        assert sums is not None
+        X = np.concatenate(sums[0].pieces)
+        chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
+        return _curves(X, dataset.n_features, chosen, self.knots)
+
+
+@dataclass(frozen=True)
+class Dates(WithoutSweep):
+    """Replace dates and times by parts of the calendar; periodic parts, as the weekday, become a sine and a cosine.
+
+    Args:
+        columns: names or positions of columns of seconds since 1970; None for all columns of kind ``datetime``.
+        parts: ``time`` (the seconds), ``year``, ``month``, ``day``, ``yearday``, ``weekday``, ``hour``. The day of the
+            year includes the month's information.
+
+    Raises:
+        UsageError: a part is unknown.
+    """
+
+    columns: tuple[str | int, ...] | None = None
+    parts: tuple[str, ...] = ("time", "year", "yearday", "weekday", "hour")
+
+    def __post_init__(self) -> None:
+        require_columns(self)
+        several = isinstance(self.parts, list | tuple) and all(isinstance(part, str) for part in self.parts)
+        object.__setattr__(self, "parts", tuple(self.parts) if several else (self.parts,))
+        if not several or not Calendar(1, (0,), (self.parts,)).sound:
+            raise UsageError(
+                f"parts is {self.parts!r}.",
+                where="Dates(parts=...)",
+                expected="some of time, year, month, day, yearday, weekday, hour",
+            )
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        chosen = _of_kind(dataset, ("datetime",), self.columns, "Dates(columns=...)")
+        return Calendar(dataset.n_features, chosen, (self.parts,) * len(chosen))
+
+    def width(self, dataset: Dataset) -> int:
+        columns = len(self.columns) if self.columns is not None else len(_kinds(dataset).positions("datetime"))
+        return dataset.n_features + columns * (Calendar(1, (0,), (self.parts,)).n_out - 1)
+
+
+@dataclass(frozen=True)
+class JoinQuantiles(_Sampled):
+    """Append normal quantiles to numbers of unlike units; leave rows of one unit. See ``appended_columns``.
+
+    Units are compared on a sample. Rows are then standardised if quantiles were appended, or if the variances of all
+    rows show unlike units.
+    """
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        assert sums is not None
+        X = np.concatenate(sums[0].pieces)
+        columns = appended_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
+        return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
+
+    def width(self, dataset: Dataset) -> int:
+        """Return the number of features, estimated from the first chunk."""
+        found = appended_in_first_chunk(dataset.source, range(dataset.n_features), alike=False)
+        return dataset.n_features + len(found.quantiles)
+
+    def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
+        """Return the scaling that follows."""
+        return (Standardise() if dataset.transforms else Units(),)
+
+
+@dataclass(frozen=True)
+class Auto(SweepStep):
+    """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``.
+
+    Args:
+        task: ``classification`` or ``regression``.
+        categories: number of columns of categories.
+        means: whether means of the target may be appended for numbers with repeated values, see ``MeansByValue``.
+    """
+
+    task: str
+    categories: int = 0
+    means: bool = True
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return TableSums(dataset, self.task == "classification")
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """Return transforms: fill and mark gaps, append quantiles, encode categories and dates, drop useless columns.
+
+        Raises:
+            DataError: no column is left.
+        """
+        assert sums is not None
+        n, gaps, pieces, seen, labels = sums
+        schema, d = _kinds(dataset), dataset.n_features
+        X = np.concatenate(pieces.pieces)
+        kinds = [column.kind for column in schema.columns]
+        values, marked, dropped = np.full(d, np.nan), [], set[int]()
+        parts: dict[int, tuple[str, ...]] = {}
+        for j in (j for j in range(d) if kinds[j] != "category"):
+            x = X[~np.isnan(X[:, j]), j]
+            if gaps[j] == n:
+                dropped.add(j)
+                continue
+            middle = float(np.median(x)) if len(x) else 0.0
+            values[j] = float(middle >= 0.5) if kinds[j] == "boolean" else middle
+            if gaps[j]:
+                marked.append(j)
+            if kinds[j] == "datetime":
+                parts[j] = _parts(x)
+        one_hot: dict[int, Array] = {}
+        words: dict[int, tuple[str | None, ...]] = {}
+        for number, j in enumerate(schema.positions("category")):
+            found, counts = seen.values[number], seen.counts[number]
+            almost_unique = found is not None and len(found) > max(MAX_INDICATORS, (n - gaps[j]) / 2)
+            if found is None or len(found) < 2 or almost_unique:
+                dropped.add(j)
+            elif len(found) <= MAX_INDICATORS:
+                one_hot[j] = found
+            elif labels.values is None:  # with too many classes for a mean each, keep the most frequent categories
+                often = sorted(counts, key=lambda value: (-counts[value], value))[:MAX_INDICATORS]
+                one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
+            words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
+        numbers = appended_columns(X, [j for j in schema.positions("number") if j not in dropped])
+        # With several classes there is a mean for each: at most as many features as columns of numbers.
+        classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
+        if not self.means or labels.values is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
+            numbers.means.clear()
+        return _transforms_in_order(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
+
+    def width(self, dataset: Dataset) -> int:
+        """Return the number of features, estimated from the first chunk; the fit reads all rows."""
+        schema = _kinds(dataset)
+        columns = schema.positions("category")
+        counts = first_chunk_counts(dataset.source, columns) if columns else ()
+        more = sum(count - 1 for count in counts if count <= MAX_INDICATORS)
+        dates = Calendar(1, (0,), (Dates().parts,)).n_out - 1
+        marked = sum(column.kind != "category" and column.missing is not False for column in schema.columns)
+        known = marked if schema.missing else 0
+        numbers = appended_in_first_chunk(dataset.source, schema.positions("number"))
+        more += len(numbers.quantiles) + len(numbers.means) * self.means
+        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
+
+    def bytes(self, d: int) -> int:
+        """Bytes of the sample, joined, of a column of it, and of the categories in sums waiting to be added."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
+
+    def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
+        """Return the steps that follow: means for the remaining categories, then the scaling."""
+        left = tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "category")
+        means = (TargetEncode(left, task=self.task),) if left else ()
+        by_value = (MeansByValue(task=self.task),) if "value" in feature_roles(dataset) else ()
+        return (*means, *by_value, AutoScale())
+
+
+@dataclass(frozen=True)
+class MeansByValue(TargetEncode):
+    """Append mean targets by value, for numbers whose values act as codes.
+
+    Other columns get none. See ``numeric.explains_more``.
+    """
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """Return the means by value that explain more than neighbouring values, and drop the other copies."""
+        assert sums is not None
+        table, squares = sums
+        chosen = {}
+        for column, found in zip(self._positions(dataset), table.columns, strict=True):
+            if found is None:  # a sample had fewer values
+                continue
+            _, _, mass, targets = category_sums(found, self.folds, self.task == "classification")
+            total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
+            mean = summed / total
+            variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
+            if explains_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
+                chosen[column] = found
+        values = set(self._positions(dataset))
+        stay = tuple(j for j in range(dataset.n_features) if j in chosen or j not in values)
+        keep = Keep(dataset.n_features, stay)
+        if not chosen:
+            return (keep,)
+        means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
+        kept = dataset.transform(keep)
+        return keep, *means.fitted(kept, (TargetTable(tuple(chosen.values())),))
+
+    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
+        return tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "value")
+
+
+@dataclass(frozen=True)
+class AutoScale:
+    """Standardise the features that are numbers, once the other steps are fitted and the features known."""
+
+    def settled(self, dataset: Dataset) -> Standardise:
+        """Return the scaling of numbers and times; indicators, sines and cosines already have unit size."""
+        return Standardise(tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "number"))
+
+
+class TableSums:
+    """Sums of rows, missing values of each column, a sample, categories and classes."""
+
+    def __init__(self, dataset: Dataset, classes: bool) -> None:
+        schema = _kinds(dataset)
+        self.names, self.classes = schema.names, classes
+        self.seen = CategoriesSeen(schema.positions("category"), dataset)
+        self.measured = [j for j, column in enumerate(schema.columns) if column.kind != "category"]
+        self.sample = _sample(dataset, _SAMPLE)
+
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+        """Return the sums over one block.
+
+        Raises:
+            DataError: a value is infinite.
+        """
+        raw, where = block
+        X = raw.X.astype(np.float64, copy=False)
+        bad = np.isinf(X[:, self.measured])
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise DataError(
+                "A feature is infinity.",
+                where=f"{where}, row {int(raw.ids[row])}, column {self.names[self.measured[column]]!r}",
+                expected="finite numbers; Input X contains NaN or infinity",
+                remedy="correct the value, or leave it empty: a missing value is filled",
+            )
+        taken: Any = slice(None)
+        if self.sample is not None:
+            at = np.minimum(np.searchsorted(self.sample, raw.ids), len(self.sample) - 1)
+            taken = self.sample[at] == raw.ids
+        labels: set[Any] | None = set()
+        if self.classes and raw.y is not None:
+            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
+            labels = found if found is not None and len(found) <= MAX_CLASSES_OF_MEANS else None
+        gaps = np.isnan(X).sum(axis=0)
+        return len(X), gaps, RowPieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
+
+
+class _Labels:
+    """Classes, as long as they are few; adding joins them."""
+
+    def __init__(self, values: set[Any] | None) -> None:
+        self.values = values
+
+    def __add__(self, other: _Labels) -> _Labels:
+        if self.values is None or other.values is None or len(self.values | other.values) > MAX_CLASSES_OF_MEANS:
+            return _Labels(None)
+        return _Labels(self.values | other.values)
+
+
+def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
+    """Return the steps of ``preprocess="auto"``.
+
+    Args:
+        dataset: training rows.
+        task: ``classification`` or ``regression``.
+        adaptive: whether kernel and centers follow the rows, so that their units may be changed.
+        scaled: whether the user requests standardised features anyway.
+        means: whether features of a row may depend on the targets of others.
+    """
+    schema = dataset.source.schema
+    if dataset.transforms:
+        return ()
+    if schema is not None and (not schema.plain or schema.missing):
+        return (Auto(task, len(schema.positions("category")), means),)
+    as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
+    if not adaptive or scaled or not as_stored:
+        return ()
+    return (JoinQuantiles(),) if 1 < dataset.n_features <= MAX_NUMBER_COLUMNS else (Units(),)
+
+
+def feature_roles(dataset: Dataset) -> list[str]:
+    """Return each feature's role: number, boolean, category or time not encoded, indicator, or part of a cycle."""
+    found = [column.kind for column in _kinds(dataset).columns]
+    for transform in dataset.transforms:
+        if isinstance(transform, Fill):
+            found += ["indicator"] * len(transform.indicators)
+        elif isinstance(transform, Curves):
+            found += ["number"] * (transform.n_out - transform.n_in)
+        elif isinstance(transform, ByValue):
+            found += ["value"] * len(transform.columns)
+        elif isinstance(transform, Keep):
+            found = [found[column] for column in transform.columns]
+        elif isinstance(transform, Encode | TargetMeans | Calendar):
+            made: list[str] = []
+            at = {column: number for number, column in enumerate(transform.columns)}
+            for column, tag in enumerate(found):
+                made += [tag] if column not in at else _roles_of(transform, at[column])
+            found = made
+    return found
+
+
+def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[str]:
+    if isinstance(transform, Encode):
+        return ["indicator"] * len(transform.categories[number]) if transform.one_hot else ["number"]
+    if isinstance(transform, TargetMeans):
+        return ["number"] * transform.means[number].shape[2]
+    made: list[str] = []
+    for part in transform.parts[number]:
+        made += ["number"] if part in ("time", "year") else ["turn", "turn"]
+    return made
+
+
+def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
+    """Return the choices of the automatic preprocessing and their reasons, a sentence each.
+
+    Args:
+        dataset: the rows, preprocessed.
+        steps: the steps of the recipe.
+        facts: statistics of the rows before the scaling.
+    """
+    found = index_columns_note(dataset)
+    if any(isinstance(step, Units | JoinQuantiles) for step in steps):
+        joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
+        return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
+    if not any(isinstance(step, Auto) for step in steps):
+        return found
+    names: Sequence[str] = dataset.source.columns or ()
+    all_tags = feature_roles(dataset)
+    for transform in dataset.transforms:
+        columns = [names[j] for j in getattr(transform, "columns", ())]
+        if isinstance(transform, Fill) and transform.indicators:
+            gaps = [names[j] for j in transform.indicators]
+            found.append(f"missing values filled with the median and marked: {_listed(gaps)}")
+        elif isinstance(transform, Curves):
+            found.append(_joined_note(transform, dataset, columns))
+        elif isinstance(transform, Encode):
+            counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
+            found.append(f"an indicator for each category: {_listed(counted)}")
+        elif isinstance(transform, TargetMeans):
+            counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
+            found.append(f"means of the target for each category, out of fold: {_listed(counted)}")
+        elif isinstance(transform, Calendar):
+            found.append(f"dates as parts of the calendar: {_listed(columns)}")
+        elif isinstance(transform, Keep):
+            left = [name for j, name in enumerate(names) if j not in transform.columns and not name.endswith(BY_VALUE)]
+            why = f"no value, one value only, or a category for every other row or {MAX_CATEGORIES:,} of them"
+            found += [f"left out ({why}): {_listed(left)}"] if left else []
+        names = transform.names(tuple(names)) or ()
+    if numbers := [name for name, tag in zip(names, all_tags, strict=True) if tag == "number"]:
+        found.append(f"standardised: {_listed(numbers)}")
+    return found
+
+
+def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
+    """Return warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates.
+
+    Args:
+        dataset: the rows, preprocessed and scaled.
+        steps: the steps of the recipe.
+        facts: statistics of the rows before the scaling.
+    """
+    unlike = scale_warning(facts.variance * np.square(dataset.factor), dataset.columns)
+    found = [unlike] if unlike is not None else []
+    if not any(isinstance(step, Auto) for step in steps):
+        return found
+    for j, column in enumerate(_kinds(dataset).columns):
+        # At least the texts of the first chunk, which the plan has read.
+        words = [*islice(dataset.source.words(j).values(), MAX_EXAMINED_TEXTS)] if column.text else []
+        if (kind := looks_like(words)) is not None:
+            how = "pandas.to_numeric" if kind == "numbers" else "pandas.to_datetime"
+            found.append(
+                f"column {column.name!r} is text that looks like {kind} ({min(words)!r}), and counts as a category: "
+                f"convert it, by {how} or in the file; if it is a category, leave it"
+            )
+    return found
+
+
+def index_columns_note(dataset: Dataset) -> list[str]:
+    """Return a list of one sentence that names the index columns left out; an empty list without such columns."""
+    names = [repr(name) for name in dataset.source.left_out]
+    return [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
+
+
+def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
+    """Describe the steps of the automatic preprocessing before the rows are read."""
+    return index_columns_note(dataset) + _planned(dataset, steps)
+
+
+def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
+    if any(isinstance(step, JoinQuantiles) for step in steps):
+        return [
+            "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
+            "their variances are known"
+        ]
+    if any(isinstance(step, Units) for step in steps):
+        return ["preprocessing: features are standardised if their units differ, once their variances are known"]
+    if not any(isinstance(step, Auto) for step in steps):
+        return []
+    schema = _kinds(dataset)
+    columns = schema.positions("category")
+    counts = dict(zip(columns, first_chunk_counts(dataset.source, columns) if columns else (), strict=True))
+    counted_each = ", ".join(f"{schema.names[j]}: {count:,}" for j, count in [*counts.items()][:6])
+    words = []
+    for kind, plural in (
+        ("number", "numbers"),
+        ("boolean", "booleans"),
+        ("category", "categories"),
+        ("datetime", "dates"),
+    ):
+        if found := schema.positions(kind):
+            words.append(f"{len(found)} {plural}" + (f" ({counted_each})" if kind == "category" else ""))
+    counted = "; categories as the first chunk has them" if columns else ""
+    return [f"preprocessing by the kinds of columns: {', '.join(words)}{counted}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _kinds(dataset: Dataset) -> Schema:
+    schema = dataset.source.schema
+    return Schema(()) if schema is None else schema
+
+
+def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str) -> tuple[int, ...]:
+    """Return positions of features given by name or position, or of all remaining columns of some kinds."""
+    if columns is not None:
+        return column_positions(columns, dataset, where)
+    schema, names = dataset.source.schema, dataset.columns
+    if schema is None or names is None:
+        return tuple(range(dataset.n_features)) if "number" in kinds else ()
+    chosen = {column.name for column in schema.columns if column.kind in kinds}
+    return tuple(j for j, name in enumerate(names) if name in chosen)
+
+
+def _sample(dataset: Dataset, name: int) -> IntArray | None:
+    """Return ascending ids of a uniform sample; None if the sample is all rows."""
+    rows = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (8 * dataset.n_features)))
+    return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
+
+
+def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | None = None) -> str:
+    if columns is None:
+        names = dataset.source.columns
+        columns = [str(j) if names is None else names[j] for j in transform.columns]
+    return f"joined by their normal quantiles: {_listed(columns)}"
+
+
+def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
+    """Return curves from a sample's quantiles to normal quantiles; equal sample quantiles map to their middle."""
+    levels = (np.arange(knots) + 0.5) / knots
+    heights = ndtri(levels)
+    made, at = [], []
+    for j in columns:
+        x = X[~np.isnan(X[:, j]), j]
+        ends, place = np.unique(np.quantile(x, levels) if len(x) else np.zeros(1), return_inverse=True)
+        sums = np.bincount(place, heights if len(x) else np.zeros(1)) / np.bincount(place)
+        made.append(ends)
+        at.append(sums)
+    return Curves(d, tuple(columns), tuple(made), tuple(at), kept)
+
+
+def _parts(x: Array) -> tuple[str, ...]:
+    """Return the parts of the calendar that differ among these times."""
+    span = float(np.ptp(x)) if len(x) else 0.0
+    years = x.astype("datetime64[s]").astype("datetime64[Y]")
+    checks = (
+        ("time", True),
+        ("year", len(np.unique(years)) > 1),
+        ("yearday", span > 30 * DAY),
+        ("weekday", span >= 2 * DAY),
+        ("hour", len(np.unique(x % DAY)) > 1),
+    )
+    return tuple(part for part, varies in checks if varies)
+
+
+def _transforms_in_order(
+    schema: Schema,
+    values: Array,
+    marked: list[int],
+    numbers: AppendedColumns,
+    X: Array,
+    one_hot: dict[int, Array],
+    words: dict[int, tuple[str | None, ...]],
+    parts: dict[int, tuple[str, ...]],
+    dropped: set[int],
+) -> tuple[Transform, ...]:
+    """Return transforms in order; each refers to columns by their positions after the transforms before it."""
+    if len(dropped) == len(schema.columns):
+        raise DataError(
+            "No column distinguishes rows: each has no value, one value only, or too many categories.",
+            where='preprocess="auto"',
+            expected="at least one column of numbers, dates or categories",
+            remedy="check which columns were read; preprocess=None takes them as they are",
+        )
+    made: list[Transform] = []
+    width = len(schema.columns) + len(marked)
+    if np.isfinite(values).any():  # a column without missing values in training may have some later
+        made.append(Fill(values, tuple(marked)))
+    if numbers.quantiles:
+        made.append(_curves(X, width, numbers.quantiles, QUANTILE_KNOTS, kept=True))
+        width += len(numbers.quantiles)
+    if numbers.means:
+        made.append(ByValue(width, tuple(numbers.means)))
+        width += len(numbers.means)
+    begins = np.arange(width + 1)
+    if one_hot:
+        columns = tuple(sorted(one_hot))
+        labels = tuple(schema.names[j] for j in columns)
+        texts = tuple(words[j] for j in columns)
+        encode = Encode(width, columns, tuple(one_hot[j] for j in columns), True, "missing", labels, texts)
+        made.append(encode)
+        begins, width = encode.begins(), encode.n_out
+    if parts:
+        calendar = Calendar(width, tuple(int(begins[j]) for j in sorted(parts)), tuple(parts[j] for j in sorted(parts)))
+        made.append(calendar)
+        begins, width = calendar.begins()[begins], calendar.n_out
+    if dropped:
+        gone = {int(begins[j]) for j in dropped}
+        made.append(Keep(width, tuple(j for j in range(width) if j not in gone)))
+    return tuple(made)

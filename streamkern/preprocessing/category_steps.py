@@ -1,0 +1,443 @@
+"""Steps for columns of categories: indicators, ranks, means of the target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from streamkern.data.chunk_cache import reading_bytes
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
+from streamkern.data.stream import RawRows
+from streamkern.data.transforms import Transform
+from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
+from streamkern.memory import check_memory
+from streamkern.preprocessing.steps import (
+    Contribution,
+    Step,
+    SweepStep,
+    category_positions,
+    column_positions,
+    require_columns,
+)
+from streamkern.sources.base import Source
+from streamkern.types import Array, IntArray
+
+MAX_CATEGORIES = 10_000
+"""Most categories of a column."""
+
+MAX_FOLDS = 100
+
+MAX_CLASSES_OF_MEANS = 32
+"""Most classes whose shares encode a category."""
+
+
+_TEXT_BYTES = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
+
+
+def _sums_bytes(columns: Sequence[str | int] | None) -> int:
+    """Return bytes of a few columns' sums that wait to be added, and of their texts; without names, of one column."""
+    return (64 * 8 + _TEXT_BYTES) * MAX_CATEGORIES * (1 if columns is None else len(columns))
+
+
+@dataclass(frozen=True)
+class _Categorical(SweepStep):
+    """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
+
+    columns: Sequence[str | int] | None = None
+    unknown: Unknown = "missing"
+
+    def __post_init__(self) -> None:
+        require_columns(self)
+        require_types(self, "unknown")
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return CategoriesSeen(self._positions(dataset), dataset)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        assert sums is not None
+        positions, seen = self._positions(dataset), sums[0]
+        labels = labels_of(dataset, positions)
+        for name, values in zip(labels, seen.values, strict=True):
+            if values is None:
+                raise _too_many(name)
+        one_hot = isinstance(self, OneHot)
+        return Encode(dataset.n_features, positions, seen.values, one_hot, self.unknown, labels, seen.texts())
+
+    def bytes(self, d: int) -> int:
+        return _sums_bytes(self.columns)
+
+    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
+        where = f"{type(self).__name__}(columns)"
+        if self.columns is not None:
+            return column_positions(self.columns, dataset, where)
+        if not (found := category_positions(dataset)):
+            raise UsageError("There are no columns of categories.", where=where, expected="names or positions")
+        return found
+
+
+@dataclass(frozen=True)
+class OneHot(_Categorical):
+    """Replace a column of categories by one indicator for each category of the training rows, or "missing".
+
+    Args:
+        columns: names or positions of columns of categories; by default all categories of the schema.
+        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (indicators
+            of 0 if training had no missing value); ``ignore`` gives indicators of 0; ``error`` raises DataError.
+
+    Raises:
+        UsageError: no columns, or an unknown policy.
+    """
+
+    def width(self, dataset: Dataset) -> int:
+        """Return the number of features, estimated from the first chunk; the fit counts all rows."""
+        wanted = self.columns if self.columns is not None else category_positions(dataset)
+        names = dataset.source.columns or ()
+        places = {name: column for column, name in enumerate(names)}
+        at = [places.get(c, c) if isinstance(c, str) else c for c in wanted]
+        inside = [c for c in at if isinstance(c, int) and c < dataset.source.n_features]
+        return dataset.n_features + sum(n - 1 for n in first_chunk_counts(dataset.source, inside))
+
+
+@dataclass(frozen=True)
+class Ordinal(_Categorical):
+    """Replace a column of categories by ranks 0, 1, ... among the categories of the training rows; "missing" is last.
+
+    Args:
+        columns: as in ``OneHot``.
+        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (the code
+            −1 if training had no missing value); ``ignore`` gives the code −1; ``error`` raises DataError.
+
+    Raises:
+        UsageError: as in ``OneHot``.
+    """
+
+
+@dataclass(frozen=True)
+class TargetEncode(SweepStep):
+    """Replace a column of many categories by the mean target of each category, or by the shares of classes.
+
+    Training rows get means over the other folds of rows, which a hash of the row's id defines, so that no row's
+    own target enters its features; in prediction the means are over all rows. Means of few rows are shrunk
+    towards the mean of all rows (Micci-Barreca 2001).
+
+    Args:
+        columns: names or positions; by default all columns of categories.
+        smooth: weight of the overall mean in every category's mean, in rows.
+        folds: folds of training rows, at least 2.
+        task: ``classification`` or ``regression``; the pipeline's or the estimator's by default.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    columns: Sequence[str | int] | None = None
+    smooth: float = 10.0
+    folds: int = 5
+    task: str = ""
+
+    def __post_init__(self) -> None:
+        require_columns(self)
+        require_counts(self, folds=2)
+        require_types(self, "smooth")
+        if self.smooth < 0 or self.task not in ("", "classification", "regression") or self.folds > MAX_FOLDS:
+            raise UsageError(
+                f"smooth is {self.smooth!r}, folds {self.folds!r}, task {self.task!r}.",
+                where="TargetEncode",
+                expected=f"smooth >= 0, at most {MAX_FOLDS} folds, classification or regression",
+            )
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        assert sums is not None
+        positions = self._positions(dataset)
+        labels = labels_of(dataset, positions)
+        categories, tables = [], []
+        for name, found in zip(labels, sums[0].columns, strict=True):
+            if found is None:
+                raise _too_many(name)
+            values, made = _means(found, self.folds, self.smooth, self.task == "classification", name)
+            categories.append(values)
+            tables.append(made)
+        return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels),)
+
+    def bytes(self, d: int) -> int:
+        return _sums_bytes(self.columns)
+
+    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
+        if self.columns is None:
+            return category_positions(dataset)
+        return column_positions(self.columns, dataset, "TargetEncode(columns=...)")
+
+
+class TargetSums:
+    """Sum targets by category and fold, for each column.
+
+    Args:
+        columns: positions of the columns.
+        folds: number of folds.
+        classes: whether targets are labels.
+        squares: whether the sums of squared targets follow, shape (c,); zeros for labels.
+    """
+
+    def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False) -> None:
+        self.columns, self.folds, self.classes, self.squares = columns, folds, classes, squares
+
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+        raw, _ = block
+        assert raw.y is not None
+        fold = fold_numbers(raw.ids, self.folds)
+        w = np.ones(len(raw.ids)) if raw.w is None else raw.w
+        y = raw.y.reshape(len(raw.y), -1)
+        if self.classes:
+            labels, codes = np.unique(raw.y.astype(str) if raw.y.dtype == object else raw.y, return_inverse=True)
+            names: list[Any] = labels.tolist()
+        else:
+            codes, names = np.zeros(len(y), dtype=np.int64), list(range(y.shape[1]))
+        found: list[CategorySums | None] = []
+        for column in self.columns:
+            values, at = np.unique(raw.X[:, column], return_inverse=True)
+            if len(values) > MAX_CATEGORIES:
+                found.append(None)
+                continue
+            flat = at * self.folds + fold
+            mass = np.bincount(flat, w, minlength=len(values) * self.folds).reshape(len(values), self.folds)
+            cells = (flat * len(names) + codes) if self.classes else flat[:, None] * len(names) + np.arange(len(names))
+            terms = w if self.classes else w[:, None] * y
+            places, where = np.unique(cells, return_inverse=True)
+            sums = np.bincount(where.ravel(), terms.ravel(), len(places))
+            last = np.inf if np.isnan(values[-1:]).any() else None  # NaN is not equal to itself
+            values = values.astype(np.float64) if last is None else np.append(values[:-1].astype(np.float64), last)
+            there = np.asarray(mass.any(axis=1))
+            found.append(CategorySums(values, names, mass, places[sums != 0], sums[sums != 0]).of(there))
+        table = TargetTable(tuple(found))
+        return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
+
+
+@dataclass(frozen=True, eq=False)
+class CategorySums:
+    """Sums of weights by category and fold, and of weighted targets by output as well; cells of one column add.
+
+    Args:
+        values: ascending categories, infinity for a missing value, shape (v,).
+        outputs: ascending labels, or positions of outputs.
+        mass: sums of weights, shape (v, folds).
+        places: ascending positions, in an array of shape (v, folds, outputs), of the targets' sums.
+        sums: the targets' sums, of the shape of ``places``.
+    """
+
+    values: Array
+    outputs: list[Any]
+    mass: Array
+    places: IntArray
+    sums: Array
+
+    def of(self, there: Array) -> CategorySums:
+        """Return the cells of some categories, a mask of shape (v,); the others have no sums."""
+        if there.all():
+            return self
+        cells = self.mass.shape[1] * len(self.outputs)
+        rank = np.cumsum(there) - 1
+        places = rank[self.places // cells] * cells + self.places % cells
+        return CategorySums(self.values[there], self.outputs, self.mass[there], places, self.sums)
+
+    def __add__(self, other: CategorySums) -> CategorySums:
+        values, outputs = np.union1d(self.values, other.values), sorted({*self.outputs, *other.outputs})
+        number = {output: j for j, output in enumerate(outputs)}
+        folds = self.mass.shape[1]
+        mass, places = np.zeros((len(values), folds)), []
+        for part in (self, other):
+            at = np.searchsorted(values, part.values)
+            mass[at] += part.mass
+            cell, output = np.divmod(part.places, max(1, len(part.outputs)))
+            i, fold = np.divmod(cell, folds)
+            moved = np.array([number[output] for output in part.outputs], dtype=np.int64)
+            places.append((at[i] * folds + fold) * len(outputs) + moved[output])
+        joined, where = np.unique(np.concatenate(places), return_inverse=True)
+        sums = np.bincount(where, np.concatenate([self.sums, other.sums]), len(joined))
+        return CategorySums(values, outputs, mass, joined, sums)
+
+
+class TargetTable:
+    """Cells of some columns, which can be added.
+
+    Args:
+        columns: the cells of each column; None beyond ``MAX_CATEGORIES``.
+    """
+
+    def __init__(self, columns: tuple[CategorySums | None, ...]) -> None:
+        self.columns = columns
+
+    def __add__(self, other: TargetTable) -> TargetTable:
+        return TargetTable(tuple(map(_joined_sums, self.columns, other.columns)))
+
+
+def _joined_sums(one: CategorySums | None, other: CategorySums | None) -> CategorySums | None:
+    made = None if one is None or other is None else one + other
+    return made if made is not None and len(made.values) <= MAX_CATEGORIES else None
+
+
+def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
+    """Return ascending values, outputs, weights (folds, values) and target sums (folds, values, outputs)."""
+    there = np.unique(found.places % max(1, len(found.outputs)))  # of outputs that have a sum
+    outputs = [found.outputs[j] for j in there.tolist()]
+    sums = np.zeros((len(found.values), folds, max(1, len(found.outputs))))
+    sums.reshape(-1)[found.places] = found.sums
+    sums = sums[:, :, there] if outputs else sums[:, :, :1]
+    if classes and len(outputs) == 2:
+        outputs, sums = outputs[1:], sums[:, :, 1:]
+    return found.values.copy(), outputs, found.mass.T.copy(), np.ascontiguousarray(sums.transpose(1, 0, 2))
+
+
+def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
+    """Return categories and their means, shape (folds + 1, categories + 1, outputs)."""
+    values, outputs, mass, sums = category_sums(found, folds, classes)
+    if classes and len(outputs) > MAX_CLASSES_OF_MEANS:
+        raise DataError(
+            f"The column {name!r} has too many categories for indicators, and the target {len(outputs)} classes.",
+            where=f"TargetEncode(({name!r},))",
+            expected=f"at most {MAX_CLASSES_OF_MEANS} classes",
+            remedy=f"leave the column out: exclude=[{name!r}]; or encode it with sk.OneHot or sk.Ordinal",
+        )
+    # The last entry uses all rows; the others leave their fold's rows out.
+    mass = np.concatenate([mass.sum(axis=0) - mass, mass.sum(axis=0, keepdims=True)])
+    sums = np.concatenate([sums.sum(axis=0) - sums, sums.sum(axis=0, keepdims=True)])
+    # Shrink to the mean of all rows in every fold: a mean of the other folds would reveal a row's fold.
+    prior = np.repeat(sums[-1:].sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
+    made = (sums + smooth * prior[:, None]) / np.maximum(mass + smooth, 1e-300)[:, :, None]
+    made = np.where((mass > 0)[:, :, None], made, prior[:, None])
+    values[np.isinf(values)] = np.nan
+    return values, np.concatenate([made, prior[:, None]], axis=1)
+
+
+class Categories:
+    """The values of some columns, with their rows and texts; adding joins them.
+
+    Args:
+        counts: rows by value for each column; None beyond ``MAX_CATEGORIES``.
+        words: texts by value.
+    """
+
+    def __init__(self, counts: tuple[dict[float, int] | None, ...], words: tuple[dict[float, str], ...]) -> None:
+        self.counts, self.words = counts, words
+
+    def __add__(self, other: Categories) -> Categories:
+        counts = tuple(map(_joined_counts, self.counts, other.counts))
+        return Categories(counts, tuple(a | b for a, b in zip(self.words, other.words, strict=True)))
+
+    @cached_property
+    def values(self) -> tuple[Array | None, ...]:
+        """Ascending values of each column, NaN last; None for a column with too many values."""
+        return tuple(None if found is None else _ascending(found) for found in self.counts)
+
+    def texts(self) -> tuple[tuple[str | None, ...], ...]:
+        """Texts of the values of each column, in their order; none for a column with too many values."""
+        pairs = zip(self.values, self.words, strict=True)
+        return tuple(tuple(words.get(v) for v in values.tolist()) for values, words in pairs if values is not None)
+
+
+def _ascending(found: dict[float, int]) -> Array:
+    values = np.sort(np.array(list(found), dtype=np.float64))
+    return np.where(np.isinf(values), np.nan, values)
+
+
+def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None) -> dict[float, int] | None:
+    if one is None or other is None:
+        return None
+    made = Counter(one)
+    made.update(other)
+    return dict(made) if len(made) <= MAX_CATEGORIES else None
+
+
+class CategoriesSeen:
+    """Collect the values of some columns, with infinity for a missing value."""
+
+    def __init__(self, columns: tuple[int, ...], dataset: Dataset) -> None:
+        self.columns, self.source = columns, dataset.source
+        names, stored = dataset.columns, {name: at for at, name in enumerate(dataset.source.columns or ())}
+        # Earlier transforms may have moved a stored column.
+        self.stored = tuple(stored.get(names[c], -1) if names else -1 for c in columns)
+        self.names = labels_of(dataset, columns)
+
+    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+        """Return the values in one block.
+
+        Raises:
+            DataError: a value is infinite.
+        """
+        raw, where = block
+        counts: list[dict[float, int] | None] = []
+        words: list[dict[float, str]] = []
+        for column, stored, name in zip(self.columns, self.stored, self.names, strict=True):
+            x = raw.X[:, column].astype(np.float64)
+            if np.isinf(x).any():
+                raise DataError(
+                    "A category is infinity.",
+                    where=f"{where}, row {int(raw.ids[np.argmax(np.isinf(x))])}, column {name!r}",
+                    expected="a finite number, or a missing value",
+                    remedy="correct the value, or leave it empty",
+                )
+            values, rows = np.unique(x, return_counts=True)
+            few = len(values) <= MAX_CATEGORIES
+            made = dict(zip(np.where(np.isnan(values), np.inf, values).tolist(), rows.tolist(), strict=True))
+            counts.append(made if few else None)
+            known: Mapping[float, str] = self.source.words(stored) if stored >= 0 and few else {}
+            words.append({v: known[v] for v in values.tolist() if v in known})
+        return (Categories(tuple(counts), tuple(words)),)
+
+
+def labels_of(dataset: Dataset, columns: Sequence[int]) -> tuple[str, ...]:
+    """Return names of features for messages, or positions if they have no names."""
+    names = dataset.columns
+    return tuple(str(column) if names is None else names[column] for column in columns)
+
+
+def _too_many(name: str) -> DataError:
+    return DataError(
+        f"Column {name!r} has more than {MAX_CATEGORIES:,} different values.",
+        where="categories",
+        expected="a column of categories",
+        remedy=f"leave it out, as you would an id: exclude=[{name!r}]; or out of columns=(...) if it is a number",
+    )
+
+
+_FIRST_CHUNK_COUNTS: WeakKeyDictionary[Source, dict[int, int]] = WeakKeyDictionary()
+
+
+def first_chunk_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
+    """Number of distinct values of stored columns in the first chunk, which is read for it once."""
+    known = _FIRST_CHUNK_COUNTS.setdefault(source, {})
+    missing = [column for column in columns if column not in known]
+    if missing:
+        try:
+            check_memory(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
+            X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
+            known.update({column: len(np.unique(X[:, column])) for column in missing})
+        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
+            known.update(dict.fromkeys(missing, 1))
+    return tuple(max(1, known[column]) for column in columns)
+
+
+def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
+    """Raise UsageError if a feature is text and no step encodes it: its integer codes have no numerical meaning."""
+    text, names = dataset.source.text, {name: at for at, name in enumerate(dataset.source.columns or ())}
+    encoding = [step for step in steps if isinstance(step, _Categorical | TargetEncode)]
+    if any(step.columns is None for step in encoding):
+        return
+    named = {column for step in encoding for column in step.columns or ()}
+    for name in () if dataset.transforms else text:
+        if name in names and not {name, names[name]} & named:
+            raise UsageError(
+                f"The feature {name!r} is text.",
+                where="preprocess",
+                expected="a step that encodes it",
+                remedy=f"preprocess=(sk.OneHot(({name!r},)),), or leave it out: exclude=[{name!r}]",
+            )

@@ -1,0 +1,200 @@
+"""Comparison of champion and challenger on the same rows, with a significance test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import bdtr, stdtr
+
+from streamkern.calibration.intervals import Intervals, interval_coverage
+from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCalibration
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Classes, Continuous
+from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
+from streamkern.execute.base import Executor
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.types import Array
+
+MAX_KEPT_SCORES = 8192
+"""Most rows whose outputs are kept for the distribution of scores."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelComparison:
+    """A comparison of two models on the same rows.
+
+    Attributes:
+        challenger: metrics: ``n_test``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of`` under the names of
+            ``flat_metrics``. A metric is NaN if it is undefined for the rows, or only one of the models has it.
+        champion: the champion's metrics; None without a champion.
+        test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
+        challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
+        champion_scores: the champion's outputs on the same sample.
+    """
+
+    challenger: dict[str, float]
+    champion: dict[str, float] | None
+    test: dict[str, Any] | None
+    challenger_scores: Array
+    champion_scores: Array | None
+
+
+def without_scaling(dataset: Dataset) -> Dataset:
+    """Return a dataset's rows without scaling, because models scale stored rows themselves."""
+    return replace(dataset.plain(), transforms=(), factor=1.0, shift=0.0)
+
+
+def compare_models(
+    challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
+) -> ModelComparison:
+    """Score both models on every row of ``test``, block by block; memory does not grow with the rows.
+
+    A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
+    rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
+
+    Args:
+        challenger: the new model.
+        champion: the model in use, or None.
+        test: rows with targets; the dataset's scaling is ignored, since models scale stored rows themselves.
+        executor: where blocks run.
+
+    Raises:
+        DataError: a model cannot predict the rows.
+    """
+    rows = without_scaling(test)
+    models = [challenger] if champion is None else [challenger, champion]
+    sample = rows.sample(min(MAX_KEPT_SCORES, rows.base_rows)).rules[-1]
+    tallies = [_Tally(model) for model in models]
+    only_first = only_second = n = 0
+    difference = squares = 0.0
+    streams = [
+        _Outputs(model.stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
+        for model in models
+    ]
+    scan = RawScan(Scan(Assembly(rows)))
+    for i in range(len(scan)):
+        raw, _ = scan.block((i,))
+        y, keep = raw.y, sample.keep(raw.ids)
+        assert y is not None
+        outputs = [stream.take(len(y)) for stream in streams]
+        n += len(y)
+        found = [tally.add(y, F, keep) for tally, F in zip(tallies, outputs, strict=True)]
+        if champion is not None:
+            (right, error), (right_before, error_before) = found
+            only_first += int(np.count_nonzero(right & ~right_before))
+            only_second += int(np.count_nonzero(right_before & ~right))
+            d = error - error_before
+            difference, squares = difference + float(d.sum()), squares + float(np.square(d).sum())
+    scores = [np.concatenate(tally.scores) for tally in tallies]
+    metrics = [tally.metrics(n) for tally in tallies]
+    names = {name for each in metrics for name in each}
+    metrics = [{name: each.get(name, np.nan) for name in sorted(names)} for each in metrics]
+    if champion is None:
+        return ModelComparison(metrics[0], None, None, scores[0], None)
+    classes = isinstance(challenger.encoding, Classes)
+    significance = _mcnemar(only_first, only_second) if classes else _paired_t(n, difference, squares)
+    return ModelComparison(metrics[0], metrics[1], significance, scores[0], scores[1])
+
+
+class _Outputs:
+    """Outputs of a model in pieces of any size, since the two models have different blocks."""
+
+    def __init__(self, pieces: Iterator[Array]) -> None:
+        self.pieces = pieces
+        self.left: Array | None = None
+
+    def take(self, n: int) -> Array:
+        """Return the next n rows of outputs."""
+        held: list[Array] = [] if self.left is None else [self.left]
+        while sum(map(len, held)) < n:
+            held.append(next(self.pieces))
+        found = np.concatenate(held)
+        self.left = found[n:]
+        return found[:n]
+
+
+class _Tally:
+    def __init__(self, model: KernelMachine) -> None:
+        self.model = model
+        self.right = 0
+        self.errors, self.sums, self.squares = np.zeros((3, model.encoding.outputs))
+        self.scores: list[Array] = []
+        self.more: MetricSums | None = None
+
+    def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
+        """Return a mask of rows predicted correctly, and squared errors, averaged over the outputs."""
+        encoding, F = self.model.encoding, F.astype(np.float64)
+        F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
+        if isinstance(encoding, Classes):
+            right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
+            wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
+            codes = np.where(wanted.any(axis=1), wanted.argmax(axis=1), -1)
+            calibration = self.model.calibration
+            found = metric_sums(
+                encoding,
+                F,
+                codes,
+                None,
+                calibration.probabilities(F) if isinstance(calibration, ProbabilityCalibration) else None,
+            )
+            self.scores.append(F[keep].max(axis=1))
+        else:
+            assert isinstance(encoding, Continuous)
+            wanted = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+            right = np.zeros(len(y), dtype=bool)
+            shifted = wanted - encoding.mean
+            self.sums += shifted.sum(axis=0)
+            self.squares += np.square(shifted).sum(axis=0)
+            self.scores.append(F[keep, 0])
+            calibration, units = self.model.calibration, (F / encoding.unit, wanted / encoding.unit)
+            held = (
+                interval_coverage(calibration, units[0], scales, units[1])
+                if isinstance(calibration, Intervals)
+                else None
+            )
+            P = calibration.probabilities(F) if isinstance(calibration, LabelCalibration) else None
+            found = metric_sums(encoding, *units, None, P, held)
+        self.more = found if self.more is None else self.more + found
+        if isinstance(encoding, Classes):
+            F = encoding.comparable(F)
+        squared = np.square(F - wanted)
+        self.errors += squared.sum(axis=0)
+        self.right += int(right.sum())
+        return right, squared.mean(axis=1)
+
+    def metrics(self, n: int) -> dict[str, float]:
+        """Return metrics as ``streamkern.evaluation.score.score`` does."""
+        assert self.more is not None
+        found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        others = metrics_of(self.model.encoding, self.more)
+        if isinstance(self.model.encoding, Classes):
+            found["accuracy"] = self.right / n
+        else:
+            spread = self.squares - self.sums**2 / n
+            varies = spread > 0
+            r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
+            found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
+        return found | {name: np.nan if value is None else value for name, value in flat_metrics(others).items()}
+
+
+def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:
+    """Return McNemar's exact test: without a difference, either model is equally likely to be the one that is right."""
+    total = only_first + only_second
+    p = min(1.0, 2.0 * float(bdtr(min(only_first, only_second), total, 0.5))) if total else 1.0
+    return {"name": "McNemar", "p_value": p, "only_challenger_right": only_first, "only_champion_right": only_second}
+
+
+def _paired_t(n: int, total: float, squares: float) -> dict[str, Any]:
+    mean = total / n
+    variance = max(0.0, squares - n * mean**2) / max(1, n - 1)
+    if variance > 0:
+        t = mean / np.sqrt(variance / n)
+        p = 2.0 * float(stdtr(n - 1, -abs(t)))
+    else:
+        t, p = 0.0, 1.0 if mean == 0 else 0.0
+    return {"name": "paired t", "p_value": p, "t": float(t), "mean_difference": mean}

@@ -1,0 +1,501 @@
+"""A registry of models: numbered versions that never change, and one small file that names the champion.
+
+    REGISTRY/
+      champion.json             {"format": 1, "champion": 7, "before": [6, 3], "decided": 9}, replaced as a whole
+      versions/000007/          model.zarr, profile.zarr, report.html, record.json; appears and goes as a whole
+      decisions.jsonl           one line a decision (decisions/, one object a decision, in a store over a network)
+      run/                      run directory of the training (runs/NAME, if the registry is not local)
+      .lock
+
+Writers take the lock; readers need no lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from streamkern.defaults import VERSIONS_KEPT
+from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.models.partitioned_machine import load_model
+from streamkern.redaction import redacted
+from streamkern.registry.registry_storage import CHAMPION, RECORD, DirectoryStore, open_store
+from streamkern.storage.atomic_writes import write_json
+from streamkern.storage.untrusted_files import parse_json
+from streamkern.storage.value_digest import digest
+
+T = TypeVar("T")
+
+FORMAT = 1
+"""Format of champion.json and record.json."""
+
+MAX_EARLIER_CHAMPIONS = 20
+"""Most earlier champions that are kept for rollbacks."""
+
+_MAX_READ_ATTEMPTS = 20  # attempts of a reader while champions are replaced
+
+
+@dataclass(frozen=True)
+class ChampionRecord:
+    """The content of champion.json.
+
+    Attributes:
+        champion: version number, or None.
+        before: earlier champions, the latest first.
+        decided: highest version with a completed decision.
+    """
+
+    champion: int | None = None
+    before: tuple[int, ...] = ()
+    decided: int = 0
+
+
+class Registry:
+    """Models by version number, in a local directory or an object store.
+
+    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them gets
+    an error, provided that the store has conditional writes, as S3 does; otherwise only one machine may write.
+
+    Args:
+        place: the directory, or an fsspec URL.
+        create: create the registry if it is missing.
+        storage_options: for fsspec.
+
+    Raises:
+        UsageError: there is no registry at this place, and ``create`` is False.
+        StorageError: the registry cannot be created, or reached.
+    """
+
+    def __init__(
+        self, place: str | os.PathLike[str], *, create: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        self._store = open_store(place, storage_options)
+        self.where = self._store.where
+        if create:
+            self._store.make()
+        elif not self._store.present():
+            raise UsageError(
+                "There is no model registry here.",
+                where=self.where,
+                expected="a directory or URL with models of streamkern retrain",
+                remedy="streamkern retrain PIPELINE --registry DIR",
+            )
+
+    # ------------------------------------------------------------------------------------------------------- readers
+
+    @property
+    def versions(self) -> list[int]:
+        """Return the numbers of all versions, ascending."""
+        return self._store.numbers()
+
+    @property
+    def champion(self) -> int | None:
+        """The champion's version number; None before the first promotion."""
+        return self.standing.champion
+
+    @property
+    def standing(self) -> ChampionRecord:
+        """Return champion and earlier champions.
+
+        Raises:
+            ModelFormatError: champion.json is damaged, or of a later format.
+        """
+        return self._parsed(self._champion_file()[0])
+
+    def path(self, version: int | str | None = None) -> Path:
+        """Return the local directory of a version; of the champion by default.
+
+        Args:
+            version: the version's number, an integer or text such as ``7`` or ``000007``.
+
+        Raises:
+            UsageError: the version is not a number or does not exist, there is no champion, or the registry is not
+                local.
+        """
+        if not isinstance(self._store, DirectoryStore):
+            raise UsageError(
+                "The models are not in a local directory.",
+                where=self.where,
+                expected="a local registry",
+                remedy="Registry(URL).load(VERSION).save(PATH)",
+            )
+        return self._store.folder(self.number(version), "")
+
+    def at(self, number: int, name: str) -> str:
+        """Return the location of a version's file: a path, or a URL with secrets hidden."""
+        return self._at(f"versions/{number:06}/{name}")
+
+    def number(self, version: int | str | None = None) -> int:
+        """Return the number of an existing version; of the champion by default.
+
+        Raises:
+            UsageError: see ``path``.
+        """
+        if version is None:
+            version = self.champion
+            if version is None:
+                raise UsageError(
+                    "There is no champion yet.",
+                    where=self.where,
+                    expected="a version that has been promoted",
+                    remedy="streamkern models DIR promote VERSION",
+                )
+        text = f"{version:06}" if isinstance(version, int) else str(version)
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+            raise UsageError(
+                f"{version!r} is not a version.",
+                where=self.where,
+                expected="a number, such as 7",
+                remedy="streamkern models DIR lists them",
+            )
+        number, present = int(text), self.versions
+        if number not in present:
+            raise UsageError(
+                f"There is no version {number}.",
+                where=self.where,
+                expected="one of " + ", ".join(map(str, present)) if present else "no version is there yet",
+                remedy="streamkern models DIR lists them",
+            )
+        return number
+
+    def record(self, version: int | str | None = None) -> dict[str, Any]:
+        """Return the metadata of a version; of the champion by default.
+
+        Raises:
+            UsageError: see ``path``.
+            ModelFormatError: the record is damaged, or has a later format.
+        """
+
+        def read(number: int) -> dict[str, Any]:
+            name = f"versions/{number:06}/{RECORD}"
+            record = self._json(name, self._bytes(name)[0])
+            seal = record.pop("sha256", None)
+            if seal != digest(record) or record.get("version") != number:
+                raise ModelFormatError(
+                    "The record is damaged: its checksum differs.",
+                    where=self._at(name),
+                    expected="the checksum it was written with",
+                    remedy="restore it from a copy",
+                )
+            return record
+
+        return self._steady(version, read)
+
+    def load(self, version: int | str | None = None) -> KernelMachine:
+        """Load the model of a version, by default the champion's, even if others promote or prune meanwhile.
+
+        Raises:
+            UsageError: see ``path``.
+            ModelFormatError: the model is damaged.
+        """
+        user: list[object] = []
+
+        def read(folder: Path) -> KernelMachine:
+            model = load_model(folder)
+            if model.on_disk is not None:
+                user.append(model.on_disk)  # centers, or leaves, may still be read from disk
+            return model
+
+        return self.read(version, "model.zarr", read, user)
+
+    def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
+        """Return the result of ``read`` for a part of a version; repeat it if the champion was replaced meanwhile.
+
+        Args:
+            version: the version's number; the champion's by default.
+            part: the name of a directory, such as ``profile.zarr``.
+            read: called with the directory, or a temporary copy.
+            user: list to which ``read`` adds an object; a temporary copy is kept as long as this object lives.
+        """
+
+        def at(number: int) -> T:
+            folder = self._store.folder(number, part)
+            try:
+                return read(folder)
+            finally:
+                self._store.release(folder, *user)
+
+        return self._steady(version, at)
+
+    def _steady(self, version: int | str | None, read: Callable[[int], T]) -> T:
+        for _ in range(_MAX_READ_ATTEMPTS):
+            standing = self.standing if version is None else None
+            try:
+                return read(self.number(version if standing is None else standing.champion))
+            except (StreamkernError, OSError) as error:
+                # A version that exists but cannot be read is damaged; a removed version is no longer the champion.
+                if standing is None or standing == self.standing:
+                    if isinstance(error, FileNotFoundError):
+                        raise self._unreadable(str(error.filename or error), "it is not there") from error
+                    raise
+        raise StorageError(
+            "The champion changed faster than it could be read.",
+            where=self.where,
+            expected="a champion that does not change while it is read",
+            remedy="try again",
+        )
+
+    # ------------------------------------------------------------------------------------------------------- writers
+
+    @contextmanager
+    def lock(self, run_dir: Path | None = None) -> Iterator[None]:
+        """Lock the registry, and repair unfinished work of killed processes.
+
+        The operating system releases the lock when the process ends. If the registry is
+        not local, the lock is on the run directory and excludes processes of this machine.
+
+        Args:
+            run_dir: the run directory of training, if any.
+
+        Raises:
+            BusyError: another process has the lock.
+        """
+        with self._store.lock(run_dir):
+            self._recover()
+            yield
+
+    def run_dir(self, name: str) -> Path:
+        """Return the run directory for training a pipeline of this name."""
+        return self._store.run_dir(name)
+
+    def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
+        """Add a new version. The caller has the lock.
+
+        Args:
+            fill: function that writes ``model.zarr`` and further files into a directory.
+            record: JSON-serialisable facts.
+
+        Returns:
+            Its number.
+
+        Raises:
+            StorageError: the version could not be written; nothing has changed.
+        """
+        standing = self.standing
+        staging: Path | None = None
+        try:
+            number, staging = self._store.claim(
+                max([*self.versions, standing.champion or 0, standing.decided, *standing.before]) + 1
+            )
+            facts = {"format": FORMAT, "version": number, "created": _now(), **record}
+            facts = redacted(json.loads(json.dumps(facts, default=str)))
+            fill(staging)
+            write_json(staging / RECORD, facts | {"sha256": digest(facts)})
+            self._store.add(number, staging)
+        except OSError as error:
+            if staging is not None:
+                shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"The version could not be written: {error.strerror}.",
+                where=self.where,
+                expected="a disk with space, and permission to write",
+                remedy="free space",
+            ) from error
+        return number
+
+    def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
+        """Make a version the champion, by one rename or one put. The caller has the lock.
+
+        Args:
+            version: its number.
+            instead_of: the champion with which the version was compared.
+
+        Returns:
+            Its number.
+
+        Raises:
+            UsageError: there is no such version.
+            ModelFormatError: the version's model is damaged; the champion is unchanged.
+            BusyError: another machine has replaced the champion meanwhile.
+        """
+        number = self.number(version)
+        standing, tag = self._standing_to_replace()
+        if standing.champion == number:
+            return number
+        if instead_of not in ("any", standing.champion):
+            raise BusyError(
+                f"Version {standing.champion} became the champion meanwhile.",
+                where=self.where,
+                expected=f"version {instead_of}, which version {number} was compared with",
+                remedy="retrain again: it is compared with the new champion",
+            )
+        self.load(number)
+        before = (() if standing.champion is None else (standing.champion,)) + standing.before
+        kept = tuple(each for each in before if each != number)[:MAX_EARLIER_CHAMPIONS]
+        self._set(ChampionRecord(number, kept, max(standing.decided, number)), tag)
+        return number
+
+    def rollback(self) -> int:
+        """Promote the previous champion again. The caller has the lock.
+
+        Returns:
+            Its number.
+
+        Raises:
+            UsageError: there is no earlier champion.
+        """
+        content, tag = self._champion_file()
+        standing = self._parsed(content)
+        present = self.versions
+        left = [number for number in standing.before if number in present]
+        if standing.champion is None or not left:
+            raise UsageError(
+                "There is no earlier champion to go back to.",
+                where=self.where,
+                expected="a champion that replaced another",
+                remedy="streamkern models DIR promote VERSION",
+            )
+        self.load(left[0])
+        self._set(ChampionRecord(left[0], tuple(left[1:]), max([standing.decided, *present])), tag)
+        return left[0]
+
+    def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
+        """Delete all versions but the last ones, the champion, and the champion before it. The caller has the lock.
+
+        A version that an open model on this machine still reads from, as a model in leaves does, is left to a later
+        call.
+
+        Args:
+            keep: number of last versions to keep.
+
+        Returns:
+            The versions deleted.
+
+        Raises:
+            UsageError: ``keep`` is below 1.
+        """
+        if keep < 1:
+            raise UsageError(f"keep is {keep}.", where="prune", expected="at least 1", remedy="keep 1 or more")
+        standing, present = self.standing, self.versions
+        kept = {*present[-keep:], standing.champion, *standing.before[:1]}
+        gone = [number for number in present if number not in kept and not self._store.in_use(number)]
+        for number in gone:
+            self._store.remove(number)
+        return gone
+
+    def log(self, decision: dict[str, Any]) -> None:
+        """Append a decision to the log; a log that cannot be written does not undo the decision."""
+        self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Return all decisions, oldest first; an incomplete line of a killed process is skipped."""
+        found = []
+        for line in self._store.lines():
+            with suppress(ValueError, StorageError):
+                decision = parse_json(line, "decisions")
+                if isinstance(decision, dict):
+                    found.append(decision)
+        return found
+
+    def _recover(self) -> None:
+        standing, _ = self._standing_to_replace()
+        self._store.tidy(standing.decided)
+        for number in self.versions:
+            if number <= standing.decided:
+                continue
+            decision = self.record(number).get("decision", {})
+            # The process was killed after the decision, before it replaced the champion's file.
+            if decision.get("promote") and decision.get("champion") == standing.champion:
+                self.promote(number)
+                self.log(
+                    {"time": _now(), "status": "promoted", "version": number, "reason": "an interrupted promotion"}
+                )
+                standing = self.standing
+
+    def _standing_to_replace(self) -> tuple[ChampionRecord, str | None]:
+        """Return the standing and the tag of its file.
+
+        A promotion replaces a damaged file; nothing is promoted automatically.
+        """
+        content, tag = self._champion_file()
+        try:
+            return self._parsed(content), tag
+        except ModelFormatError:
+            return ChampionRecord(None, (), max(self.versions, default=0)), tag
+
+    def _set(self, standing: ChampionRecord, tag: str | None) -> None:
+        facts = {"format": FORMAT, **vars(standing), "before": list(standing.before), "since": _now()}
+        self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
+
+    def _champion_file(self) -> tuple[bytes | None, str | None]:
+        """Return content and tag of champion.json; None if absent."""
+        try:
+            return self._bytes(CHAMPION)
+        except FileNotFoundError:
+            return None, None
+
+    def _parsed(self, content: bytes | None) -> ChampionRecord:
+        if content is None:
+            return ChampionRecord()
+        facts = self._json(CHAMPION, content)
+        seal = facts.pop("sha256", None)  # the first release wrote no checksum
+        numbers = (facts.get("champion"), facts.get("decided"), *_listed(facts.get("before")))
+        whole = seal is None or seal == digest(facts)
+        if not whole or not all(type(number) is int and 0 < number < 10**9 for number in numbers):
+            raise ModelFormatError(
+                "The champion's file is damaged.",
+                where=self._at(CHAMPION),
+                expected="the number of a version, and the checksum it was written with",
+                remedy="streamkern models DIR promote VERSION",
+            )
+        return ChampionRecord(facts["champion"], tuple(facts["before"]), facts["decided"])
+
+    def _bytes(self, name: str) -> tuple[bytes, str]:
+        try:
+            return self._store.read(name)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            raise self._unreadable(name, error.strerror or str(error)) from error
+
+    def _json(self, name: str, content: bytes) -> dict[str, Any]:
+        try:
+            found = parse_json(content, name)
+            if not isinstance(found, dict) or type(found.get("format")) is not int:
+                raise ValueError("it has no format")
+        except (ValueError, StorageError) as error:
+            reason = error.what if isinstance(error, StorageError) else error
+            raise ModelFormatError(
+                f"{name} is damaged: {reason}.",
+                where=self._at(name),
+                expected="JSON as streamkern writes it",
+                remedy="restore it from a copy",
+            ) from error
+        if found["format"] > FORMAT:
+            raise ModelFormatError(
+                f"The format is {found['format']}.",
+                where=self._at(name),
+                expected=f"at most {FORMAT}",
+                remedy="read it with the version of streamkern that wrote it, or a later one",
+            )
+        return found
+
+    def _unreadable(self, name: str, why: str) -> StorageError:
+        return StorageError(
+            f"{name} cannot be read: {why}.",
+            where=self.where,
+            expected="a file that can be read",
+            remedy="check its permissions, or restore it from a copy",
+        )
+
+    def _at(self, name: str) -> str:
+        return f"{self.where.rstrip('/')}/{name}"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [None]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

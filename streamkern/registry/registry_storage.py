@@ -1,0 +1,335 @@
+"""Storage of a registry's models: a local directory, or a remote object store, which has no renames or locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import BusyError, StorageError, StreamkernError
+from streamkern.sources.object_store import RemoteObjects
+from streamkern.sources.remote_store import is_remote
+from streamkern.storage.atomic_writes import commit, discard, in_use, locked, part_name, tidy, write_json
+from streamkern.storage.untrusted_files import given_path, read_file
+
+MAX_JSON_BYTES = 16 << 20
+"""Most bytes of a JSON file."""
+
+_MAX_LOG_BYTES = 1 << 30
+
+CHAMPION = "champion.json"
+RECORD = "record.json"
+
+_BUSY_MESSAGE = "Another process holds this registry"
+_NAME = re.compile(r"\d{6,9}", re.ASCII)
+
+
+class ModelStore(ABC):
+    """Storage of complete versions, of small files that are replaced atomically, and of a log.
+
+    Attributes:
+        where: the location, with secrets hidden.
+    """
+
+    where: str
+
+    @abstractmethod
+    def present(self) -> bool:
+        """True if the registry exists."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Create the registry if it is absent."""
+
+    @abstractmethod
+    def numbers(self) -> list[int]:
+        """Return the numbers of complete versions, ascending."""
+
+    @abstractmethod
+    def read(self, name: str) -> tuple[bytes, str]:
+        """Return the content of a file, at most ``MAX_MAGNITUDE`` bytes, and its tag.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        """Replace a file atomically, if it still has this tag; for None, if it does not exist.
+
+        Raises:
+            BusyError: the file was changed meanwhile.
+        """
+
+    @abstractmethod
+    def folder(self, number: int, part: str) -> Path:
+        """Return a part of a version as a local folder, valid until ``release``."""
+
+    @abstractmethod
+    def release(self, folder: Path, user: object = None) -> None:
+        """Release a folder from ``folder``: now, or when the object ``user`` is garbage collected."""
+
+    @abstractmethod
+    def claim(self, least: int) -> tuple[int, Path]:
+        """Reserve a free version number, at least ``least``; return it and a local folder to fill."""
+
+    @abstractmethod
+    def add(self, number: int, staging: Path) -> None:
+        """Commit a filled folder as a complete version."""
+
+    def in_use(self, number: int) -> bool:
+        """Return True if an open model still reads from a version's directory."""
+        return False
+
+    @abstractmethod
+    def remove(self, number: int) -> None:
+        """Remove a version; readers find all of it or nothing."""
+
+    @abstractmethod
+    def tidy(self, decided: int) -> None:
+        """Remove incomplete versions of killed processes, up to this number."""
+
+    @abstractmethod
+    def lock(self, run_dir: Path | None) -> Any:
+        """Lock the registry, as far as the storage supports locks.
+
+        Raises:
+            BusyError: another process has the lock.
+        """
+
+    @abstractmethod
+    def log(self, line: bytes) -> None:
+        """Append a line to the log."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[bytes]:
+        """Yield the log's lines, oldest first."""
+
+    @abstractmethod
+    def run_dir(self, name: str) -> Path:
+        """Return the run directory for training."""
+
+
+def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
+    """Return the store for a local path or an fsspec URL."""
+    url = given_path(where)
+    return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
+
+
+class DirectoryStore(ModelStore):
+    """A local directory. Commits are atomic renames under a file lock, which the OS releases when the process dies."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.where = place, str(place)
+
+    def present(self) -> bool:
+        return (self.place / "versions").is_dir()
+
+    def make(self) -> None:
+        try:
+            (self.place / "versions").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"The directory cannot be written: {error.strerror}.",
+                where=self.where,
+                expected="a directory that can be written",
+                remedy="choose another place",
+            ) from error
+
+    def numbers(self) -> list[int]:
+        return sorted(int(each.name) for each in (self.place / "versions").iterdir() if _NAME.fullmatch(each.name))
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        return read_file(self.place / name, MAX_JSON_BYTES), ""
+
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        write_json(self.place / name, content)
+
+    def folder(self, number: int, part: str) -> Path:
+        return self._version(number) / part
+
+    def release(self, folder: Path, user: object = None) -> None:
+        """Do nothing: a local version is not a copy."""
+
+    def claim(self, least: int) -> tuple[int, Path]:
+        staging = part_name(self._version(least))
+        staging.mkdir()
+        return least, staging
+
+    def add(self, number: int, staging: Path) -> None:
+        commit(staging, self._version(number))
+
+    def in_use(self, number: int) -> bool:
+        return in_use(self._version(number) / "model.zarr")
+
+    def remove(self, number: int) -> None:
+        discard(self._version(number))
+
+    def tidy(self, decided: int) -> None:
+        tidy(self.place)
+        tidy(self.place / "versions")
+
+    @contextmanager
+    def lock(self, run_dir: Path | None) -> Iterator[None]:
+        with locked(self.place, busy=_BUSY_MESSAGE):
+            yield
+
+    def log(self, line: bytes) -> None:
+        """Append to ``decisions.jsonl``; a full disk does not undo the decision."""
+        with suppress(OSError), (self.place / "decisions.jsonl").open("ab+", buffering=0) as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line  # after half a line of a killed process
+            file.write(line)
+
+    def lines(self) -> Iterator[bytes]:
+        try:
+            yield from read_file(self.place / "decisions.jsonl", _MAX_LOG_BYTES).splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"The log cannot be read: {error.strerror}.",
+                where=str(self.place / "decisions.jsonl"),
+                expected="a file, or none",
+                remedy="move it away: it only records decisions",
+            ) from error
+
+    def run_dir(self, name: str) -> Path:
+        return self.place / "run"
+
+    def _version(self, number: int) -> Path:
+        return self.place / "versions" / f"{number:06}"
+
+
+class ObjectStore(ModelStore):
+    """A remote object store, whose only atomic operation is to put one object.
+
+    A version is complete if it has its record, which is sent last and removed first. If the store supports conditional
+    requests (S3 does), the champion's object is only replaced if it is still the one that was read: if two machines
+    try, the second gets an error. Version numbers are reserved in the same way. Folders are downloaded to be read.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
+        self.objects = RemoteObjects(url, storage_options)
+        self.where = self.objects.shown
+
+    def present(self) -> bool:
+        return any(name == CHAMPION or name.startswith("versions/") for name in self.objects.all())
+
+    def make(self) -> None:
+        """Do nothing: stores have no folders."""
+
+    def numbers(self) -> list[int]:
+        return sorted(number for number, names in self._versions().items() if RECORD in names)
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        """Return an object and its tag; the tag is read first, so it is never newer."""
+        tag = self.objects.tag(name, MAX_JSON_BYTES)
+        return self.objects.content(name), tag
+
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        if not self.objects.put_if(name, json.dumps(content, indent=1).encode(), tag):
+            raise BusyError(
+                "Another process has changed the champion meanwhile.",
+                where=f"{self.where.rstrip('/')}/{name}",
+                expected="one process at a time",
+                remedy="read its decision, then try again",
+            )
+
+    def folder(self, number: int, part: str) -> Path:
+        """Download a copy."""
+        copy = Path(tempfile.mkdtemp(prefix="streamkern-"))
+        try:
+            self.objects.download(f"versions/{number:06}/{part}", copy / part)
+        except BaseException as error:
+            shutil.rmtree(copy, ignore_errors=True)
+            if not isinstance(error, OSError) or isinstance(error, StorageError | FileNotFoundError):
+                raise
+            raise StorageError(
+                f"Version {number} could not be copied here: {error.strerror}.",
+                where=str(copy),
+                expected="room for a model",
+                remedy="free space, or set TMPDIR",
+            ) from error
+        return copy / part
+
+    def release(self, folder: Path, user: object = None) -> None:
+        if user is None:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        else:
+            weakref.finalize(user, shutil.rmtree, folder.parent, True)
+
+    def claim(self, least: int) -> tuple[int, Path]:
+        """Reserve the first number without objects, by an object that only one process can put."""
+        number = max(least, 1 + max(self._versions(), default=0))
+        me = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}".encode()
+        while not self.objects.put_if(f"versions/{number:06}/claim", me, None):
+            number += 1
+        return number, Path(tempfile.mkdtemp(prefix="streamkern-"))
+
+    def add(self, number: int, staging: Path) -> None:
+        """Send the files of a version, its record last."""
+        record = (staging / RECORD).read_bytes()
+        (staging / RECORD).unlink()
+        name = f"versions/{number:06}"
+        self.objects.send(staging, name)
+        self.objects.put(f"{name}/{RECORD}", record)
+        shutil.rmtree(staging, ignore_errors=True)
+
+    def remove(self, number: int) -> None:
+        """Remove the files of a version, its record first."""
+        names = self._versions().get(number, set())
+        self.objects.remove(f"versions/{number:06}/{name}" for name in sorted(names, key=lambda name: name != RECORD))
+
+    def tidy(self, decided: int) -> None:
+        """Remove versions without a record, up to the last decision's number; later ones may still be uploading."""
+        for number, names in self._versions().items():
+            if number < decided and RECORD not in names:
+                self.remove(number)
+
+    @contextmanager
+    def lock(self, run_dir: Path | None) -> Iterator[None]:
+        """Lock the run directory against processes of this machine; other machines get an error when they put."""
+        if run_dir is None:
+            yield
+            return
+        with locked(run_dir, ".registry.lock", busy=_BUSY_MESSAGE):
+            yield
+
+    def log(self, line: bytes) -> None:
+        """Write the line as an object, since objects cannot be appended to; a failure does not undo the decision."""
+        with suppress(OSError, StreamkernError):
+            self.objects.put(f"decisions/{time.time_ns():020}-{secrets.token_hex(4)}.json", line)
+
+    def lines(self) -> Iterator[bytes]:
+        for name in self.objects.all():
+            if name.startswith("decisions/"):
+                yield self.objects.content(name)
+
+    def run_dir(self, name: str) -> Path:
+        return Path("runs") / (name or "run")
+
+    def _versions(self) -> dict[int, set[str]]:
+        """Return names of the objects of each version, complete or not."""
+        found: dict[int, set[str]] = {}
+        for name in self.objects.all():
+            first, _, rest = name.partition("/")
+            number, _, file = rest.partition("/")
+            if first == "versions" and _NAME.fullmatch(number) and file:
+                found.setdefault(int(number), set()).add(file)
+        return found

@@ -1,0 +1,270 @@
+"""Plots of the page, made with Bokeh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from bokeh.embed import components
+from bokeh.model import Model
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+from bokeh.models.annotations import Span
+from bokeh.plotting import figure
+from bokeh.resources import Resources
+
+from streamkern.memory import format_bytes
+from streamkern.report.html_markup import COLOURS, DASHES
+from streamkern.types import Array
+
+Plot: TypeAlias = figure
+
+_HEIGHT = 320
+_MAX_POINTS = 1500  # most points of a line; more would not be visible
+
+
+UNIT = -0.02, 1.02
+"""Range of an axis from 0 to 1, with margins so that lines at the ends are fully visible."""
+
+
+class Line(NamedTuple):
+    """A line, or markers, of a plot.
+
+    Attributes:
+        x: shape (k,).
+        y: shape (k,).
+        name: name in the legend.
+        colour: number of its colour.
+        dash: number of its dash.
+        mark: a marker at each point, such as ``circle``, or nothing.
+        joined: whether points are joined.
+        step: whether the line keeps its value up to the next point.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    name: str
+    colour: int = 0
+    dash: int = 0
+    mark: str = ""
+    joined: bool = True
+    step: bool = False
+
+
+class Level(NamedTuple):
+    """A horizontal or vertical line across a plot."""
+
+    value: float
+    colour: int = 6
+    dash: int = 1
+    upright: bool = False
+
+
+def scripts() -> str:
+    """Return Bokeh's scripts, to be embedded so that the page loads nothing."""
+    return Resources(mode="inline", components=["bokeh"]).render()
+
+
+def embed(plots: Mapping[str, Model]) -> tuple[str, dict[str, str]]:
+    """Return a script that draws the plots, and the HTML element of each plot by name."""
+    script, places = components(dict(plots))
+    return script, dict(places)
+
+
+def plot(
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    levels: Sequence[Level] = (),
+    words: str = "",
+    zero: bool = False,
+    x_span: tuple[float, float] | None = None,
+    y_span: tuple[float, float] | None = None,
+) -> Plot:
+    """Return a plot of lines over x.
+
+    Args:
+        lines: the curves; points that a logarithmic axis cannot show are left out.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        log_x: whether x is logarithmic.
+        log_y: whether y is logarithmic.
+        levels: straight lines across.
+        words: format of ticks: ``bytes`` on y, or ``rows`` on x.
+        zero: whether y begins at zero.
+        x_span: ends of the x axis; by default the range of the points.
+        y_span: ends of the y axis.
+    """
+    drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
+    xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
+    ys = [float(y) for line in drawn for y in line.y] + [level.value for level in levels if not level.upright]
+    x_range, y_range = x_span or _span(xs, log_x), y_span or _span(ys, log_y, zero)
+    p = figure(
+        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
+        x_axis_type="log" if log_x else "linear", y_axis_type="log" if log_y else "linear",
+        x_range=Range1d(start=x_range[0], end=x_range[1]), y_range=Range1d(start=y_range[0], end=y_range[1]),
+        min_border_right=18,
+    )  # fmt: skip
+    for line in drawn:
+        colour = COLOURS[line.colour % len(COLOURS)]
+        data = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
+        if line.joined and len(line.x) > 1:
+            style: dict[str, Any] = {
+                "line_color": colour, "line_width": 2.5, "line_dash": list(DASHES[line.dash % len(DASHES)]),
+            }  # fmt: skip
+            if line.step:
+                p.step("x", "y", source=_source(data), mode="after", **style)
+            else:
+                p.line("x", "y", source=_source(data), **style)
+        if line.mark or len(line.x) == 1 or not line.joined:
+            size, alpha = (9, 1.0) if line.joined else (5, 0.5)
+            p.scatter(
+                "x", "y", source=_source(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha
+            )
+    for level in levels:
+        p.add_layout(
+            Span(
+                location=level.value,
+                dimension="height" if level.upright else "width",
+                line_color=COLOURS[level.colour % len(COLOURS)],
+                line_dash=list(DASHES[level.dash % len(DASHES)]),
+                line_width=2,
+            )
+        )
+    # Bokeh's numeral format would write 1e-9 as 0.
+    tiny: dict[str, Any] = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
+    at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
+    p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
+    _dress(p, x_label, y_label, log_x, log_y, words)
+    return p
+
+
+def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", *, zero: bool = True) -> Plot:
+    """Return a plot of counts between edges; ``zero`` labels a line at x = 0."""
+    p = figure(
+        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
+        x_range=Range1d(start=float(edges[0]), end=float(edges[-1])),
+        y_range=Range1d(start=0, end=1.05 * max(1, int(counts.max()))), min_border_right=18,
+    )  # fmt: skip
+    data = {"left": edges[:-1].tolist(), "right": edges[1:].tolist(), "top": counts.tolist()}
+    p.quad(
+        left="left", right="right", top="top", bottom=0, source=_source(data),
+        fill_color=COLOURS[0], fill_alpha=0.75, line_color="white",
+    )  # fmt: skip
+    if zero:
+        line: dict[str, Any] = {"line_color": COLOURS[6], "line_dash": list(DASHES[1]), "line_width": 2}
+        p.add_layout(Span(location=0, dimension="height", **line))
+    p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), (y_label, "@top{0,0}")]))
+    _dress(p, x_label, y_label)
+    return p
+
+
+def _source(data: dict[str, Any]) -> Any:
+    return ColumnDataSource(data)
+
+
+def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
+    """Return the points that can be drawn, thinned out if there are too many."""
+    points = [
+        (float(x), float(y))
+        for x, y in zip(line.x, line.y, strict=True)
+        if math.isfinite(x) and math.isfinite(y) and (x > 0 or not log_x) and (y > 0 or not log_y)
+    ]
+    if not points:
+        return None
+    every = -(-len(points) // _MAX_POINTS)
+    kept = points[::every] + (points[-1:] if (len(points) - 1) % every else [])
+    return line._replace(x=[x for x, _ in kept], y=[y for _, y in kept])
+
+
+def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, float]:
+    """Return the range of values with a small margin."""
+    if not values:
+        return (0.1, 1.0)
+    low, high = min(values), max(values)
+    if log:
+        edge = max(1.08, (high / low) ** 0.04)
+        return low / edge, high * edge
+    edge = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
+    return (0.0 if zero else low - edge), high + edge
+
+
+def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
+    """Set labels and ticks that are readable on a phone."""
+    for axis, label, span, log, spell in (
+        (p.xaxis, x_label, p.x_range, log_x, short_count if words == "rows" else number_text),
+        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),
+    ):
+        assert isinstance(span, Range1d)
+        low, high = cast(float, span.start), cast(float, span.end)  # times are plain numbers here
+        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is _bytes else 10)
+        axis.axis_label = label
+        axis.ticker = FixedTicker(ticks=at)
+        axis.major_label_overrides = {(int(t) if t == int(t) else t): spell(t) for t in at}
+        axis.axis_label_text_font_size = "14px"
+        axis.axis_label_text_font_style = "normal"
+        axis.axis_label_text_color = axis.major_label_text_color = "#222"
+        axis.major_label_text_font_size = "13px"
+        axis.axis_line_color = axis.major_tick_line_color = "#777"
+        axis.minor_tick_line_color = None
+    p.grid.grid_line_color = "#e4e4e4"
+    p.outline_line_color = None
+
+
+def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]:
+    """Return about ``most`` round numbers in [low, high] at most."""
+    step = (high - low) / most
+    if base == 2:
+        size = 2.0 ** math.ceil(math.log2(step))
+    else:
+        power = 10.0 ** math.floor(math.log10(step))
+        size = next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
+    first = math.ceil(low / size - 1e-9)
+    return [float(f"{i * size:.12g}") for i in range(first, math.floor(high / size + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers in [low, high]: 1, 2 and 5 in each power of ten if they fit, else powers, else linear."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+        found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
+        found = [tick for tick in found if low <= tick <= high]
+        if len(found) <= 6:
+            return found if len(found) > 1 else ticks(low, high, most=4)
+    return found
+
+
+def number_text(value: float) -> str:
+    """Format a number for reading."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(int(value)).replace(".0 ", " ") if value else "0"
+
+
+def short_count(value: float) -> str:
+    """Format a number of rows: ``20k``, ``1.5M``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def bins(values: Array) -> tuple[Array, Array]:
+    """Count values in 40 equal bins from their 0.5% to their 99.5% quantile; the end bins include the rest."""
+    low, high = (float(np.quantile(values, q)) for q in (0.005, 0.995))
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, 41)
+    counts, _ = np.histogram(np.clip(values, low, high), edges)
+    return edges, counts

@@ -1,0 +1,210 @@
+"""Section of the page on probabilities, ROC curves and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streamkern.report.bokeh_plots import UNIT, Level, Line, Plot, histogram, number_text, plot
+from streamkern.report.html_markup import (
+    LARGEST_TABLE,
+    NONE,
+    PLOTTED_OUTPUTS,
+    LegendEntry,
+    details,
+    figure_with_legend,
+    legend,
+    side_by_side,
+    table,
+)
+from streamkern.report.result_sentences import class_labels, part_word
+from streamkern.report.run_directory import RunDirectory
+from streamkern.types import Array
+
+_MARKS = ("circle", "square", "diamond")
+_MIN_DRAWN_ROWS = 10  # minimum rows of a plotted bin, since shares of fewer rows are chance
+
+Plots = dict[str, Plot]
+
+
+def calibration_section(record: RunDirectory, plots: Plots) -> tuple[str, str] | None:
+    """Return title and HTML of the section; None if the run has neither probabilities, scores nor intervals."""
+    if found := evaluated(record, "fifths"):
+        return "Intervals", _coverage(*found, record, plots)
+    html = ""
+    if found := evaluated(record, "reliability"):
+        html += _reliability(*found, record, plots)
+    if found := evaluated(record, "curves"):
+        html += _curves(*found, record, plots)
+    title = (
+        "Probabilities, ROC and precision-recall" if evaluated(record, "reliability") else "ROC and precision-recall"
+    )
+    return (title, html) if html else None
+
+
+def evaluated(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
+    """Return the part of the rows, ``test`` or else ``train``, and an array saved by its evaluation."""
+    arrays = record.evaluation[0]
+    for part in ("test", "train"):
+        if f"{part}_{kind}" in arrays:
+            return part, arrays[f"{part}_{kind}"]
+    return None
+
+
+def by_label(record: RunDirectory) -> str:
+    """Return a table of metrics by label for several labels a row; empty for other targets."""
+    if not _names(record):
+        return ""
+    for part in ("test", "train"):
+        if found := _metrics(record, part):
+            rows = [[name, *_numbers(of, ("support", "recall", "precision", "f1"))] for name, of in _listed(found)]
+            head = ("label", "rows", "found (recall)", "trusted (precision)", "F1")
+            return table(f"By label, of {part_word(part)} rows", head, rows)
+    return ""
+
+
+def _names(record: RunDirectory) -> list[str]:
+    """Return names of the labels if there are several a row; empty for classes and values."""
+    return list((record.evaluation[1].get("encoding") or {}).get("names", []))
+
+
+def _metrics(record: RunDirectory, part: str) -> dict[str, Any]:
+    return dict(((record.result or {}).get("metrics") or {}).get(part) or {})
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None or not np.isfinite(value) else f"{value:.4f}"
+
+
+def _numbers(of: dict[str, Any], names: Sequence[str]) -> list[str]:
+    return [number_text(of[name]) if name == "support" and name in of else _number(of.get(name)) for name in names]
+
+
+def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return classes, or labels, with their metrics; if there are many, those with the least AUC."""
+    found = list((metrics.get("by_class") or {}).items())
+    if len(found) <= LARGEST_TABLE:
+        return found
+    return sorted(found, key=lambda pair: pair[1].get("auc", 2.0))[:LARGEST_TABLE]
+
+
+def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
+    """Return the plot of predicted probabilities against observed frequencies."""
+    weight, said, hit = bins.T
+    several, called, metrics = _names(record), class_labels(record), _metrics(record, part)
+    rows = "rows"
+    if several:
+        what, event, rows = "the probability of a label", "the share that has it", "rows and labels"
+    elif len(called) == 2:
+        what, event = f"the probability of {called[1]}", f"the share that is {called[1]}"
+    else:
+        what, event = "the largest probability of a row", "the share that is of that class"
+    drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= _MIN_DRAWN_ROWS * weight.sum()
+    diagonal = Line([0.0, 1.0], [0.0, 1.0], "perfect calibration", 6, 1)
+    observed = Line(said[drawn].tolist(), hit[drawn].tolist(), "observed", 0, 0, "circle")
+    plots["reliability"] = plot([observed, diagonal], "probability", "share observed", x_span=UNIT, y_span=UNIT)
+    edges = np.linspace(0.0, 1.0, len(bins) + 1)
+    plots["probabilities"] = histogram(edges, weight, "probability", rows, zero=False)
+    ece = "" if metrics.get("ece") is None else f" The calibration error is {metrics['ece']:.4f}."
+    few = (
+        ""
+        if drawn.sum() == (weight > 0).sum()
+        else f" Bins of fewer than {_MIN_DRAWN_ROWS} {rows} are in the table alone."
+    )
+    caption = (
+        f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line, observed "
+        f"frequencies equal the probabilities.{ece}{few}"
+    )
+    counted = [
+        [f"{a:.2f}–{b:.2f}", number_text(float(f"{w:.6g}")), _number(p), _number(h)]
+        for a, b, w, p, h in zip(edges, edges[1:], weight, said, hit, strict=False)
+        if w > 0
+    ]
+    head = ("bin", rows, "predicted", "observed")
+    key = legend([LegendEntry("observed", 0, 0, "circle"), LegendEntry("perfect calibration", 6, 1)])
+    figures = side_by_side(
+        figure_with_legend("reliability", key, caption),
+        figure_with_legend("probabilities", legend([LegendEntry(rows, 0)]), f"{rows} by {what}."),
+    )
+    return figures + details(table("Observed by predicted probability", head, counted))
+
+
+def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
+    """Return plots of true and false positives at every threshold of the scores."""
+    metrics, called = _metrics(record, part), _names(record) or class_labels(record)
+    _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
+    roc, pr, entries = [], [], []
+    for number, j in enumerate(np.unique(points[:, 0]).astype(int)):
+        rate, recall, precision = points[points[:, 0] == j].T[2:]
+        name, mark = called[j], _MARKS[number % len(_MARKS)]
+        entries.append(LegendEntry(name, number, number))
+        roc.append(Line([0.0, *rate], [0.0, *recall], name, number, number))
+        pr.append(Line(recall.tolist(), precision.tolist(), name, number, number))
+        for _, false, true, right in decided[decided[:, 0] == j]:
+            roc.append(Line([false], [true], f"{name}, as predicted", number, 0, mark))
+            pr.append(Line([true], [right], f"{name}, as predicted", number, 0, mark))
+    chance = Line([0.0, 1.0], [0.0, 1.0], "by chance", 6, 2)
+    plots["roc"] = plot([*roc, chance], "false positive rate", "recall", x_span=UNIT, y_span=UNIT)
+    plots["precision"] = plot(pr, "recall", "precision", x_span=UNIT, y_span=UNIT)
+    left = "" if len(called) - (len(called) == 2) == len(entries) else (
+        f" Of {len(called)} classes those {len(entries)} with the least area are drawn."
+    )  # fmt: skip
+    of = f" of {part_word(part)} rows; points are the predictions.{left}"
+    summary = [
+        [name, *_numbers(each, ("support", "auc", "average_precision", "recall", "precision"))]
+        for name, each in _listed(metrics)
+        if "auc" in each
+    ]
+    head = ("class", "rows", "area (AUC)", "average precision", "recall", "precision")
+    one = len(entries) == 1
+    cut = table("By the least score that counts as it", ("score", "false positive rate", "recall", "precision"), [
+        [number_text(float(f"{score:.4g}")), *(_number(value) for value in rest)]
+        for score, *rest in _spread(points)[:, 1:]
+    ]) if one else ""  # fmt: skip
+    figures = side_by_side(
+        figure_with_legend("roc", legend(entries), f"ROC curve{'' if one else 's'}{of} Chance is on the diagonal."),
+        figure_with_legend("precision", legend(entries), f"Precision and recall{of}"),
+    )
+    return figures + details(table("Curves by class", head, summary) + cut)
+
+
+def _spread(points: Array, most: int = 12) -> Array:
+    """Return points of a curve with about equal steps of the recall."""
+    at = np.searchsorted(points[:, 3], np.linspace(points[0, 3], 1.0, most))
+    return np.asarray(points[np.unique(np.minimum(at, len(points) - 1))])
+
+
+def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:
+    """Return the plot of targets inside their intervals, by the size of the predicted error."""
+    metrics = _metrics(record, part)
+    lines, entries, rows = [], [], []
+    for j, found in enumerate(fifths):
+        name = f"output {j + 1}" if len(fifths) > 1 else "90% intervals"
+        rows += [
+            [f"{name}, {i + 1}" if len(fifths) > 1 else str(i + 1), number_text(round(float(n), 1)), f"{share:.1%}",
+             f"{width:.4g}"] for i, (n, share, width) in enumerate(found)
+        ]  # fmt: skip
+        if j < PLOTTED_OUTPUTS:
+            lines.append(Line(list(range(1, 6)), (100 * found[:, 1]).tolist(), name, j, j, _MARKS[j]))
+            entries.append(LegendEntry(name, j, j, _MARKS[j]))
+    least = min(fifths[..., 1].min() * 100, 80.0)
+    plots["fifths"] = plot(
+        lines, "fifth of the rows by predicted scale", "targets inside, %", levels=[Level(90.0, 6, 1)],
+        y_span=(least - 1, 101.0),
+    )  # fmt: skip
+    widths = [line._replace(y=found[:, 2].tolist()) for found, line in zip(fifths, lines, strict=False)]
+    plots["widths"] = plot(widths, "fifth of the rows by predicted scale", "mean width", zero=True)
+    whole = metrics.get("coverage_90")
+    said = "" if whole is None else f" In all {whole:.1%} are inside."
+    caption = (
+        f"Targets of {part_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
+        f"predicted errors to the fifth with the largest.{said}"
+    )
+    figures = side_by_side(
+        figure_with_legend("fifths", legend([*entries, LegendEntry("nominal coverage", 6, 1)]), caption),
+        figure_with_legend("widths", legend(entries), "Mean width of the intervals, in the target's unit."),
+    )
+    head = ("fifth", "rows", "inside", "mean width")
+    return figures + details(table("Coverage of 90% intervals by fifth of the predicted scale", head, rows))

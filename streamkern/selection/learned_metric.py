@@ -1,0 +1,615 @@
+"""The learned metric: features count by how much the model's outputs change along them (recursive feature machines).
+
+With M = I: fit, take the average gradient outer product G = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ, set M = G / max G, fit
+again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin, Science 2024). G is one sum over blocks
+of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
+
+Rounds run on a sample of the rows in memory: each is a ridge regression over centers, some of the rows or every one, at
+the best of the ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels,
+solvers, devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it
+was, because a bandwidth is in the units of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.centers import CenterSet, Given, Uniform
+from streamkern.costs.dry_run import ProblemSize, ShapeProblem
+from streamkern.costs.footprint import SearchCost
+from streamkern.cpu import default_engine
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding, as_values
+from streamkern.data.transforms import LinearMap
+from streamkern.engine.abstract_array import CostMeter
+from streamkern.engine.cost_meter import MeterEngine
+from streamkern.engine.operations import Operations
+from streamkern.errors import UsageError
+from streamkern.evaluation.paired_errors import Errors
+from streamkern.execute.base import Parts
+from streamkern.kernels import Expansion, Kernel
+from streamkern.kernels.base import set_integer
+from streamkern.preprocessing.feature_origins import Features, features_of
+from streamkern.rng import uniform_rows
+from streamkern.selection.median_bandwidth import median_distance
+from streamkern.selection.ridge_path import PathError, RidgePath, path_scores
+from streamkern.solvers.base import Problem
+from streamkern.solvers.ridge import solve_every_row
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import Contribution, ScanWork, gather_weighted, sweep
+from streamkern.types import Array
+
+KINDS = ("auto", "diagonal", "full")
+
+HELD_OUT_SHARE = 0.2
+"""Share of the sample that rounds are compared on."""
+
+RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
+"""Ridges of a round."""
+
+MIN_ROWS = 40
+"""Rows below which nothing is learned about features."""
+
+MAX_FULL_FEATURES = 1000
+"""Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
+
+MAX_RIDGES_SOLVED = 4
+"""Ridges of a model with every row as a center, about: see ``_best_full_kernel``."""
+
+_BLOCK_ROWS = 1024
+_DRAW, _SIGNS = 0x61676F70, 0x7369676E  # names of the draws of the sample and the signs
+
+
+@dataclass(frozen=True)
+class AGOP:
+    """Learn a metric from the average gradient outer product, before the centers are chosen.
+
+    Args:
+        rounds: most rounds; they stop when the error on held-out rows grows.
+        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also rotates them, d² numbers; ``"auto"`` tries both
+            and keeps the better on held-out rows; with more than 1,000 features, only the diagonal.
+        rows: rows of the sample in memory; a fifth of them is held out to compare rounds.
+        centers: centers of a round, at most a quarter of the sample.
+        seed: which sample, centers and signs.
+
+    Raises:
+        UsageError: a number is below 1, or another kind.
+    """
+
+    rounds: int = 3
+    kind: str = "auto"
+    rows: int = 25_000
+    centers: int = 2_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "rows", "centers"):
+            set_integer(self, name, 1)
+        set_integer(self, "seed", 0)
+        if self.kind not in KINDS:
+            raise UsageError(f"The kind is {self.kind!r}.", where="AGOP(kind=...)", expected=" or ".join(KINDS))
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "AGOP", **asdict(self)}
+
+    def kinds(self, d: int) -> tuple[str, ...]:
+        """The kinds that are tried on rows of d features."""
+        if self.kind != "auto":
+            return (self.kind,)
+        return ("diagonal", "full") if 1 < d <= MAX_FULL_FEATURES else ("diagonal",)
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """Rows of the sample, and centers of a round, where there are so many rows."""
+        sample = min(self.rows, rows)
+        return sample, max(1, min(self.centers, sample // 4))
+
+    def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
+        """The cost of rounds: the first of them on arrays of shapes, by the code of the run.
+
+        Args:
+            size: of the problem; n and p are those of a round here.
+            rows: training rows.
+        """
+        sample, p = self.sizes(rows)
+        kinds = self.kinds(size.d)
+        fitted, gradients, peak = round_work(sample, p, "full" in kinds, size)
+        square = 8 * size.d * size.d * 8 if "full" in kinds else 0
+        fits = 1 + self.rounds * len(kinds)
+        work = float(fits) * (fitted + gradients)
+        return SearchCost(work, fits * (2.0 * sample), peak + sampled_bytes(sample, size) + square, sample, fits)
+
+
+MAX_EXACT_ERROR = 1e-10
+"""Squared error that may be float32 rounding alone: relative to the targets' variance, or absolute for classes."""
+
+
+def is_exact(mse: float, score: float, classify: bool) -> bool:
+    """Return True if an error may be rounding alone, so that models cannot be compared by it."""
+    return (mse if classify else 1.0 - score) <= MAX_EXACT_ERROR
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A metric learned by ``AGOP``.
+
+    Attributes:
+        kind: ``diagonal``, ``full``, or ``none`` where no round was better than the rows as they are.
+        round: the round that was kept.
+        M: the metric, in the units of the rows after preprocessing, its largest entry 1: shape (d,) or (d, d).
+        factor: of rows: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
+        importances: share of each feature in the squared gradient of the kept round's model, features in units of their
+            standard deviation: shape (d,), sum 1.
+        history: kind, round, ridge, squared error and score on held-out rows of every round.
+        metric: name of scores: ``accuracy`` or ``r2``.
+    """
+
+    kind: str
+    round: int
+    M: Array
+    factor: Array
+    importances: Array
+    history: tuple[dict[str, Any], ...] = field(default=())
+    metric: str = "r2"
+
+    def applied(self, dataset: Dataset) -> Dataset:
+        """Rows of a dataset through the metric, after preprocessing."""
+        if self.kind == "none":
+            return dataset
+        if self.kind == "diagonal":
+            return dataset.scale(self.factor)
+        return dataset.transform(LinearMap(self.factor))
+
+    @property
+    def begins_exact(self) -> bool:
+        """See ``is_exact``: of the first model, without a metric."""
+        first = self.history[0]
+        return is_exact(first["mse"], first["score"], self.metric == "accuracy")
+
+    def summary(self, features: Features) -> dict[str, Any]:
+        """JSON-serialisable facts, for results and models.
+
+        Args:
+            features: the features that the metric is of.
+        """
+        return {
+            "kind": self.kind,
+            "round": self.round,
+            "score": self.metric,
+            "history": [dict(each) for each in self.history],
+            "columns": None if features.names is None else list(features.names),
+            "importances": self.importances.tolist(),
+            "stored": None if features.stored_names is None else list(features.stored_names),
+            "by_column": features.by_column(self.importances).tolist(),
+        }
+
+    def reason(self) -> str:
+        """The choice and its reasons, in a sentence."""
+        best = min(self.history, key=lambda each: each["mse"])
+        plain = self.history[0]
+        if self.kind == "none":
+            return f"metric: none, since no round of {len(self.history) - 1} is better on held-out rows"
+        return (
+            f"metric: {self.kind}, round {self.round}: {self.metric} {best['score']:.4g} on held-out rows, "
+            f"{plain['score']:.4g} without a metric"
+        )
+
+
+@dataclass(eq=False)
+class GradientOuter(Contribution):
+    """Contributes Σ w g gᵀ of gradients g in float64, or its diagonal, and Σ w.
+
+    With several outputs g is Σ_l s_l ∇f_l(x) with random signs s of the row: the mean of g gᵀ over signs is
+    Σ_l ∇f_l ∇f_lᵀ, and one product does for all outputs.
+
+    Args:
+        expansion: kernel and centers.
+        outputs: number c of outputs.
+        full: whether the matrix is wanted, and not its diagonal.
+        seed: which signs.
+    """
+
+    expansion: Expansion
+    outputs: int
+    full: bool
+    seed: int
+
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
+        """Sums over the block under weights ``state``, shape (p, c)."""
+        engine = self.expansion.engine
+        g = engine.gradients(self.expansion, block.X, state, self._signs(block)).astype(np.float64)
+        mass = float(len(block.ids))
+        if block.w is not None:
+            g = g * np.sqrt(block.w)[:, None]
+            mass = float(block.w.sum())
+        if not self.full:
+            return np.square(g).sum(axis=0), mass
+        columns = g.T.copy()
+        # On this thread: a verb that runs in threads would wait for the very task that called it.
+        return engine.right_factor(columns).times(columns), mass
+
+    def _signs(self, block: Block) -> Array | None:
+        if self.outputs == 1:
+            return None
+        u = uniform_rows(self.seed, _SIGNS, block.ids, self.outputs)
+        return np.where(u < 0.5, -1.0, 1.0)
+
+
+class Round(NamedTuple):
+    """A model on rows through a metric.
+
+    Attributes:
+        kind: of the metric.
+        number: of the round.
+        M: the metric.
+        factor: of rows.
+        problem: the fitted one.
+        weights: shape (p, c), in the arithmetic's dtype.
+        mse: on held-out rows.
+        score: on held-out rows.
+        ridge: the best.
+        held: number of those rows.
+        errors: on each of those rows, where they are known.
+    """
+
+    kind: str
+    number: int
+    M: Array
+    factor: Array
+    problem: Problem
+    weights: Array
+    mse: float
+    score: float
+    ridge: float
+    held: int
+    errors: Errors | None = None
+
+    @property
+    def standard_error(self) -> float:
+        """Error of accuracy on held-out rows. It changes nothing for values: a lower squared error is a higher R²."""
+        return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
+
+    @property
+    def exact(self) -> bool:
+        """See ``is_exact``."""
+        return is_exact(self.mse, self.score, isinstance(self.problem.encoding, Classes))
+
+    def facts(self) -> dict[str, Any]:
+        """The fields of the round in the history."""
+        return {"kind": self.kind, "round": self.number, "ridge": self.ridge, "mse": self.mse, "score": self.score}
+
+
+def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
+    """The metric of training rows.
+
+    Args:
+        agop: the metric to learn.
+        kernel: the kernel of the rounds; a bandwidth that is a median is that of each round's rows.
+        problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
+
+    Raises:
+        UsageError: too few rows.
+        NumericalError: the kernel matrix of the centers of a round is not positive definite.
+    """
+    rounds = Rounds.of(agop, kernel, problem)
+    plain = rounds.plain()
+    made = [plain]
+    for kind in agop.kinds(rounds.d):
+        made += rounds.learned(plain, kind)
+    return rounds.metric(min(made, key=lambda each: each.mse), made)
+
+
+@dataclass(eq=False)
+class Rounds:
+    """The data of rounds: the sample in memory, in two parts, and centers among the first.
+
+    Attributes:
+        agop: the metric to learn.
+        kernel: of every round.
+        train: rows that rounds are fitted to.
+        held: rows they are compared on.
+        like: executor, lanes and engine.
+        encoding: of the targets in memory.
+        dtype: of the streaming arithmetic.
+        p: centers of a round.
+        variance: of each feature, shape (d,).
+        covariance: of the features, shape (d, d); None where no full matrix is tried.
+        ridges: of every round.
+        blocks: features that are indicators of one category, which a diagonal metric weighs alike.
+    """
+
+    agop: AGOP
+    kernel: Kernel
+    train: Dataset
+    held: Dataset
+    like: Problem
+    encoding: Encoding
+    dtype: np.dtype[Any]
+    p: int
+    variance: Array
+    covariance: Array | None
+    ridges: tuple[float, ...] = RIDGES
+    blocks: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        agop: AGOP,
+        kernel: Kernel,
+        problem: Problem,
+        held_out: float = HELD_OUT_SHARE,
+        all_rows_are_centers: bool = False,
+    ) -> Rounds:
+        """The sample is read here, once, and ``held_out`` of it is for comparisons.
+
+        With ``all_rows_are_centers``, all other rows are centers.
+        """
+        base, encoding, X, _ = cls.sample(agop, problem)
+        rows, p = agop.sizes(problem.train.base_rows)
+        train, held = base.split(held_out, agop.seed)
+        if rows < MIN_ROWS or held.base_rows < 2 or train.base_rows < p:
+            raise UsageError(
+                f"A metric is learned from {rows:,} rows here.",
+                where="metric=AGOP(...)",
+                expected=f"at least {MIN_ROWS} rows",
+                remedy="leave the metric out",
+            )
+        wide = X.astype(np.float64)
+        wide -= wide.mean(axis=0)
+        full = "full" in agop.kinds(X.shape[1])
+        p = train.base_rows if all_rows_are_centers else p
+        return cls(
+            agop, kernel, train, held, problem, encoding, problem.dtype, p, np.square(wide).mean(axis=0),
+            problem.engine.gram(wide.T.copy()) / rows if full else None,
+            blocks=features_of(problem.train).categories,
+        )  # fmt: skip
+
+    @staticmethod
+    def sample(agop: AGOP, problem: Problem) -> tuple[Dataset, Encoding, Array, Array | None]:
+        """The sample in memory, and the encoding of its targets; its features and sample weights."""
+        data = problem.train.plain()
+        ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], _DRAW, agop.seed))
+        X, y, w = gather_weighted(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
+        classify = isinstance(problem.encoding, Classes)
+        assert y is not None
+        c = problem.encoding.outputs
+        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
+        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
+        w = None if w is None or not w.any() else w / w.mean()
+        return from_arrays(X, y, sample_weight=w), encoding, X, w
+
+    @property
+    def d(self) -> int:
+        """Features of a row."""
+        return len(self.variance)
+
+    def on(self, kernel: Kernel) -> Rounds:
+        """The same rows under another kernel."""
+        return replace(self, kernel=kernel)
+
+    def fewer(self, rows: int, p: int) -> Rounds:
+        """Fitted to fewer rows with fewer centers, and compared on the same rows."""
+        return replace(self, train=self.train.sample(rows, self.agop.seed), p=p)
+
+    def plain(self) -> Round:
+        """Round 0: no metric."""
+        return self.fit("none", 0, np.ones(self.d), np.ones(self.d))
+
+    def through(self, made: Round) -> Round:
+        """A model through the metric of another."""
+        return self.fit(made.kind, made.number, made.M, made.factor, made.ridge)
+
+    def learned(self, first: Round, kind: str, rounds: int | None = None) -> list[Round]:
+        """Rounds of one kind that follow another: while the error falls, and the first with which it does not."""
+        current, made = first, []
+        for number in range(first.number + 1, first.number + 1 + (self.agop.rounds if rounds is None else rounds)):
+            M = self.outer(current, kind == "full")
+            if not M.max() > 0:  # a constant model
+                break
+            for block in self.blocks if kind == "diagonal" else ():
+                M[list(block)] = M[list(block)].mean()
+            M = M / M.max()
+            made.append(self.fit(kind, number, M, self.factor(M), current.ridge))
+            if not made[-1].mse < current.mse:
+                break
+            current = made[-1]
+        return made
+
+    def metric(self, best: Round, made: Iterable[Round]) -> Metric:
+        """The metric that a round has learned, with the history of all that were made."""
+        share = self.outer(best, False) * self.variance
+        share = share if share.sum() > 0 else np.ones(self.d)
+        history = tuple(each.facts() for each in made)
+        score = "accuracy" if isinstance(self.encoding, Classes) else "r2"
+        return Metric(best.kind, best.number, best.M, best.factor, share / share.sum(), history, score)
+
+    def factor(self, M: Array) -> Array:
+        """M^½, times the number that keeps the mean distance of rows: the mean square, or the mean in the L1 norm."""
+        if M.ndim == 1:
+            root, after = np.sqrt(M), M * self.variance
+        else:
+            assert self.covariance is not None
+            values, vectors = self.like.engine.here().eigh(M)
+            root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+            root = (root + root.T) / 2
+            after = np.einsum("ij,jk,ki->i", root, self.covariance, root, optimize=True)
+        before, after = self.variance, np.maximum(after, 0.0)
+        ratio = np.sqrt(before).sum() / np.sqrt(after).sum() if self.kernel.norm == 1 else before.sum() / after.sum()
+        return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
+
+    def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
+        """The round's model, at the best ridge.
+
+        Args:
+            kind: of the metric.
+            number: of the round.
+            M: the metric.
+            factor: of rows.
+            near: a ridge that is best for a similar model.
+        """
+        problem = self.problem_through(kind, number, M, factor)
+        held = Metric(kind, number, M, factor, M).applied(self.held)
+        if self.p >= self.train.base_rows:
+            weights, mse, score, ridge = _best_full_kernel(problem, held, self.ridges, near)
+        else:
+            path = RidgePath.of(problem).solved(self.ridges)
+            errors, scores = path_scores(problem, held, path)
+            best, c = int(np.argmin(errors)), self.encoding.outputs
+            weights, ridge = path[:, best * c : (best + 1) * c], self.ridges[best]
+            mse, score = float(errors[best]), float(scores[best])
+        kept = np.ascontiguousarray(weights, dtype=self.dtype)
+        return Round(kind, number, M, factor, problem, kept, mse, score, ridge, self.held.base_rows)
+
+    def errors(self, made: Round) -> Errors:
+        """Squared errors of a round's model on the held-out rows."""
+        if made.errors is not None:
+            return made.errors
+        problem, held = made.problem, Metric(made.kind, made.number, made.M, made.factor, made.M).applied(self.held)
+        X, y, w = gather_weighted(problem.executor, problem.assembly(held), np.sort(held.draw(held.base_rows)))
+        assert y is not None
+        F = problem.expansion().predict(X, made.weights).astype(np.float64) - as_values(y, self.encoding.outputs)
+        return Errors(np.square(F).mean(axis=1), np.ones(len(X)) if w is None else w)
+
+    def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
+        """The problem of a round: the rows through its metric, and centers among them."""
+        train, like, kernel = Metric(kind, number, M, factor, M).applied(self.train), self.like, self.kernel
+        if kernel.needs_median:
+            kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
+        centers: CenterSet = Uniform(self.p, self.agop.seed).choose(train, like.executor, self.dtype)
+        return replace(
+            like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
+            validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
+        )  # fmt: skip
+
+    def outer(self, made: Round, full: bool) -> Array:
+        """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
+        problem, factor = made.problem, made.factor
+        turned = factor.ndim == 2
+        work = ScanWork(
+            Scan(problem.assembly(problem.train), _BLOCK_ROWS),
+            GradientOuter(problem.expansion(), self.encoding.outputs, full or turned, self.agop.seed),
+        )
+        total, mass = sweep(problem.executor, work, made.weights)
+        G = np.asarray(total) / mass
+        if turned:
+            G = factor @ G @ factor
+            return G if full else np.diag(G).copy()
+        return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
+
+
+def _best_full_kernel(
+    problem: Problem, held: Dataset, ridges: Sequence[float], near: float | None
+) -> tuple[Array, float, float, float]:
+    """Weights with every row as a center at the best ridge, their squared error and score on held-out rows, and it.
+
+    Each ridge takes a factor. So the search begins near a given one, and goes on while the error falls.
+    """
+    ladder, ids = sorted(ridges), problem.centers.ids
+    assert ids is not None
+    rows, basis = problem.full_rows(ids), problem.expansion()
+
+    def at(i: int) -> tuple[Array, float, float, float]:
+        weights, _, _ = solve_every_row(problem, basis, ladder[i], rows)
+        mse, score = path_scores(problem, held, weights)
+        return weights, float(mse[0]), float(score[0]), ladder[i]
+
+    begin = len(ladder) // 2 if near is None else int(np.argmin(np.abs(np.log(ladder) - np.log(near))))
+    best = first = at(begin)
+    for places in (range(begin - 1, -1, -1), range(begin + 1, len(ladder))):
+        if best is not first:  # a smaller ridge is better
+            break
+        for i in places:
+            further = at(i)
+            if not further[1] < best[1]:
+                break
+            best = further
+    return best
+
+
+def require_metric(recipe: Any) -> None:
+    """Refuse a metric where rows or centers do not allow one.
+
+    Args:
+        recipe: of the fit, a ``Recipe``.
+
+    Raises:
+        UsageError: rows are augmented, the model is linear in features, or the centers are given.
+    """
+    if recipe.metric is None:
+        return
+    for wrong, what, remedy in (
+        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
+        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
+        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"There is a metric to learn, and {what}.",
+                where="metric=AGOP(...)",
+                expected="a kernel at centers that are drawn from rows without augmentations",
+                remedy=f"{remedy}; or leave the metric out",
+            )
+
+
+def sampled_bytes(rows: int, size: ProblemSize) -> int:
+    """Bytes of a sample in memory, and of its copies while it is made."""
+    return rows * (size.d * (2 * size.itemsize + 16) + 8 * size.outputs + 64)
+
+
+@lru_cache(maxsize=256)  # a fit needs the same ones again and again
+def round_work(
+    sample: int,
+    p: int,
+    full: bool,
+    size: ProblemSize,
+    ridges: tuple[float, ...] = RIDGES,
+    compared: int | None = None,
+    likely: bool = False,
+) -> tuple[Operations, Operations, int]:
+    """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
+
+    Args:
+        sample: rows that it is fitted to.
+        p: centers.
+        full: whether a matrix is summed.
+        size: of the problem; n and p are not looked at.
+        ridges: of the round.
+        compared: rows that errors are taken on; ``HELD_OUT_SHARE`` of the sample by default.
+        likely: whether a factor is taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
+    """
+    size = replace(
+        size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, all_rows_are_centers=p >= sample
+    )
+    meter = CostMeter()
+    engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping, likely=likely)
+    problem: Any = ShapeProblem.of(size, engine, UncountedSums())
+    c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
+    held = PathError(problem.expansion(), c, False)
+    error = replace(size, n=max(1, round(HELD_OUT_SHARE * sample) if compared is None else compared))
+    problem_of_error = ShapeProblem.of(error, engine, UncountedSums())
+    if size.all_rows_are_centers:
+        weights = solve_every_row(problem, problem.expansion(), 1.0)[0]
+    else:
+        weights = RidgePath.of(problem).solved(ridges)
+    problem_of_error.sweep(held, weights.astype(size.dtype))
+    del weights
+    fitted, _ = meter.taken()
+    if size.all_rows_are_centers:
+        fitted = float(MAX_RIDGES_SOLVED) * fitted
+    problem.sweep(GradientOuter(problem.expansion(), c, full, 0), kept)
+    gradients, _ = meter.taken()
+    return fitted, gradients, meter.peak
+
+
+class UncountedSums:
+    """Notes nothing of the sums of a sweep on shapes."""
+
+    sums = 0

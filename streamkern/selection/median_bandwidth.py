@@ -1,0 +1,121 @@
+"""``bandwidth="median"``: the median distance of two training rows, found out before the kernel is used.
+
+The median heuristic (Garreau, Jitkrittum, Kanagawa 2017, "Large sample analysis of the median heuristic"): a typical
+kernel value is then far from 0 and from 1, whatever the units and the width of the rows, and a few rows that lie far
+out do not move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly
+from streamkern.errors import DataError
+from streamkern.execute.base import Executor
+from streamkern.kernels import Kernel, Laplace
+from streamkern.sweep import gather
+from streamkern.types import Array
+
+AUTO_KERNEL = Laplace("median")
+"""Bandwidths that ``tune`` tries where there is no kernel."""
+
+MEDIAN_ROWS = 1000
+"""Rows whose distances are taken: half a million pairs."""
+
+_DRAW = 0x6D656469616E  # name of the draw of these rows
+
+R = TypeVar("R")
+
+
+def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
+    """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
+
+    Of ``MAX_HELD_OUT_ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any
+    executor.
+
+    Args:
+        dataset: the rows, preprocessed.
+        executor: where they are read.
+        dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
+        norm: 2, or 1 for Σ_k |x_k − z_k|.
+
+    Raises:
+        DataError: the rows looked at are all the same.
+    """
+    data = dataset.plain()
+    X, _ = gather(executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), _DRAW))
+    return median_of_rows(X, norm)
+
+
+def median_of_rows(X: Array, norm: int = 2) -> float:
+    """Median distance of two of these rows, over the pairs that differ, in float64.
+
+    Args:
+        X: shape (n, d).
+        norm: 2, or 1 for Σ_k |x_k − z_k|.
+
+    Raises:
+        DataError: the rows are all the same.
+    """
+    from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
+
+    distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")
+    distances = distances[distances > 0]
+    if not len(distances):
+        raise DataError(
+            f"The {len(X):,} rows whose distances were taken are all the same.",
+            where='bandwidth="median"',
+            expected="rows that differ",
+            remedy="give the bandwidth as a number",
+        )
+    return float(np.median(distances))
+
+
+def setup_bytes(dataset: Dataset, itemsize: int) -> int:
+    """Bytes that ``median_distance`` holds at its peak, beyond reading the rows."""
+    rows = min(MEDIAN_ROWS, dataset.base_rows)
+    return rows * dataset.n_features * (3 * itemsize + 8) + 4 * rows * rows * 8
+
+
+def needs_median(recipe: Any) -> bool:
+    """Return True if a kernel of the recipe (its own, its features' or centers') depends on the median distance."""
+    return bool(median_norms(recipe))
+
+
+def median_norms(recipe: Any) -> list[int]:
+    """Norms of the kernels that ask for the median distance, ascending."""
+    return sorted({k.norm for k in map(_kernel, _parts(recipe)) if k is not None and k.needs_median})
+
+
+def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
+    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel depends on it.
+
+    Args:
+        recipe: of the fit.
+        distances: the median by norm, for all ``median_norms`` of the recipe.
+    """
+    changes: dict[str, Any] = {}
+    for name in _NAMES:
+        part, kernel = getattr(recipe, name), _kernel(getattr(recipe, name))
+        if kernel is not None and kernel.needs_median:
+            settled = kernel.at_median(distances[kernel.norm])
+            changes[name] = settled if part is kernel else replace(part, kernel=settled)
+    given: Any = recipe
+    return replace(given, **changes) if changes else recipe
+
+
+_NAMES = ("kernel", "features", "centers")
+
+
+def _parts(recipe: Any) -> list[Any]:
+    return [getattr(recipe, name) for name in _NAMES]
+
+
+def _kernel(part: Any) -> Kernel | None:
+    kernel = part if isinstance(part, Kernel) else getattr(part, "kernel", None)
+    return kernel if isinstance(kernel, Kernel) else None

@@ -1,0 +1,135 @@
+"""NumPy arrays as a Source."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import DataError, UsageError
+from streamkern.sources.base import Source
+from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
+from streamkern.sources.schema import Schema
+from streamkern.sources.value_kinds import require_dense
+from streamkern.storage.value_digest import array_content, digest
+from streamkern.types import Array, Rows
+
+
+class ArraySource(Source):
+    """Rows of an array in memory (or of a memory map).
+
+    Reads return read-only views if the array is C-contiguous and in native byte order.
+
+    Args:
+        X: features, shape (n, ...), at least two axes; rows are flattened.
+        y: targets, shape (n,) or (n, c), or None.
+        columns: names of the flattened features.
+        target_name: name of the target.
+        chunk_rows: rows of a chunk; by default about 4 MiB.
+        schema: schema of the columns of numbers in the array.
+
+    Raises:
+        DataError: the dtype or shape cannot be used as rows, or X and y have different lengths.
+        UsageError: ``columns`` does not name every feature once, or ``chunk_rows`` is below 1.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any = None,
+        columns: Sequence[str] | None = None,
+        target_name: str = "target",
+        chunk_rows: int | None = None,
+        schema: Schema | None = None,
+    ) -> None:
+        require_dense(X)
+        self._X = X = np.asarray(X)
+        require_rows(X.shape, "X")
+        self.dtype = feature_dtype(X.dtype, "X")
+        self.n_features = math.prod(X.shape[1:])
+        self.columns = checked_names(columns, self.n_features)
+        self.schema = schema
+        self._y: Array | None = None
+        if y is not None:
+            y = np.asarray(y)
+            require_length(len(X), y.shape)
+            self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
+            self._y = as_target(y, self.target)
+        if chunk_rows is None:
+            chunk_rows = rows_per_chunk(self.n_features * self.dtype.itemsize)
+        if chunk_rows < 1:
+            raise UsageError(
+                f"chunk_rows is {chunk_rows}", where="chunk_rows", expected="at least 1", remedy="leave chunk_rows out"
+            )
+        self.bounds = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
+        self.in_memory = bool(len(X)) and X[:2].flags.c_contiguous and X.dtype.isnative
+        self.from_memory = True
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the content, because arrays in memory have no metadata. Independent of chunks."""
+        found = hashlib.blake2b(digest_size=32)
+        for chunk in range(len(self.bounds) - 1):
+            found.update(array_content(self.read(chunk).X))
+        if self._y is not None:
+            found.update(array_content(self._y))
+        described = (int(self.bounds[-1]), self.n_features, self.dtype.str, self.columns, self.target)
+        return digest("array", *described, found.hexdigest())
+
+    def read(self, chunk: int) -> Rows:
+        a, b = check_chunk(chunk, self.bounds)
+        X = as_rows(self._X[a:b]).view()
+        X.flags.writeable = False
+        if self._y is None:
+            return Rows(X, None)
+        y = self._y[a:b]
+        y.flags.writeable = False
+        return Rows(X, y)
+
+    def where(self, chunk: int) -> str:
+        a, b = check_chunk(chunk, self.bounds)
+        return f"array in memory, chunk {chunk}, rows {a} to {b - 1}"
+
+
+def require_rows(shape: tuple[int, ...], where: str) -> None:
+    """Raise DataError unless ``shape`` has at least two axes, and at least one feature."""
+    if len(shape) < 2 or 0 in shape[1:]:
+        raise DataError(
+            f"X has shape {shape}",
+            where=where,
+            expected="shape (n, d) with d at least 1",
+            remedy="reshape it: X[:, None] makes one feature",
+        )
+
+
+def require_length(n: int, shape: tuple[int, ...]) -> None:
+    """Raise DataError unless a target of this shape has one entry for each of ``n`` rows."""
+    if not shape or shape[0] != n:
+        raise DataError(
+            f"{n} rows of features and a target of shape {shape}",
+            where="y",
+            expected=f"shape ({n},) or ({n}, c)",
+            remedy="give one target a row",
+        )
+
+
+def checked_names(columns: Sequence[str] | None, n_features: int) -> tuple[str, ...] | None:
+    """Return ``n_features`` names after checking them.
+
+    Raises:
+        UsageError: there is not one distinct name for each feature.
+    """
+    if columns is None:
+        return None
+    if len(columns) != n_features or len(set(columns)) != n_features:
+        raise UsageError(
+            f"{len(set(columns))} distinct names for {n_features} features",
+            where="columns",
+            expected="one distinct name a feature",
+            remedy="correct columns=[...] or leave it out",
+        )
+    return tuple(columns)

@@ -1,0 +1,467 @@
+"""Conversion of any table to an Arrow table, and of its columns to float64 by the kinds of a schema.
+
+All inputs are converted here, so that a row has the same bits from a file, a frame or JSON. Missing values (null, NaN,
+None, NaT, empty text) become NaN in every kind.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pacsv
+
+from streamkern.errors import DataError, StreamkernError
+from streamkern.sources.category_texts import UNITS, are_codes, codes_of, texts_of
+from streamkern.sources.index_columns import index_names
+from streamkern.sources.schema import Column
+from streamkern.sources.value_kinds import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
+from streamkern.types import Array, IntArray
+
+MAX_WORDS = 10_000
+"""Most texts of a column that are kept for messages and names of features."""
+
+_TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
+_MARKERS = frozenset(pacsv.ConvertOptions().null_values)
+"""Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
+
+_ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
+"""A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
+
+_HEXADECIMAL = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
+"""A whole number that text tables have, too."""
+
+_YEAR_10_000 = 253_402_300_800
+
+
+class UnfitError(ValueError):
+    """Error for a value that does not have its column's kind."""
+
+    def __init__(self, row: int, value: Any, expected: str) -> None:
+        super().__init__(row, value, expected)
+        self.row, self.value, self.expected = row, value, expected
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True if a column of this type holds text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return True if a column of this type holds numbers or booleans."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
+    """Return the default kind of a column of this type, and whether it is text.
+
+    Returns None if values cannot be converted to numbers.
+    """
+    is_type = pa.types
+    if is_text(kind):
+        return "category", True
+    if is_type.is_dictionary(kind):
+        return ("category", False) if is_number(kind) else kind_of_type(kind.value_type)
+    if is_type.is_boolean(kind):
+        return "boolean", False
+    if is_type.is_timestamp(kind) or is_type.is_date(kind):
+        return "datetime", False
+    if is_number(kind) or is_type.is_decimal(kind) or is_type.is_time(kind) or is_type.is_duration(kind):
+        return "number", False
+    return ("number", False) if is_type.is_null(kind) else None
+
+
+def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
+    """Return the default kind for an array of this dtype, as ``kind_of_type``."""
+    kind = _arrow_type(dtype)
+    return None if kind is None else kind_of_type(kind)
+
+
+def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
+    """Return the Arrow type for values of this dtype, or None."""
+    if dtype.kind in "OTU":
+        return pa.large_string()
+    if dtype.kind == "m":
+        unit = np.datetime_data(dtype)[0]
+        return pa.duration(unit if unit in UNITS else "s")
+    if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
+        return pa.timestamp("s")
+    return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
+
+
+def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
+    """Return a table of arrays, shape (n,) each, of any byte order, with dates in any unit."""
+    columns = {}
+    for name, values in arrays.items():
+        kind = _arrow_type(values.dtype)
+        if values.dtype.kind in "OTU":
+            made = np.dtype(object)
+        elif kind is not None and (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+            made = np.dtype(f"{values.dtype.kind}8[{kind.unit}]")
+        else:
+            made = values.dtype.newbyteorder("=")
+        columns[name] = pa.array(values.astype(made, copy=False), kind)
+    return pa.table(columns)
+
+
+def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values without a dictionary, and texts in a type that Arrow's functions accept."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        parts = [
+            without_dictionary(pa.chunked_array([part.dictionary])).combine_chunks().take(part.indices)
+            for part in values.chunks
+        ]
+        return pa.chunked_array(parts, pa.large_string() if is_view(kind.value_type) else kind.value_type)
+    return values.cast(pa.large_string()) if is_view(kind) else values
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Return True for a text type that few of Arrow's functions accept."""
+    return bool(pa.types.is_string_view(kind))
+
+
+def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
+    """Return the values of a column as float64, shape (n,), by its kind; NaN for a missing value.
+
+    Args:
+        values: as stored.
+        column: name and kind of the column.
+        words: dict to which texts are added by code, at most ``MAX_WORDS``.
+
+    Raises:
+        UnfitError: a value does not have the column's kind.
+    """
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if column.kind == "category":
+        return _categories(values, column.text, words)
+    if is_text(kind):
+        return _from_text(values, column)
+    values = without_dictionary(values)
+    kind = values.type
+    if column.kind == "datetime":
+        made = _seconds(values)
+    elif pa.types.is_time(kind) or pa.types.is_duration(kind):
+        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / UNITS[kind.unit]
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        made = _seconds(values)
+        if not column.dated and (there := ~np.isnan(made)).any():
+            raise UnfitError(row := int(np.argmax(there)), str(values[row].as_py()), f"a {column.kind}, but a date")
+    else:
+        made = _floats(values)
+    if column.kind == "boolean" and not pa.types.is_boolean(kind):
+        wrong = ~(np.isnan(made) | (made == 0) | (made == 1))
+        if wrong.any():
+            raise UnfitError(row := int(np.argmax(wrong)), values[row].as_py(), "true or false")
+    return made
+
+
+def _floats(values: pa.ChunkedArray) -> Array:
+    """Return numbers as float64."""
+    made = values.cast(pa.float64(), safe=False)
+    return np.array(made.to_numpy(), dtype=np.float64)
+
+
+def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
+    """Return the codes of categories of any type; NaN for a null, NaN, an empty text, and NA among numbers."""
+    written = is_text(values.type)
+    if not written:
+        values = without_dictionary(values)
+        if not coded and are_codes(values):
+            return _floats(values)
+    known, places = _coded(values)
+    texts = texts_of(known)
+    if written and not coded:
+        texts = [None if text in _MARKERS else text for text in texts]
+    numbers = codes_of(texts, coded, words, MAX_WORDS)
+    return np.asarray(np.append(numbers, np.nan)[places])
+
+
+def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
+    """Return the distinct values, and the index of each row's value; the index of a null is their number.
+
+    A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
+    """
+    stored = pa.types.is_dictionary(texts.type) and not is_view(texts.type.value_type)
+    coded = texts if stored else without_dictionary(texts).dictionary_encode()
+    encoded = coded.unify_dictionaries().combine_chunks()
+    codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1))
+    if not stored:
+        return encoded.dictionary, codes
+    used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary)))
+    place = np.full(len(encoded.dictionary) + 1, len(used))  # the last index is for nulls
+    place[used] = np.arange(len(used))
+    return encoded.dictionary.take(pa.array(used)), place[codes]
+
+
+def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
+    """Parse texts as numbers, booleans or times."""
+    stored, codes = _coded(values)
+    known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
+    made = np.full(len(known) + 1, np.nan)
+    for j, text in enumerate(known):
+        if not text or text in _MARKERS:
+            continue
+        found = _parsed(text, column.kind)
+        if found is None:
+            row = int(np.argmax(codes == j))
+            expected = {"boolean": "true or false", "datetime": "a date or time such as 2026-03-14 15:09:26"}
+            raise UnfitError(row, values[row].as_py(), expected.get(column.kind, "a number"))
+        made[j] = found
+    return np.asarray(made[codes])
+
+
+def _parsed(text: str, kind: str) -> float | None:
+    """Parse one text as a value of a kind; None if it cannot be."""
+    if kind == "boolean":
+        return _TRUTH.get(text.lower())
+    if kind == "datetime":
+        for unit in (pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")):
+            try:
+                return float(_seconds(pa.chunked_array([pa.array([text]).cast(unit)]))[0])
+            except (pa.ArrowInvalid, ValueError):
+                continue
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        if _HEXADECIMAL.fullmatch(text):
+            return float(int(text, 16))
+        return _elapsed(text) if kind == "number" else None
+
+
+def _elapsed(text: str) -> float | None:
+    """Return the seconds of a time of the day or a duration; None if a text is neither."""
+    found = _ELAPSED.fullmatch(text)
+    if found is None:
+        return None
+    days, sign, hours, minutes, seconds = found.groups()
+    clock = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(seconds or 0)
+    return DAY * int(days or 0) + (-clock if sign == "-" else clock)
+
+
+def _seconds(values: pa.ChunkedArray) -> Array:
+    """Return dates and times as seconds since 1970 in UTC, independent of the stored unit."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        values, units = values.cast(pa.int32()), None
+    elif pa.types.is_date64(kind):
+        values, units = values.cast(pa.int64()), 1000
+    elif pa.types.is_timestamp(kind):
+        values, units = values.cast(pa.int64()), UNITS[kind.unit]
+    else:
+        seconds = _floats(values)
+        if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
+            row = int(np.argmax(late))
+            raise UnfitError(row, values[row].as_py(), "a date, or seconds since 1970 up to the year 9999")
+        if (digits := _dates_in_digits(seconds)).any():
+            row = int(np.argmax(digits))
+            raise UnfitError(row, values[row].as_py(), "a date such as 2026-03-14, or seconds since 1970")
+        return seconds
+    gaps = np.asarray(values.is_null().to_numpy())
+    whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
+    made = (whole * DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
+    made[gaps] = np.nan
+    return made
+
+
+def _dates_in_digits(numbers: Array) -> Array:
+    """Return a mask of days in digits, such as 20260314, which as seconds would be a day in August 1970."""
+    days = np.where((numbers >= 1900_01_01) & (numbers <= 2100_12_31) & (numbers % 1 == 0), numbers, 0).astype(np.int64)
+    month, day = days // 100 % 100, days % 100
+    return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+
+
+def is_mixed(value: Any) -> bool:
+    """Return True if rows must be read as a table: text, dates, some booleans, an index, Dask's partitions."""
+    if is_table(value):
+        in_memory = isinstance(value, Mapping | list | tuple | np.ndarray)
+        if in_memory or is_series(value) or is_dask_frame(value) or is_lazy_frame(value):
+            return True
+        if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
+            return True
+        if index_names(map(str, getattr(value, "columns", ()))):
+            return True
+        columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
+        return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
+    array = value if isinstance(value, np.ndarray) else np.empty(0)
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
+        array = np.empty((1, len(value[0])), dtype=object)
+        array[0] = list(value[0])
+    if array.dtype.kind == "U":
+        return array.ndim == 2
+    if array.dtype != object or array.ndim != 2:
+        return False
+    # scikit-learn has its own error for objects that are neither numbers nor text.
+    kinds = {type(v) for v in array.ravel().tolist()}
+    return bool(kinds & _WORDS) and not kinds & {dict, list, tuple, set}
+
+
+_WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
+
+
+def _has_objects(frame: Any) -> bool:
+    """Return True if a pandas frame has columns without a NumPy dtype, such as nullable numbers, or of objects."""
+    return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
+
+
+def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
+    """Return rows in memory as an Arrow table.
+
+    Args:
+        value: a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
+            as dicts, or an array (n, d) of any dtype, or rows as lists.
+        names: names of the columns, for arrays and lists; f0, f1, ... by default.
+
+    Raises:
+        DataError: columns differ in length, or two have the same name.
+    """
+    require_dense(value)
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        require_distinct_names(value.schema.names)
+        return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
+    try:
+        if is_series(value):
+            raise ValueError("a Series is one column, or one row; series.to_frame().T makes a table of a row")
+        if type(value).__module__.partition(".")[0] == "pandas" and is_table(value):
+            require_distinct_names([str(name) for name in value.columns])
+            return pa.table({str(name): _named(name, value.iloc[:, j]) for j, name in enumerate(value.columns)})
+        if hasattr(value, "__arrow_c_stream__"):
+            return pa.table(value)
+        return pa.table(_columns(value, names))
+    except StreamkernError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"These are not rows of a table: {error}.",
+            where=f"{type(value).__name__} in memory",
+            expected="columns of one length, or rows with as many values each",
+            remedy="give a frame, a dict of columns, a list of dicts, or an array of shape (n, d)",
+        ) from error
+
+
+def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:
+        return {name: _named(name, value[name]) for name in value.dtype.names}
+    if isinstance(value, Mapping):
+        scalars = [v is None or isinstance(v, str | bytes) or not hasattr(v, "__len__") for v in value.values()]
+        if all(scalars):
+            value = {name: [v] for name, v in value.items()}
+        return {str(name): _named(name, values) for name, values in value.items()}
+    if isinstance(value, list | tuple) and value and all(isinstance(row, Mapping) for row in value):
+        keys = dict.fromkeys(key for row in value for key in row)
+        return {str(key): _named(key, [row.get(key) for row in value]) for key in keys}
+    if isinstance(value, list | tuple):
+        rows: Any = np.empty((len(value), max(map(len, value), default=len(names or ()))), dtype=object)
+        for i, row in enumerate(value):
+            if len(row) != rows.shape[1]:
+                raise ValueError(f"row {i} has {len(row)} values, and others have {rows.shape[1]}")
+            rows[i] = list(row)
+        value = rows
+    array = np.asarray(value)
+    if array.ndim != 2 or (names is not None and len(names) != array.shape[1]):
+        wanted = "(n, d)" if names is None else f"(n, {len(names)})"
+        raise ValueError(f"the shape is {array.shape} and not {wanted}")
+    named = [f"f{j}" for j in range(array.shape[1])] if names is None else names
+    return {name: _named(name, array[:, j]) for j, name in enumerate(named)}
+
+
+def _named(name: Any, values: Any) -> Any:
+    """Return values of one column for Arrow; errors name the column."""
+    try:
+        return _column(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {str(name)!r}: {error}") from error
+
+
+def _column(values: Any) -> Any:
+    """Return values of one column for Arrow; texts if their types differ, but not because one number is large."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
+        values = values.astype(object)
+    if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
+        values = np.asarray(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
+        unit, kind = np.datetime_data(values.dtype)[0], values.dtype.kind
+        if not (unit in UNITS or (kind == "M" and unit == "D")):  # unknown to Arrow
+            values = values.astype(f"{kind}8[s]")
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    dtype = getattr(values, "dtype", None)
+    if type(getattr(getattr(dtype, "categories", None), "dtype", dtype)).__name__ == "IntervalDtype":  # a category
+        return pa.array([_word(value) for value in values], pa.string())
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        numbers = _large_numbers(values)
+        return pa.array([_word(value) for value in values], pa.string()) if numbers is None else numbers
+
+
+def _large_numbers(values: Any) -> pa.Array | None:
+    """Return numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
+    given = [None if _is_missing(value) else value for value in values]
+    kinds = {type(value) for value in given if value is not None}
+    if not kinds or bool in kinds or not all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds):
+        return None
+    if any(issubclass(kind, np.timedelta64) for kind in kinds):  # which NumPy counts among the integers
+        return None
+    try:
+        if all(issubclass(kind, (int, np.integer)) for kind in kinds):
+            return whole_numbers([None if value is None else int(value) for value in given])
+        return pa.array([None if value is None else float(value) for value in given], pa.float64())
+    except OverflowError as error:
+        large = max((abs(value) for value in given if value is not None and value == value), default=0)
+        raise ValueError(f"no float64 number is {str(large)[:40]}...") from error
+
+
+def whole_numbers(values: Sequence[int | None]) -> pa.Array:
+    """Return whole numbers in the narrowest type that keeps all digits: 64 bits, 38 digits; else as float64.
+
+    Raises:
+        OverflowError: a number is beyond float64.
+    """
+    for kind in (pa.int64(), pa.uint64(), pa.decimal128(38, 0)):
+        with suppress(OverflowError, pa.ArrowInvalid):
+            return pa.array(values, kind)
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
+
+
+def _word(value: Any) -> str | None:
+    """Return a value of a mixed column as text, or None if missing."""
+    if value is None or value != value or type(value).__name__ == "NAType":
+        return None
+    if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
+        raise TypeError(f"a value is a {type(value).__name__}")
+    if isinstance(value, np.timedelta64):
+        return str(value / np.timedelta64(1, "s"))
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()  # as Arrow formats a column's values
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def require_distinct_names(names: Sequence[str], where: str = "the table") -> None:
+    """Raise DataError if two columns have the same name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(
+            f"Two columns are called {twice[0]!r}.",
+            where=where,
+            expected="a name for each column",
+            remedy="rename one of them",
+        )
