@@ -260,7 +260,7 @@ class DirectIteration(FullPassIteration):
         equations have a condition of about 1/λ, and no jitter is needed.
         """
         R = self.basis.penalty_matrix()
-        if R is None:  # functions that are orthonormal in this norm may be nearly dependent on the rows
+        if R is None:  # φ are orthonormal in this norm already, and may still be nearly dependent on the rows
             R = self.problem.engine.mirror(self._equations(sums.gram, sums.mass))
         eps = float(np.finfo(np.float64).eps)
         change = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
