@@ -517,6 +517,7 @@ def in_leaves(y: np.ndarray, **changes: Any) -> sk.Pipeline:
     given: dict[str, Any] = {
         "train": train, "test": test, "kernel": sk.Laplace(2.0), "centers": sk.Uniform(40), "task": "regression",
         "preprocess": (sk.Standardise(),), "partition": sk.Partition(leaves=4, overlap=0.0), "name": "leaves",
+        "dtype": "float32",
     }  # fmt: skip
     return sk.Pipeline(**(given | changes))
 
