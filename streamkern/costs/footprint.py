@@ -357,7 +357,7 @@ def _project(
     ``most_rows`` are those of a chunk, as if the rows were stored in chunks of so many. With ``spare``, chunks that are
     kept leave room for a better solve.
     """
-    source, d, widest = dataset.source, dataset.n_features, dataset.widest
+    source, d, widest = dataset.source, dataset.n_features, dataset._widest
     stored = source.n_features * source.dtype.itemsize
     sizes = np.diff(source.bounds)
     if most_rows is not None:
@@ -428,7 +428,7 @@ def _project(
         stages["train"] += evaluation + takes.centers + weights
     # What is left to learn is measured on rows that are gathered, beside the weights of the best pass.
     measuring = gather + ids + takes.residual + validate * weights if takes.residual else 0
-    baseline += _LIBRARIES + slots * THREAD_BYTES + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD_BYTES + dataset._held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)

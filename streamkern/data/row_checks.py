@@ -78,7 +78,7 @@ def require_same_scaling(rows: Dataset, prepared: Dataset) -> None:
     Raises:
         UsageError: the scaling is another.
     """
-    if rows.settled().transforms and prepared.fingerprint != rows.final().relative_to(prepared.origin).fingerprint:
+    if rows._settled().transforms and prepared.fingerprint != rows._final()._relative_to(prepared.origin).fingerprint:
         raise UsageError(
             "The data set is scaled in another way than the training data.",
             where="dataset",

@@ -38,7 +38,7 @@ def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.
         DataError: a label or a category that training did not see, or a value that is not finite.
     """
     plain = rows.plain()
-    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain._widest))
     with naming_rows(what):
         sweep(executor, ScanWork(scan, RowChecker(plain.columns)))
     return plain.base_rows
@@ -59,7 +59,7 @@ def require_measurable(rows: Dataset | None, name: str) -> None:
     if rows is None:
         return
     with naming_rows(f"the {name} rows"):
-        rows.require_rows()
+        rows._require_rows()
         require_target(rows, "the target")
 
 
@@ -102,5 +102,5 @@ def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
     if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
         return {}
     assembly = Assembly(dataset.plain())
-    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset._widest))), _Unseen(assembly)))
     return dict(found)

@@ -207,7 +207,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
-        dataset.require_rows()
+        dataset._require_rows()
     block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
     values = d + (0 if source.target is None else source.target.width)
     held = 8 * values * (12 + HISTOGRAM_BINS)  # sums of columns, and of their histograms

@@ -183,7 +183,7 @@ def fit_partition(
     """
     partition = recipe.partition
     assert partition is not None
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
@@ -398,7 +398,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     Returns:
         ``rows``, ``mass`` (their weight), ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes),
         ``warnings``, ``held_out_rows`` (outputs on rows left out), and either ``constant``, outputs (c,) where all rows
-        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine.artifact``.
+        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine._artifact``.
     """
     began = time.perf_counter()
     X, y, w = rows.read(leaf)
@@ -421,7 +421,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
-    arrays, metadata = KernelMachine.of(fitted).artifact()
+    arrays, metadata = KernelMachine.of(fitted)._artifact()
     outcome = fitted.outcome
     out_of_sample = out_of_sample_of_leaf(
         outcome, fitted.problem, recipe.encoding, lambda at: tree.in_leaf(X[at], leaf)
@@ -522,7 +522,7 @@ def _finished(
     kernel = recipe.kernel or Laplace("median") if largest is None else largest.kernel
     validation = recipe.validation
     if validation is not None:
-        validation = weighted_like(validation.prepared_like(data).final(), data)
+        validation = weighted_like(validation._prepared_like(data)._final(), data)
     problem = Problem(
         data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, validation=validation
     )  # fmt: skip

@@ -162,7 +162,7 @@ def resolve_with_held_out(recipe: Any, budget: int, device: str = AUTO) -> tuple
 
 def with_rows_per_leaf(recipe: Any) -> Any:
     """A recipe of leaves with the number of rows that each has at most."""
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     n = recipe.train.base_rows
     p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)
     return replace(recipe, partition=recipe.partition.settled(n, p))
@@ -196,7 +196,7 @@ def fit_one_or_leaves(
         raise partition_error("a device", 'leaves are computed on the CPU: sk.Resources(device="cpu")')
     stages = stages or Stages()
     require_partition(recipe)
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     reason, held, ready = "", 0, None
     # What fits now is not refused later, for what the stages in between have left behind.
     before = load_libraries()

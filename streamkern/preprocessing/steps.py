@@ -129,7 +129,7 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
     scaled = dataset.plain().scale(
         *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
     )
-    return dataset.prepared_like(scaled)
+    return dataset._prepared_like(scaled)
 
 
 @dataclass(frozen=True)
@@ -474,7 +474,7 @@ def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
 
 def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Return the largest number of bytes of one step's sums."""
-    d = with_expected_width(dataset, steps).widest
+    d = with_expected_width(dataset, steps)._widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
 
 

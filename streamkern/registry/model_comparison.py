@@ -73,7 +73,7 @@ def compare_models(
     only_first = only_second = n = 0
     difference = squares = 0.0
     streams = [
-        _Outputs(model.stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
+        _Outputs(model._stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
         for model in models
     ]
     scan = RawScan(Scan(Assembly(rows)))

@@ -192,7 +192,7 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
     """The plan of one model of all rows."""
     budget, slots = given.budget, given.slots
     pipeline, reason = resolve_with_held_out(without_partition(pipeline), budget)
-    pipeline.train.require_rows()
+    pipeline.train._require_rows()
     data, solver = planned_rows(pipeline), pipeline.solver
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
@@ -248,7 +248,7 @@ def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list
 
 def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:
     """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
-    pipeline.train.require_rows()
+    pipeline.train._require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
     tried, project = project_before_rows(pipeline, partition, budget, slots, load_libraries())

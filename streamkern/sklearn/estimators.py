@@ -390,10 +390,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _recipe(self, data: Dataset, kept: bool = False) -> _Recipe:
         kernel = named_kernel(self.kernel, self._where("kernel"))
         require_arguments(self, self._where)
-        data.require_rows()
+        data._require_rows()
         seed = int(self.seed)
         data, validation = hold_out(data, self.validation, seed, self._task)
-        data.require_rows()
+        data._require_rows()
         centers = drawn_centers(self.centers, seed, data)
         solver: Any = self.solver
         if kept:

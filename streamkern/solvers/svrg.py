@@ -102,7 +102,7 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
         UsageError: some rows have more copies than others.
     """
     data = problem.train.plain()
-    if problem.train.last_round:
+    if problem.train._last_round:
         raise UsageError(
             f"Importance sampling needs equal copies of each row: {len(problem.train):,} rows are not a multiple of "
             f"{data.base_rows:,}.",

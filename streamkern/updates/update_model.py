@@ -115,7 +115,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
         data = model.dataset(X, y)
         if w is not None:
             data = drop_zero_weight_rows(replace(data, source=WeightedSource(data.source, w)))
-    data.require_rows()
+    data._require_rows()
     if data.target is None:
         raise UsageError(
             "The rows have no target.",

@@ -99,7 +99,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
             basis.add_penalty(A, ridge)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(problem.engine.spd_solve(A, moment / n))
-        test = pipeline.test.prepared_like(scaled)
+        test = pipeline.test._prepared_like(scaled)
         _, scores = path_scores(problem, test, np.concatenate(found, axis=1))
     return (100 * scores).tolist()
 

@@ -33,7 +33,7 @@ def test_rows_come_once_a_round_in_stored_order(cut_source, sizes, block_rows, p
         np.concatenate([np.empty(0, np.int64), *(getattr(raw, name) for raw, _ in raws)]) for name in ("ids", "copies")
     )
     base = np.arange(n) if not data.rules else selected_ids(data.rules, 0, n)
-    expected = [base] * data.full_rounds + ([selected_ids(data.last_round, 0, n)] if data.last_round else [])
+    expected = [base] * data._full_rounds + ([selected_ids(data._last_round, 0, n)] if data._last_round else [])
     assert ids.tolist() == [i for round_ in expected for i in round_.tolist()]
     assert copies.tolist() == [c for c, round_ in enumerate(expected) for _ in round_]
     for raw, where in raws:
