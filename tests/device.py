@@ -1,6 +1,6 @@
 """Devices without a GPU: NumPy's arrays, and those of the array API's strictest implementation.
 
-What runs on a GPU is the same code with CuPy's arrays: ``gpu/engine.py`` and ``data/device_blocks.py`` on any device.
+What runs on a GPU is the same code with CuPy's arrays: ``gpu/engine.py`` and ``data/device_assembly.py`` on any device.
 ``tests/cupy_host.py`` is a stand-in for CuPy itself, with the GPU's loops.
 """
 

@@ -122,8 +122,8 @@ PLAIN = {
     "execute/base.py": "protocol",
     "execute/dask_executor.py": "LostError, caught where the step is repeated",
     "execute/dask_lanes.py": "LostError, caught where the step is repeated",
-    "execute/shared_centers_driver.py": "LostError, caught where the step is repeated",
-    "execute/shared_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
+    "execute/sharded_centers_driver.py": "LostError, caught where the step is repeated",
+    "execute/sharded_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
     "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",
@@ -149,7 +149,7 @@ PLAIN = {
     "sources/remote_store.py": "what fsspec expects of a file system",
     "ingestion/external_shuffle.py": "OSError, told by the ingest",
     "storage/atomic_writes.py": "OSError of the system, put in words by staged and Workspace",
-    "formats/zarr_store.py": "what zarr expects of a store",
+    "formats/zarr_checked_stores.py": "what zarr expects of a store",
     "cpu/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
     "commands/parser.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
@@ -767,7 +767,7 @@ cpu/elementwise.py: Outputs of
     cpu/test_fused_predict.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
-execute/shared_centers_files.py: The shares of a checkpoint have
+execute/sharded_centers_checkpoint.py: The shares of a checkpoint have
     pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
 execute/worker_messages.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
@@ -929,7 +929,7 @@ storage/untrusted_files.py: this is
     storage/test_artifact_attacks.py::test_only_regular_files_are_read
 storage/untrusted_files.py: the JSON has
     storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed
-formats/zarr_store.py: the array is not read:
+formats/zarr_checked_stores.py: the array is not read:
     storage/test_zarr_codecs.py::test_pickle_is_never_made
 formats/zarr.py: the array
     storage/test_zarr_codecs.py::test_a_great_many_chunks_are_counted_and_not_listed
@@ -987,7 +987,7 @@ MODULES = {
     "models/partitioned_machine.py": "partition/test_partition.py",
     "partition/leaf_rows.py": "partition/test_partition_resume.py",
     "models/partition_tree.py": "partition/test_partition.py",
-    "partition/warm_partition.py": "registry/test_retrain.py",
+    "partition/champion_cuts.py": "registry/test_retrain.py",
     "models/calibrated_model.py": "test_intervals.py",
     "serving/open_model.py": "serving/test_predictor.py",
     "updates/update_model.py": "solvers/test_sums.py",

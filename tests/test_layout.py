@@ -30,8 +30,8 @@ DOORS = {
         "execute/dask_executor.py",
         "execute/dask_lanes.py",
         "execute/tree_allreduce.py",
-        "execute/shared_centers_worker.py",
-        "execute/shared_centers_driver.py",
+        "execute/sharded_centers_worker.py",
+        "execute/sharded_centers_driver.py",
         "execute/worker_messages.py",
     },
     "fcntl": {"storage/atomic_writes.py"},
@@ -74,7 +74,7 @@ DOORS = {
         "formats/training_zarr.py",
         "formats/zarr.py",
         "formats/zarr_array.py",
-        "formats/zarr_store.py",
+        "formats/zarr_checked_stores.py",
     },
 }
 GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}

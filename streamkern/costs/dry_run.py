@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
-from streamkern.costs.shared_centers_memory import SharedMemory, basis_bytes, bytes_of, shared_memory
+from streamkern.costs.sharded_centers_memory import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.cpu import default_engine
 from streamkern.data.stream import SCAN_ROWS, Block, Key
 from streamkern.engine.abstract_array import AbstractArray, CostMeter

@@ -34,7 +34,7 @@ from streamkern.sources.arrow_conversion import (
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
 from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.sources.column_roles import ChosenSource, Field, Request, Roles, choose_columns
-from streamkern.sources.index_columns import recorded_index
+from streamkern.sources.pandas_index_columns import recorded_index
 from streamkern.sources.schema import Schema
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
 from streamkern.sources.value_kinds import is_table

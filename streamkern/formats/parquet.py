@@ -38,8 +38,8 @@ from streamkern.sources.chunk_layout import (
     target_of,
 )
 from streamkern.sources.column_roles import Request, Roles, choose_columns
-from streamkern.sources.index_columns import index_names, recorded_index
 from streamkern.sources.ingest_record import ingest_record, recorded_schema
+from streamkern.sources.pandas_index_columns import index_names, recorded_index
 from streamkern.sources.remote_store import Retry
 from streamkern.storage.atomic_writes import staged
 from streamkern.storage.untrusted_files import given_path, storage_errors

@@ -20,7 +20,7 @@ from zarr.storage import FsspecStore, LocalStore
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.formats.zarr_array import StoredArray, is_coordinate, packing_of_array
-from streamkern.formats.zarr_store import CheckedStore, RemoteStore
+from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.chunk_layout import (

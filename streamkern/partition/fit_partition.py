@@ -44,6 +44,7 @@ from streamkern.memory import keep_free_memory, release_free_memory
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
 from streamkern.models.partition_tree import CutTree, Partition
 from streamkern.models.partitioned_machine import LeafBasis, Leaves, PartitionedMachine, leaves_in_memory
+from streamkern.partition.champion_cuts import champion_of, rows_as_champion, settings_digest
 from streamkern.partition.grow_tree import GrownTree, TreeBuilder
 from streamkern.partition.joint_calibration import (
     fit_joint_intervals,
@@ -55,7 +56,6 @@ from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRe
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.partition_memory import PartitionMemory
-from streamkern.partition.warm_partition import champion_of, rows_as_champion, settings_digest
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection.kernel_search import KernelChoice

@@ -38,6 +38,7 @@ from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolve_solver, wit
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
     FittedPartition,
     fit_partition,
@@ -46,7 +47,6 @@ from streamkern.partition.fit_partition import (
 )
 from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.partition_memory import PartitionMemory
-from streamkern.partition.warm_partition import champion_of
 from streamkern.rng import row_hash
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, KernelChoice
 from streamkern.sweep import gather_weighted

@@ -47,7 +47,7 @@ from streamkern.precondition.projection import (
 from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.contributions import Gradient, TiledGradient
 from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, share_of, weighted_size
-from streamkern.solvers.shared_centers import (
+from streamkern.solvers.sharded_centers import (
     CenterConstants,
     Momentum,
     ProjectedState,

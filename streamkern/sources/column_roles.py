@@ -20,7 +20,7 @@ from streamkern.sources.chunk_layout import (
     target_of,
     unknown_name_error,
 )
-from streamkern.sources.index_columns import index_names
+from streamkern.sources.pandas_index_columns import index_names
 from streamkern.sources.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 

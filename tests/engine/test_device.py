@@ -12,7 +12,7 @@ import pytest
 from streamkern import from_arrays
 from streamkern.augment import GaussianNoise, HorizontalFlip
 from streamkern.cpu import default_engine
-from streamkern.data.device_blocks import DeviceAssembly
+from streamkern.data.device_assembly import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import NumericalError, StorageError, UsageError

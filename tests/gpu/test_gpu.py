@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.data.device_blocks import assembly_on_device
+from streamkern.data.device_assembly import assembly_on_device
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.elementwise import Loops, NumpyLoops

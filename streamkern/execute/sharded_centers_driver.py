@@ -27,8 +27,8 @@ from streamkern.execute.base import (
     Tile,
 )
 from streamkern.execute.dask_lanes import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
-from streamkern.execute.shared_centers_files import read_tiles, stacked_tiles, write_share
-from streamkern.execute.shared_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
+from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
+from streamkern.execute.sharded_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
 from streamkern.execute.tree_allreduce import Route
 from streamkern.execute.worker_messages import LostError, dumps
 from streamkern.storage.atomic_writes import write_text
