@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from streamkern.data.images import HorizontalFlip, RandomCrop
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop
 from streamkern.engine.elementwise import NumpyLoops
 from streamkern.errors import NumericalError
 from streamkern.gpu.loops import BlockTarget, Halves, Sides

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamkern.execute.dask_lanes import MAX_TREE_ROOTS, tree_roots
+from streamkern.execute.dask_actors import MAX_TREE_ROOTS, tree_roots
 from streamkern.execute.tree_allreduce import Route
 from streamkern.rng import generator
 

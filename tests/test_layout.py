@@ -24,11 +24,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {
     "bokeh": {"report/bokeh_plots.py"},
     "cupy": {"gpu/cupy.py"},
-    "dask": {"formats/dask_source.py", "execute/dask_executor.py", "execute/dask_lanes.py"},
+    "dask": {"formats/dask_source.py", "execute/dask_executor.py", "execute/dask_actors.py"},
     "distributed": {
         "execute/dask_client.py",
         "execute/dask_executor.py",
-        "execute/dask_lanes.py",
+        "execute/dask_actors.py",
         "execute/tree_allreduce.py",
         "execute/sharded_centers_worker.py",
         "execute/sharded_centers_driver.py",
@@ -64,7 +64,7 @@ DOORS = {
         "formats/parquet.py",
         "formats/parquet_files.py",
         "serving/prediction_writers.py",
-        "formats/table_file.py",
+        "formats/fsspec_file.py",
     },
     "rich": {"progress.py"},
     "sklearn": {"sklearn/estimators.py", "sklearn/partial_fit.py"},
@@ -73,7 +73,7 @@ DOORS = {
         "serving/prediction_writers.py",
         "formats/training_zarr.py",
         "formats/zarr.py",
-        "formats/zarr_array.py",
+        "formats/checked_zarr_array.py",
         "formats/zarr_checked_stores.py",
     },
 }

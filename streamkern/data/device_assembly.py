@@ -11,8 +11,8 @@ import numpy as np
 from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
-from streamkern.data.images import HorizontalFlip, RandomCrop, require_images
-from streamkern.data.stream import Assembly, Block, DeviceRows, Key, RawRows
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop, require_images
+from streamkern.data.row_order import Assembly, Block, DeviceRows, Key, RawRows
 from streamkern.data.targets import as_values
 from streamkern.engine.device import Change, Device
 from streamkern.engine.elementwise import wide

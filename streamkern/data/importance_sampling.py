@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from streamkern.data.stream import Stream
+from streamkern.data.row_order import Stream
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
 

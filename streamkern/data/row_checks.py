@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, StreamkernError, UsageError

@@ -28,8 +28,8 @@ from distributed.client import FutureCancelledError
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
+from streamkern.execute.dask_actors import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.dask_client import CONNECT_SECONDS, connect
-from streamkern.execute.dask_lanes import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.sharded_centers_driver import SharedLanes
 from streamkern.execute.threads_executor import blas_kernels

@@ -26,7 +26,7 @@ from streamkern.execute.base import (
     SharedWork,
     Tile,
 )
-from streamkern.execute.dask_lanes import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
+from streamkern.execute.dask_actors import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
 from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
 from streamkern.execute.sharded_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
 from streamkern.execute.tree_allreduce import Route

@@ -12,8 +12,8 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.row_checks import RowChecker
+from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.targets import Encoding
 from streamkern.errors import DataError, StreamkernError
 from streamkern.execute.base import Executor

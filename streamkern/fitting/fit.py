@@ -23,6 +23,7 @@ from streamkern.data.class_weights import (
 )
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_checks import require_same_scaling, require_training_columns
+from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import (
     Extremes,
     Moments,
@@ -32,7 +33,6 @@ from streamkern.data.statistics import (
     require_range,
     summarise,
 )
-from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine.device import Device

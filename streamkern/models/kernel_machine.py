@@ -24,8 +24,8 @@ from streamkern.data.row_checks import (
     require_width,
     unusable_row_error,
 )
+from streamkern.data.row_order import Assembly, Block, RawRows, Scan
 from streamkern.data.row_selection import runs
-from streamkern.data.stream import Assembly, Block, RawRows, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Project, Transform, dump, load, transforms_for_prediction
 from streamkern.engine.base import ROW_TILE
@@ -51,8 +51,8 @@ from streamkern.kernels import (
 )
 from streamkern.models.calibrated_model import CalibratedModel
 from streamkern.solvers.direct import MEMBER, StoredSums, Sums, kept_of
+from streamkern.sources.input_types import has_text, is_path, is_table
 from streamkern.sources.schema import Schema
-from streamkern.sources.value_kinds import has_text, is_path, is_table
 from streamkern.startup import paused_collector
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.untrusted_files import given_path

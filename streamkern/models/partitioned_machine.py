@@ -25,9 +25,9 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
+from streamkern.models.cut_tree import MAX_LEAVES, CutTree
 from streamkern.models.kernel_machine import KIND as MACHINE
 from streamkern.models.kernel_machine import KernelMachine, from_artifact, read_machine
-from streamkern.models.partition_tree import MAX_LEAVES, CutTree
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.atomic_writes import keep_in_use
 from streamkern.storage.untrusted_files import given_path

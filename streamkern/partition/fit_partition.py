@@ -24,8 +24,8 @@ from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import Statistics, require_range
-from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -41,8 +41,8 @@ from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.solver_choice import AUTO, resolve_solver
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import keep_free_memory, release_free_memory
+from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
-from streamkern.models.partition_tree import CutTree, Partition
 from streamkern.models.partitioned_machine import LeafBasis, Leaves, PartitionedMachine, leaves_in_memory
 from streamkern.partition.champion_cuts import champion_of, rows_as_champion, settings_digest
 from streamkern.partition.grow_tree import GrownTree, TreeBuilder

@@ -22,9 +22,9 @@ from streamkern.costs.dry_run import WORK_PER_SECOND, nominal_work
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.statistics import Statistics
-from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, encoding_to_json
 from streamkern.engine.squared_loss import residual
 from streamkern.errors import PlanRefusedError, StreamkernError
@@ -35,8 +35,8 @@ from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, 
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, project_memory
 from streamkern.fitting.precision_checks import dtype_of
 from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolve_solver, with_all_rows_as_centers
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (

@@ -14,11 +14,11 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics
-from streamkern.data.stream import RawRows
 from streamkern.data.transforms import MAX_COMPONENTS, ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
-from streamkern.sources.chunk_layout import positions
+from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
 AUTOMATIC = "auto"

@@ -12,8 +12,8 @@ from scipy.special import bdtr, stdtr
 from streamkern.calibration.intervals import Intervals, interval_coverage
 from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor

@@ -13,8 +13,8 @@ from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels.radial import MEDIAN
+from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.models.partition_tree import Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
 from streamkern.partition.champion_cuts import from_champion, settings_digest
 from streamkern.partition.one_or_leaves import with_rows_per_leaf

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, RawRows, Scan
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.sweep import ScanWork, sweep

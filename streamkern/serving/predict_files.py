@@ -41,7 +41,7 @@ from streamkern.resources import Resources, given_resources
 from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.serving.prediction_writers import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.base import TEXT_BYTES, Source
-from streamkern.sources.chunk_layout import first_names
+from streamkern.sources.format_rules import first_names
 from streamkern.sources.read_options import ReadOptions
 from streamkern.sources.remote_store import is_remote
 from streamkern.storage.untrusted_files import given_path

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.encoders import Lookup
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.serving.open_model import AnyModel, open_model
-from streamkern.sources.chunk_layout import first_names
-from streamkern.sources.value_kinds import has_text, is_path, is_table, require_dense
+from streamkern.sources.format_rules import first_names
+from streamkern.sources.input_types import has_text, is_path, is_table, require_dense
 from streamkern.types import Array
 
 

@@ -15,8 +15,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.device_assembly import assembly_on_device
 from streamkern.data.extra_blocks import AllTiles, RecentBlocks
 from streamkern.data.importance_sampling import ImportanceSampledStream
+from streamkern.data.row_order import Assembly, Block, Key, Scan, Stream
 from streamkern.data.row_selection import HASH_SPAN
-from streamkern.data.stream import Assembly, Block, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine
 from streamkern.engine.device import BLOCK_ROWS

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.calibration.out_of_sample import OutOfSample
-from streamkern.data.stream import SCAN_ROWS, Scan, Stream
+from streamkern.data.row_order import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.evaluation.score import score

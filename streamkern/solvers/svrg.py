@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Stream
+from streamkern.data.row_order import Block, Stream
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack

@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.array_source import checked_names
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import (
+from streamkern.sources.format_rules import (
     feature_dtype,
     first_names,
     positions,

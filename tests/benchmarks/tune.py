@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.stream import Scan
+from streamkern.data.row_order import Scan
 from streamkern.engine.packed_triangle import unpacked
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages, prepare

@@ -14,7 +14,7 @@ from scipy import stats
 
 import streamkern as sk
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import UnitRows
 from streamkern.errors import DataError, UsageError

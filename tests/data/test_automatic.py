@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 import streamkern as sk
 from streamkern.data.encoders import Calendar, TargetMeans, fold_numbers
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import Stages, fit_step, prepare

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamkern.data import dataset as module
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.errors import DataError, UsageError
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.statistics import TransformedScan
-from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.row_selection import selected_ids
-from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=10)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.formats import ArraySource

@@ -426,7 +426,7 @@ def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
-    monkeypatch.setattr("streamkern.execute.dask_lanes.WORKER_UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("streamkern.execute.dask_actors.WORKER_UPDATE_SECONDS", 0.0)
     with workers_of(cluster, 1) as executor:
         placement = executor.share(SharedSums(), lambda leaf: None)
         wanted, _ = SharedSums().expected(2)
