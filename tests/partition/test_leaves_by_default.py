@@ -14,6 +14,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.evaluation.paired_errors import Errors
+from streamkern.models import cut_tree
 from streamkern.partition import one_or_leaves as choice
 from streamkern.partition.one_or_leaves import MIN_TABLE_ROWS, default_partition
 from streamkern.report.page import write_report
@@ -28,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and leaves that a test has the time for are large: not every row is a center of one model."""
     monkeypatch.setattr(choice, "MIN_TABLE_ROWS", N)
     monkeypatch.setattr(kernel_search, "MAX_ROWS_AS_CENTERS", 0)
-    monkeypatch.setattr(partition_tree, "MAX_FULL_KERNEL_ROWS", 4_000)
+    monkeypatch.setattr(cut_tree, "MAX_FULL_KERNEL_ROWS", 4_000)
 
 
 def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streamkern.cpu.engine import HostEngine
+from streamkern.engine import krylov_eigenpairs
 from streamkern.errors import NumericalError
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.eigensystem import top_eigensystem
@@ -17,7 +18,7 @@ def matrix(kernel: Kernel, d: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(krylov, "_FROM", S)
+    monkeypatch.setattr(krylov_eigenpairs, "_FROM", S)
 
 
 @pytest.fixture

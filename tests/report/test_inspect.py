@@ -20,6 +20,7 @@ from streamkern.commands.parser import main
 from streamkern.formats import arrow, csv, write_parquet
 from streamkern.inspection import inspect_dataset as inspection
 from streamkern.inspection.inspect_dataset import inspect
+from streamkern.sources import format_rules
 from streamkern.sources import unusable_columns as described
 
 
@@ -32,7 +33,7 @@ def rows():
 
 
 def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 3200)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 3200)
     X, y = rows
     write_parquet(tmp_path / "rows.parquet", X, y, target="animal", columns=["a", "b", "c", "d"])
     found = inspect(tmp_path / "rows.parquet", "animal").to_json()
@@ -60,7 +61,7 @@ def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monke
 def test_what_is_found_does_not_depend_on_chunks_or_threads(rows, monkeypatch):
     X, y = rows
     one = inspect((X, y)).to_json()
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 100)
     other = inspect((X, y), threads=3).to_json()
     assert one["classes"] == other["classes"]
     assert [c["histogram"] for c in one["columns"]] == [c["histogram"] for c in other["columns"]]
@@ -214,7 +215,7 @@ def test_whole_numbers_are_drawn_without_gaps_whatever_their_dtype(n, dtype):
 
 
 def test_bins_of_whole_numbers_hold_what_they_say_with_values_missing_and_chunks_that_differ(monkeypatch):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 2000)
     rng = np.random.default_rng(0)
     X = np.stack([rng.integers(-30, 71, 3000), rng.integers(0, 9, 3000), rng.normal(size=3000)], axis=1)
     X[-1, 1] = 2.5  # the only fraction, in the last chunk

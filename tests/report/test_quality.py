@@ -16,6 +16,7 @@ from streamkern.data.targets import Classes
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.inspection.shuffle_quality import LabelVariation, shuffle_warning, stored_ratio, stream_ratio
+from streamkern.sources import format_rules
 from streamkern.sweep import ScanWork, sweep
 
 
@@ -106,7 +107,7 @@ def test_training_is_warned_of_sorted_rows_and_not_of_shuffled_ones(tmp_path):
 
 
 def test_a_recorded_shuffle_is_trusted_and_nothing_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 2000)
     y = np.repeat(np.arange(10), 2000)
     sk.write_zarr(tmp_path / "sorted.zarr", np.zeros((20_000, 1), dtype=np.float32), y, chunk_rows=500)
     plain = sk.open_dataset(tmp_path / "sorted.zarr", target="target")

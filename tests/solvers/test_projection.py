@@ -56,7 +56,7 @@ def preconditioned_inverse(nystrom: NystromPreconditioner) -> np.ndarray:
 
 
 def dense(projection) -> np.ndarray:
-    return center_projection.apply(np.eye(P))
+    return projection.apply(np.eye(P))
 
 
 @pytest.mark.parametrize("p", [1, 511, 513])
@@ -154,7 +154,7 @@ def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
     few = Q // 2
     start = center_projection.top_eigensystem
     monkeypatch.setattr(
-        projection,
+        center_projection,
         "top_eigensystem",
         lambda K, q, engine, floor: NystromPreconditioner(start(K, q, engine, floor)).truncated(few).eigensystem,
     )
@@ -183,7 +183,7 @@ def test_projections_are_the_same_bits_on_any_number_of_threads():
                 center_eigensystem(expansion, 60, Q, 1e-5, default_engine().bound(executor))
             )
             projection = project_inexactly(expansion, nystrom, 2, default_engine().bound(executor))
-            found.append(center_projection.apply(g))
+            found.append(projection.apply(g))
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 
@@ -221,7 +221,7 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
     try:
         nystrom = NystromPreconditioner(center_eigensystem(expansion, 100, 10, 1e-5, ENGINE))
         projection = project_inexactly(expansion, nystrom, 1, ENGINE)
-        center_projection.apply(np.ones((p, 2), np.float32))
+        projection.apply(np.ones((p, 2), np.float32))
         measure_inexact(expansion, projection, expansion.Z[:32] + 0.1)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

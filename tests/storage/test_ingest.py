@@ -49,7 +49,7 @@ def rows_of(path) -> list[tuple]:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 400)
 
 
 def every_file(folder: Path, X, y, rows: int):
@@ -87,7 +87,7 @@ def test_any_format_and_chunking_gives_the_same_multiset_of_rows(
     expected = sorted([(*row, label) for row, label in zip(X.tolist(), y.tolist(), strict=True)])
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         paths = every_file(Path(name), X, y, rows)
-        patch.setattr(chunk_layout, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(format_rules, "CHUNK_BYTES", chunk_bytes)
         orders = set()
         for path in paths:
             out = path.with_suffix(path.suffix + ".out")
@@ -130,9 +130,9 @@ def test_a_model_trained_on_what_was_ingested_has_the_labels_of_the_source(tmp_p
 @pytest.mark.parametrize("memory", ["few", "many"])
 def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monkeypatch, memory):
     X, y = table(1500)
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 1000)
     ingest((X, y), tmp_path / "one", shuffle=True, seed=3, memory=BUDGET)
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 333)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 333)
     # Rows held at a time: as many as leave several runs and buckets, or all of them.
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 400 if memory == "few" else 24)
     runs = []
@@ -161,7 +161,7 @@ def test_the_shuffle_passes_a_chi_squared_test_on_position(tmp_path, seed):
 
 
 def test_shards_hold_the_rows_in_fewer_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1200)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 1200)
     X, y = table(2000)
     ingest((X, y), tmp_path / "plain.zarr", memory=BUDGET)
     ingest((X, y), tmp_path / "shards.zarr", shard=6000, memory=BUDGET)
@@ -338,7 +338,7 @@ def stopping(after: int):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_half_written_set_is_never_read(tmp_path, monkeypatch, format, shuffle):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 400)
     monkeypatch.setattr(ingest_module, "PART_CHUNKS", 2)
     # 16 chunks are scattered if they are shuffled; then 16 chunks or 8 files are written.
     for after in (0, 5, 16, 18, 22) if shuffle else (0, 1, 5):
@@ -447,7 +447,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("n", [30_000, 100_000])
 def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small_disk, monkeypatch, format, n, capsys):
-    monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 50_000)
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 10_000)  # by way of the disk
     X = np.random.default_rng(0).normal(size=(n, 9)).astype(np.float32)
     np.save(tmp_path / "rows.npy", X)

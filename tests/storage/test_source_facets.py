@@ -21,6 +21,7 @@ from streamkern.data.filtered_source import FilteredSource
 from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
 from streamkern.formats import csv, open_source
 from streamkern.formats.joined_tables import open_tables
+from streamkern.sources import format_rules
 from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer
@@ -59,7 +60,7 @@ class FacetSuite(SourceSuite):
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 600)
+        monkeypatch.setattr(format_rules, "CHUNK_BYTES", 600)
         monkeypatch.setattr(csv, "BLOCK_BYTES", 700)
 
     @pytest.fixture
@@ -263,7 +264,7 @@ class TestQuarantine(SourceSuite):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(format_rules, "CHUNK_BYTES", 1)
         group = zarr.open_group(tmp_path / "rows.zarr", mode="w")
         for name, values in {"X": np.column_stack([A, B]), "y": LABEL, "w": IMPORTANCE}.items():
             group.create_array(name, data=values, chunks=(20, *values.shape[1:]))

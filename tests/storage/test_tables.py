@@ -17,6 +17,7 @@ from pyarrow import feather
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import csv
 from streamkern.formats.joined_tables import open_tables
+from streamkern.sources import format_rules
 from streamkern.sources.arrow_conversion import converted
 from streamkern.sources.schema import Column
 from streamkern.testing.source import SourceSuite, read_all
@@ -36,7 +37,7 @@ class TableSuite(SourceSuite):
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch):
-        monkeypatch.setattr(chunk_layout, "CHUNK_BYTES", 600)
+        monkeypatch.setattr(format_rules, "CHUNK_BYTES", 600)
         monkeypatch.setattr(csv, "BLOCK_BYTES", 1500)
 
     @pytest.fixture
