@@ -67,14 +67,14 @@ if TYPE_CHECKING:
     )
     from streamkern.models.kernel_machine import KernelMachine as KernelMachine
     from streamkern.models.partitioned_machine import PartitionedMachine as PartitionedMachine, load_model as load_model
-    from streamkern.models.partition_tree import Partition as Partition
+    from streamkern.models.cut_tree import Partition as Partition
     from streamkern.resources import Resources as Resources
     from streamkern.runs.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
     from streamkern.runs.plan import plan as plan
     from streamkern.runs.run import resume as resume, run as run
     from streamkern.runs.tune import tune as tune
     from streamkern.registry import Registry as Registry, retrain as retrain
-    from streamkern.inspection.inspect import inspect as inspect
+    from streamkern.inspection.inspect_dataset import inspect as inspect
     from streamkern.report.mlflow_export import log_to_mlflow as log_to_mlflow
     from streamkern.serving import Predictor as Predictor
     from streamkern.serving.explain import explain as explain
@@ -137,14 +137,14 @@ _NAMES = {
     ),
     "streamkern.models.kernel_machine": ("KernelMachine",),
     "streamkern.models.partitioned_machine": ("PartitionedMachine", "load_model"),
-    "streamkern.models.partition_tree": ("Partition",),
+    "streamkern.models.cut_tree": ("Partition",),
     "streamkern.resources": ("Resources",),
     "streamkern.runs.pipeline": ("Pipeline", "load_pipeline"),
     "streamkern.runs.plan": ("plan",),
     "streamkern.runs.run": ("resume", "run"),
     "streamkern.runs.tune": ("tune",),
     "streamkern.registry": ("Registry", "retrain"),
-    "streamkern.inspection.inspect": ("inspect",),
+    "streamkern.inspection.inspect_dataset": ("inspect",),
     "streamkern.report.mlflow_export": ("log_to_mlflow",),
     "streamkern.serving": ("Predictor",),
     "streamkern.serving.explain": ("explain",),
@@ -193,7 +193,7 @@ _MOVED = {
     "streamkern.centers": ("CenterSet",),
     "streamkern.data": ("Quarantined",),
     "streamkern.ingestion.ingest": ("Ingested",),
-    "streamkern.inspection.inspect": ("Inspection",),
+    "streamkern.inspection.inspect_dataset": ("Inspection",),
     "streamkern.registry": ("RetrainResult",),
     "streamkern.runs.plan": ("Plan",),
     "streamkern.runs.results": ("RunResult",),

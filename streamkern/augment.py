@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
-from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop, RandomErasing
 
 __all__ = [
     "Augmentation",

@@ -17,7 +17,7 @@ import scipy.linalg
 import scipy.sparse
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts

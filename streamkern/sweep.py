@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.data.stream import Assembly, Block, Key, Scan
+from streamkern.data.row_order import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
 from streamkern.memory import check_memory

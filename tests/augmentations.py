@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from streamkern.data.augment import Augmentation, FeatureDropout, GaussianNoise
-from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop, RandomErasing
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.types import Array
 

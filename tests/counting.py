@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.cpu.engine import HostEngine
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.engine.operations import eigh
 from streamkern.formats import ArraySource
 from streamkern.types import Array

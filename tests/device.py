@@ -1,6 +1,6 @@
 """Devices without a GPU: NumPy's arrays, and those of the array API's strictest implementation.
 
-What runs on a GPU is the same code with CuPy's arrays: ``gpu/engine.py`` and ``data/device_blocks.py`` on any device.
+What runs on a GPU is the same code with CuPy's arrays: ``gpu/engine.py`` and ``data/device_assembly.py`` on any device.
 ``tests/cupy_host.py`` is a stand-in for CuPy itself, with the GPU's loops.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from streamkern.data.images import HorizontalFlip, RandomCrop
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop
 from streamkern.engine.elementwise import NumpyLoops
 from streamkern.errors import NumericalError
 from streamkern.gpu.loops import BlockTarget, Halves, Sides

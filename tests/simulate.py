@@ -6,7 +6,7 @@ as far as one panel goes. Processes on the same cores share them evenly. If a wo
 others and the step is repeated.
 
 Where centers are shared out (``SharedCosts``), each worker has some of them for all rows of a step. Rows, outputs and
-what follows from those go up the tree of workers of ``execute/shared_centers_worker.py`` and down again, the rows of a
+what follows from those go up the tree of workers of ``execute/sharded_centers_worker.py`` and down again, the rows of a
 step while the one before it is computed; the driver hears from the root, and is at most one step behind.
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamkern.execute.dask_lanes import MAX_TREE_ROOTS, tree_roots
+from streamkern.execute.dask_actors import MAX_TREE_ROOTS, tree_roots
 from streamkern.execute.tree_allreduce import Route
 from streamkern.rng import generator
 

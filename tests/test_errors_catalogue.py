@@ -30,7 +30,7 @@ from streamkern import errors
 from streamkern.commands.parser import main
 from streamkern.cpu import default_engine
 from streamkern.data import Quarantined
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.engine.elementwise import NumpyLoops
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.execute.threads_executor import ThreadsExecutor
@@ -121,15 +121,15 @@ PLAIN = {
     "sklearn/estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask_executor.py": "LostError, caught where the step is repeated",
-    "execute/dask_lanes.py": "LostError, caught where the step is repeated",
-    "execute/shared_centers_driver.py": "LostError, caught where the step is repeated",
-    "execute/shared_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
+    "execute/dask_actors.py": "LostError, caught where the step is repeated",
+    "execute/sharded_centers_driver.py": "LostError, caught where the step is repeated",
+    "execute/sharded_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
     "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",
     "registry/model_registry.py": "caught below, and told as a damaged file",
     "report/run_directory.py": "caught by whoever reads a run that may not be there",
-    "sources/chunk_layout.py": "IndexError of a position, as Python has it",
+    "sources/format_rules.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
     "partition/partition_memory.py": "rows of shapes alone, which a projection never reads",
     "models/partitioned_machine.py": "KeyError, told as a damaged artifact",
@@ -149,7 +149,7 @@ PLAIN = {
     "sources/remote_store.py": "what fsspec expects of a file system",
     "ingestion/external_shuffle.py": "OSError, told by the ingest",
     "storage/atomic_writes.py": "OSError of the system, put in words by staged and Workspace",
-    "formats/zarr_store.py": "what zarr expects of a store",
+    "formats/zarr_checked_stores.py": "what zarr expects of a store",
     "cpu/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
     "commands/parser.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
@@ -669,7 +669,7 @@ sources/column_roles.py: f'column {missing!r} is not there' + (f', nor are
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
 formats/hdf5.py: the values of this dataset are stored in other fil
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
-formats/zarr_array.py: the array has chunks of shape
+formats/checked_zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
 kernels/named_kernels.py: The kernel is combined of
     storage/test_crafted_models.py::test_a_kernel_of_many_parts_is_refused
@@ -767,7 +767,7 @@ cpu/elementwise.py: Outputs of
     cpu/test_fused_predict.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
-execute/shared_centers_files.py: The shares of a checkpoint have
+execute/sharded_centers_checkpoint.py: The shares of a checkpoint have
     pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
 execute/worker_messages.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
@@ -809,9 +809,9 @@ serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
 formats/csv.py: the bytes
     storage/test_text_tables.py::test_errors_name_the_cause_and_the_option
-sources/value_kinds.py: ... is sparse: a
+sources/input_types.py: ... is sparse: a
     storage/test_doors.py::test_sparse_rows_are_one_error_on_every_door
-formats/table_file.py: the file is not in the encoding
+formats/fsspec_file.py: the file is not in the encoding
     storage/test_text_tables.py::test_a_wrong_encoding_is_named_with_its_option
 serving/predictor.py: This is a path, or a text:
     storage/test_doors.py::test_a_path_is_a_data_set_where_rows_are_read_and_refused_where_they_are_served
@@ -899,7 +899,7 @@ sources/remote_store.py: the store did not return this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline
 sources/remote_store.py: the store refuses:
     storage/test_remote.py::test_a_refusal_is_not_repeated
-formats/table_file.py: the file has changed since it was opened:
+formats/fsspec_file.py: the file has changed since it was opened:
     storage/test_tables.py::test_a_file_cut_short_after_it_was_opened_is_an_error
 formats/joined_tables.py: two tables differ:
     storage/test_tables.py::test_tables_that_differ_are_an_error_that_names_both
@@ -907,13 +907,13 @@ storage/atomic_writes.py: ... cannot be written:
     storage/test_writer.py::test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on
 storage/atomic_writes.py: The directory cannot be written:
     pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error
-formats/zarr_array.py: chunk
+formats/checked_zarr_array.py: chunk
     storage/test_zarr_damage.py::test_a_missing_chunk_is_an_error_not_rows_of_zeros
 storage/artifact.py: The arrays of this
     storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
-formats/zarr_array.py: a row of the array is stored in
+formats/checked_zarr_array.py: a row of the array is stored in
     storage/test_strangers_files.py::test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted
 formats/zarr.py: the array has shape
     storage/test_strangers_files.py::test_consolidated_metadata_that_say_something_else_are_refused
@@ -929,7 +929,7 @@ storage/untrusted_files.py: this is
     storage/test_artifact_attacks.py::test_only_regular_files_are_read
 storage/untrusted_files.py: the JSON has
     storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed
-formats/zarr_store.py: the array is not read:
+formats/zarr_checked_stores.py: the array is not read:
     storage/test_zarr_codecs.py::test_pickle_is_never_made
 formats/zarr.py: the array
     storage/test_zarr_codecs.py::test_a_great_many_chunks_are_counted_and_not_listed
@@ -961,11 +961,11 @@ formats/parquet_files.py: the files cannot be listed:
     a store that fails while it lists
 formats/parquet_files.py: the server does not say how large this file is
     a server that says no Content-Length
-formats/table_file.py: the store does not say how large the file is
+formats/fsspec_file.py: the store does not say how large the file is
     a store that says no size
 formats/zarr.py: cannot be written:
     storage/test_zarr_damage.py
-formats/zarr_array.py: the chunk may not be read:
+formats/checked_zarr_array.py: the chunk may not be read:
     files that may not be read, which the root user may
 """)
 """Sites that no test comes to, and what it would take."""
@@ -986,8 +986,8 @@ MODULES = {
     "partition/partition_memory.py": "partition/test_partition.py",
     "models/partitioned_machine.py": "partition/test_partition.py",
     "partition/leaf_rows.py": "partition/test_partition_resume.py",
-    "models/partition_tree.py": "partition/test_partition.py",
-    "partition/warm_partition.py": "registry/test_retrain.py",
+    "models/cut_tree.py": "partition/test_partition.py",
+    "partition/champion_cuts.py": "registry/test_retrain.py",
     "models/calibrated_model.py": "test_intervals.py",
     "serving/open_model.py": "serving/test_predictor.py",
     "updates/update_model.py": "solvers/test_sums.py",

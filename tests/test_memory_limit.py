@@ -23,9 +23,9 @@ from streamkern.costs.footprint import load_libraries
 from streamkern.cpu import gemm
 from streamkern.data.chunk_cache import CachedReader, reading_bytes
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, RawRows, Stream
 from streamkern.data.row_selection import ranges, runs
 from streamkern.data.statistics import Moments
-from streamkern.data.stream import Assembly, RawRows, Stream
 from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
 from streamkern.execute.base import Allowance

@@ -330,7 +330,7 @@ def test_streamed_prediction_holds_blocks_and_not_rows(X: Array) -> None:
     def peak(copies: int) -> tuple[int, int]:
         data = sk.from_arrays(X).augment(sk.augment.GaussianNoise(0.1), copies=copies)
         tracemalloc.start()
-        rows = sum(len(outputs) for outputs in model.stream_outputs(data))
+        rows = sum(len(outputs) for outputs in model._stream_outputs(data))
         held = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return rows, held

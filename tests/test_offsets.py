@@ -134,7 +134,7 @@ def test_augmented_rows_keep_it(augmentation: Any):
 
 def test_dropped_features_have_the_user_s_value_and_not_that_of_shifted_rows():
     X, y = table(UNIX)
-    data = sk.from_arrays(X, y).augment(sk.augment.FeatureDropout(1.0, value=UNIX + 1.0)).relative_to(np.full(3, UNIX))
+    data = sk.from_arrays(X, y).augment(sk.augment.FeatureDropout(1.0, value=UNIX + 1.0))._relative_to(np.full(3, UNIX))
     block = sk.data.stream.Scan(sk.data.stream.Assembly(data)).block((0,))
     assert (block.X == 1.0).all()
 
@@ -203,7 +203,7 @@ def test_outputs_in_unlike_units_are_fitted_as_each_by_itself(tmp_path: Path):
     assert found["mse"] == pytest.approx(mean_squared_error(both, model.predict(X)), rel=1e-5)
     assert found["r2"] == pytest.approx(r2_score(both, model.predict(X)), abs=1e-6)
     with sk.open_executor() as executor:
-        detail = saved.score_in_detail(sk.from_arrays(X, both), executor)
+        detail = saved._score_in_detail(sk.from_arrays(X, both), executor)
     np.testing.assert_allclose(detail.actual, both)
     assert "scale" not in encoding_to_json(regressor().fit(X, np.stack([y, 8 * y], axis=1)).model_.encoding)
     for damaged in ([1.0], [1.0, -1.0]):

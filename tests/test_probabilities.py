@@ -20,7 +20,7 @@ from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.calibration.probabilities import ProbabilityCalibration, fit_probabilities
 from streamkern.calibration.serialization import dump_calibration, load_calibration
 from streamkern.cpu import default_engine
-from streamkern.data.stream import Scan
+from streamkern.data.row_order import Scan
 from streamkern.evaluation import metrics
 from streamkern.fitting import calibrate as answers
 from streamkern.fitting import solver_choice as auto

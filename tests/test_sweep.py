@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import DataError
 from streamkern.execute.base import Stack

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 
 SHAPE, IMAGES, ZOOM, GAP = (28, 28), 5, 2, 4
 

@@ -9,7 +9,7 @@ from argparse import Namespace
 from streamkern.commands.resources import resources_of
 from streamkern.commands.terminal import say
 from streamkern.ingestion.ingest import ingest
-from streamkern.inspection.inspect import inspect as inspect_data
+from streamkern.inspection.inspect_dataset import inspect as inspect_data
 from streamkern.progress import Display
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
-from streamkern.costs.shared_centers_memory import SharedMemory, basis_bytes, bytes_of, shared_memory
+from streamkern.costs.sharded_centers_memory import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.cpu import default_engine
-from streamkern.data.stream import SCAN_ROWS, Block, Key
+from streamkern.data.row_order import SCAN_ROWS, Block, Key
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operations import Operations
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
-from streamkern.gpu.metered import MeteredDeviceEngine
+from streamkern.gpu.memory_meter import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
 from streamkern.solvers.convergence import measured_by_itself, unlearned

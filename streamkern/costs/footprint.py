@@ -16,7 +16,7 @@ from streamkern.costs.dry_run import CostEstimate, ProblemSize, sums_in_flight
 from streamkern.cpu import default_engine
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import ORDER_ROWS, SCAN_ROWS, scan_rows
+from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
 from streamkern.errors import PlanRefusedError, UsageError
@@ -29,7 +29,7 @@ from streamkern.memory import format_bytes, parse_bytes, release_free_memory, re
 from streamkern.resources import default_threads
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import rows_per_chunk
+from streamkern.sources.format_rules import rows_per_chunk
 
 _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
@@ -330,7 +330,7 @@ def _project(
     ``most_rows`` are those of a chunk, as if the rows were stored in chunks of so many. With ``spare``, chunks that are
     kept leave room for a better solve.
     """
-    source, d, widest = dataset.source, dataset.n_features, dataset.widest
+    source, d, widest = dataset.source, dataset.n_features, dataset._widest
     stored = source.n_features * source.dtype.itemsize
     sizes = np.diff(source.bounds)
     if most_rows is not None:
@@ -401,7 +401,7 @@ def _project(
         stages["train"] += evaluation + takes.centers + weights
     # What is left to learn is measured on rows that are gathered, beside the weights of the best pass.
     measuring = gather + ids + takes.residual + validate * weights if takes.residual else 0
-    baseline += _LIBRARIES + slots * THREAD_BYTES + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD_BYTES + dataset._held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)

@@ -29,8 +29,8 @@ from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.statistics import Moments
-from streamkern.data.stream import Assembly, Block, RawRows
 from streamkern.data.targets import Classes
 from streamkern.engine.operations import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError

@@ -11,8 +11,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.errors import UsageError, warn
 from streamkern.formats import Retry, array_source
+from streamkern.sources.input_types import require_dense
 from streamkern.sources.read_options import ReadOptions, read_options
-from streamkern.sources.value_kinds import require_dense
 from streamkern.startup import paused_collector
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]

@@ -102,7 +102,7 @@ class Dataset:
         return self.transforms[-1].n_out if self.transforms else self.source.n_features
 
     @property
-    def takes_float64(self) -> bool:
+    def _takes_float64(self) -> bool:
         """True if stored values stay float64 until they are scaled, because float32 cannot represent them all."""
         return wide(self.source.dtype) if self.wide is None else self.wide
 
@@ -125,14 +125,14 @@ class Dataset:
         return self.source.weight is not None
 
     @property
-    def full_rounds(self) -> int:
+    def _full_rounds(self) -> int:
         """Number of full rounds of a pass over the selected rows."""
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
-    def last_round(self) -> tuple[SelectionRule, ...]:
+    def _last_round(self) -> tuple[SelectionRule, ...]:
         """Rules of the last, partial round; empty if the virtual rows are a multiple of the selected rows."""
-        rest = len(self) - self.full_rounds * self.base_rows
+        rest = len(self) - self._full_rounds * self.base_rows
         return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
 
     @cached_property
@@ -186,10 +186,10 @@ class Dataset:
                 where="transform",
                 expected=f"one that was fitted to {self.n_features} features",
             )
-        settled = self.settled()
+        settled = self._settled()
         return settled._with(transforms=(*settled.transforms, transform))
 
-    def settled(self) -> Dataset:
+    def _settled(self) -> Dataset:
         """Return the same rows, with the scaling moved into the transforms."""
         factor, shift = (np.broadcast_to(np.asarray(v, np.float64), self.n_features) for v in (self.factor, self.shift))
         if np.all(factor == 1) and np.all(shift == 0):
@@ -198,11 +198,11 @@ class Dataset:
         return self._with(transforms=(*self.transforms, scaled), factor=1.0, shift=0.0)
 
     @property
-    def widest(self) -> int:
+    def _widest(self) -> int:
         """Largest number of features of a row between transforms."""
         return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
 
-    def held_bytes(self, itemsize: int, outputs: int) -> int:
+    def _held_bytes(self, itemsize: int, outputs: int) -> int:
         """Return the bytes a process keeps for building blocks: rows for mixing, and random projections.
 
         Args:
@@ -219,21 +219,21 @@ class Dataset:
             + 3 * max(matrices, default=0)
         )
 
-    def prepared_like(self, other: Dataset) -> Dataset:
+    def _prepared_like(self, other: Dataset) -> Dataset:
         """Return these rows with the transforms, the scaling and the origin of another dataset.
 
         They are read by the schema of the other dataset.
         """
         return self._with(
             source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor,
-            shift=other.shift, origin=other.origin, wide=other.takes_float64,
+            shift=other.shift, origin=other.origin, wide=other._takes_float64,
         )  # fmt: skip
 
-    def final(self) -> Dataset:
+    def _final(self) -> Dataset:
         """Return these rows with the transforms as in prediction: target means are over all folds."""
         return self._with(transforms=transforms_for_prediction(self.transforms))
 
-    def relative_to(self, origin: float | Array) -> Dataset:
+    def _relative_to(self, origin: float | Array) -> Dataset:
         """Return the same rows with ``origin``, a number or shape (d,), subtracted before rounding."""
         return self._with(origin=origin)
 
@@ -399,7 +399,7 @@ class Dataset:
         ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
         return ids
 
-    def bank(self, number: int) -> tuple[IntArray, Rows]:
+    def _bank(self, number: int) -> tuple[IntArray, Rows]:
         """Return the partner rows of ``MixUp``, augmentation ``number``: a draw, read once in each process.
 
         Returns:
@@ -419,7 +419,7 @@ class Dataset:
         # Not pickled: a worker reads its own banks.
         return {k: v for k, v in self.__dict__.items() if k != "_banks"}
 
-    def require_rows(self) -> None:
+    def _require_rows(self) -> None:
         """Refuse a dataset without rows or features.
 
         Raises:

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
-from streamkern.sources.value_kinds import DAY
+from streamkern.sources.input_types import DAY
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 

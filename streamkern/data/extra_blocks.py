@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Key, Scan, Stream
+from streamkern.data.row_order import Block, Key, Scan, Stream
 from streamkern.types import IntArray
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.data.row_selection import SelectionRule, count_selected, selected_ids
 from streamkern.sources.base import DerivedSource, Reading, Source
-from streamkern.sources.chunk_layout import check_chunk
+from streamkern.sources.format_rules import check_chunk
 from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.storage.value_digest import digest
 from streamkern.types import IntArray, Rows

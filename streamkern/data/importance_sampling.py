@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from streamkern.data.stream import Stream
+from streamkern.data.row_order import Stream
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
 
@@ -37,4 +37,4 @@ class ImportanceSampledStream(Stream):
         random = generator("draws", self.seed, pass_, lane, start)
         ids = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
         # Sorted by id, so that a chunk's rows are neighbours; the window is shuffled later.
-        return np.sort(ids), random.integers(self.assembly.dataset.full_rounds, size=stop - start), set()
+        return np.sort(ids), random.integers(self.assembly.dataset._full_rounds, size=stop - start), set()

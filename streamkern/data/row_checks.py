@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, StreamkernError, UsageError
@@ -78,7 +78,7 @@ def require_same_scaling(rows: Dataset, prepared: Dataset) -> None:
     Raises:
         UsageError: the scaling is another.
     """
-    if rows.settled().transforms and prepared.fingerprint != rows.final().relative_to(prepared.origin).fingerprint:
+    if rows._settled().transforms and prepared.fingerprint != rows._final()._relative_to(prepared.origin).fingerprint:
         raise UsageError(
             "The data set is scaled in another way than the training data.",
             where="dataset",

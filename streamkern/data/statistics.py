@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, RawRows, Scan
+from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.targets import (
     Classes,
     Continuous,

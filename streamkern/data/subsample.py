@@ -15,7 +15,7 @@ from streamkern.data.row_selection import SelectionRule
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import joined_blocks, positions
+from streamkern.sources.format_rules import joined_blocks, positions
 from streamkern.types import Array, IntArray, Rows
 
 MIN_HELD_OUT_PER_CLASS = 20

@@ -28,7 +28,7 @@ from streamkern.engine.base import (
 )
 from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops, NumpyLoops
-from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
+from streamkern.engine.krylov_eigenpairs import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed_factor import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.errors import NumericalError

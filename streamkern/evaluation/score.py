@@ -12,8 +12,8 @@ import numpy as np
 from streamkern.calibration.intervals import Intervals, interval_coverage
 from streamkern.calibration.serialization import Calibration
 from streamkern.data.encoders import warn_unseen
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.row_selection import SelectionRule
-from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.engine.squared_loss import residual
 from streamkern.evaluation.curves import curves_of

@@ -2,7 +2,7 @@
 
 Sweeps are tasks, a bounded number in flight. Minibatch steps are calls to one long-lived actor a worker, which holds
 its lanes' blocks and the centers: a task a step would cost several times as much. Where the solver can, the centers are
-shared out instead, see ``execute/shared_centers_worker.py``.
+shared out instead, see ``execute/sharded_centers_worker.py``.
 
 Nothing waits for ever. A worker that dies is noticed at once; one that is silent for ``stall_timeout``, or does not
 answer a step within ``step_timeout``, is removed from the cluster and counts as lost; a run without any worker for
@@ -28,10 +28,10 @@ from distributed.client import FutureCancelledError
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
+from streamkern.execute.dask_actors import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.dask_client import CONNECT_SECONDS, connect
-from streamkern.execute.dask_lanes import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.shared_centers_driver import SharedLanes
+from streamkern.execute.sharded_centers_driver import SharedLanes
 from streamkern.execute.threads_executor import blas_kernels
 from streamkern.execute.worker_log import WorkerLog
 from streamkern.execute.worker_messages import (

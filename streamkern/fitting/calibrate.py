@@ -21,7 +21,7 @@ from streamkern.calibration.thresholds import best_threshold
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Block, Scan
+from streamkern.data.row_order import Block, Scan
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkern.costs.dry_run import CostEstimate
 from streamkern.costs.footprint import Footprint
-from streamkern.data.stream import SCAN_ROWS
+from streamkern.data.row_order import SCAN_ROWS
 from streamkern.engine.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.gpu import get_device

@@ -12,8 +12,8 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.row_checks import RowChecker
+from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.targets import Encoding
 from streamkern.errors import DataError, StreamkernError
 from streamkern.execute.base import Executor
@@ -27,7 +27,7 @@ def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.
     One sweep over them, prepared as training rows: whatever evaluation would refuse is refused now, by a DataError.
     """
     plain = rows.plain()
-    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain._widest))
     with naming_rows(what):
         sweep(executor, ScanWork(scan, RowChecker(plain.columns)))
     return plain.base_rows
@@ -48,7 +48,7 @@ def require_measurable(rows: Dataset | None, name: str) -> None:
     if rows is None:
         return
     with naming_rows(f"the {name} rows"):
-        rows.require_rows()
+        rows._require_rows()
         require_target(rows, "the target")
 
 
@@ -82,5 +82,5 @@ def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
     if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
         return {}
     assembly = Assembly(dataset.plain())
-    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset._widest))), _Unseen(assembly)))
     return dict(found)

@@ -23,6 +23,7 @@ from streamkern.data.class_weights import (
 )
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_checks import require_same_scaling, require_training_columns
+from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import (
     Extremes,
     Moments,
@@ -32,7 +33,6 @@ from streamkern.data.statistics import (
     require_range,
     summarise,
 )
-from streamkern.data.stream import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine.device import Device
@@ -101,10 +101,10 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
         DataError: the dataset is empty or has no target, a value is not finite, every feature is constant, or there is
             one class only; the message names chunk and row.
     """
-    dataset.require_rows()
+    dataset._require_rows()
     target = require_target(dataset, "the training rows")
     plain = dataset.plain()
-    scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset.widest)))
+    scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset._widest)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
     pivot = np.asarray(first.X[0], dtype=np.float64)
     pivot = np.where(np.isfinite(pivot), pivot, 0.0)
@@ -132,12 +132,12 @@ def fit_step(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Tran
     UsageError is raised where the step does not fit the rows, as without its column; DataError where the rows forbid
     it.
     """
-    dataset.require_rows()
-    plain = dataset.plain().settled()
+    dataset._require_rows()
+    plain = dataset.plain()._settled()
     contribution = step.contribution(plain)
     if contribution is None:
         return _several(step.fitted(plain, None))
-    scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
+    scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain._widest), only=step.only(plain)))
     return _several(step.fitted(plain, sweep(executor, ScanWork(scan, contribution))))
 
 
@@ -177,7 +177,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             plain = data.plain()
             for transform in learnt(data, step):
                 plain = plain.transform(transform)
-            data, facts = data.prepared_like(plain), None
+            data, facts = data._prepared_like(plain), None
             if isinstance(step, Auto | JoinQuantiles) and recipe.scaling != STANDARD:
                 waiting[:0] = step.rest(data)
         release_free_memory()
@@ -192,7 +192,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
 
 def _weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
     """Sum and largest of the rows' weights: one sweep."""
-    work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset.widest))), _weights_of_rows)
+    work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset._widest))), _weights_of_rows)
     mass, ends = sweep(executor, work)
     return WeightTotals(float(mass), float(ends.high))
 
@@ -329,7 +329,7 @@ def fit(
     """
     stages = stages or Stages()
     data = recipe.train
-    data.require_rows()
+    data._require_rows()
     baseline = load_libraries() if baseline is None else baseline
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
@@ -406,7 +406,7 @@ def fit(
             check_rows_like_training(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = recipe.validation
     if validation is not None:
-        validation = weighted_like(validation.prepared_like(scaled).final(), scaled)
+        validation = weighted_like(validation._prepared_like(scaled)._final(), scaled)
     recipe, median = with_median_bandwidth(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
     stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
@@ -487,7 +487,7 @@ def check_rows_like_training(
         require_training_columns(
             rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema
         )
-        prepared = rows.prepared_like(train).final()
+        prepared = rows._prepared_like(train)._final()
         if name == "test" and not preprocessing_steps(recipe) and recipe.metric is None:
             require_same_scaling(rows, prepared)
     dtype = np.dtype(recipe.dtype)

@@ -86,11 +86,11 @@ def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant:
     Rows are preprocessed and scaled, ``facts`` are from before the scaling; ``translation_invariant`` says that the
     basis depends on differences of rows alone.
     """
-    if dtype != np.float32 or not translation_invariant or not dataset.takes_float64:
+    if dtype != np.float32 or not translation_invariant or not dataset._takes_float64:
         return dataset  # float64 has the digits; rows stored in float32 have lost them already
     mean, variance = _scaled(dataset, facts)
     offset = has_large_offset(mean, np.sqrt(variance)) & (variance > 0)
-    return dataset.relative_to(np.where(offset, mean, 0.0)) if offset.any() else dataset
+    return dataset._relative_to(np.where(offset, mean, 0.0)) if offset.any() else dataset
 
 
 class Rounding(NamedTuple):

@@ -170,13 +170,13 @@ def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge
     """
     given: Any = recipe
     if given.centers is None and given.features is None:
-        given.train.require_rows()
+        given.train._require_rows()
         every = with_all_rows_as_centers(given, budget)
         rows, d = given.train.base_rows, given.train.n_features
         recipe = given = every or replace(given, centers=default_centers(rows, d, budget, given.seed))
     if given.solver != AUTO:
         return recipe, ""
-    given.train.require_rows()
+    given.train._require_rows()
     data, itemsize = planned_rows(given), np.dtype(given.dtype).itemsize
     p, d, target = basis_width(given), data.n_features, data.target
     outputs = ASSUMED_OUTPUTS

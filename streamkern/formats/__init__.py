@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from streamkern.sources.array_source import ArraySource
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
+from streamkern.sources.input_types import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
-from streamkern.sources.value_kinds import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.sources.weighted_source import TargetedSource, WeightedSource
 from streamkern.startup import paused_collector
 from streamkern.storage.untrusted_files import given_path

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError
-from streamkern.formats.table_file import TableFile
+from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory
 from streamkern.sources.arrow_conversion import (
     UnfitError,
@@ -32,12 +32,12 @@ from streamkern.sources.arrow_conversion import (
     without_dictionary,
 )
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
-from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.sources.column_roles import ChosenSource, Field, Request, Roles, choose_columns
-from streamkern.sources.index_columns import recorded_index
+from streamkern.sources.format_rules import as_rows, as_target, check_chunk, rows_per_chunk
+from streamkern.sources.input_types import is_table
+from streamkern.sources.pandas_index_columns import recorded_index
 from streamkern.sources.schema import Schema
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
-from streamkern.sources.value_kinds import is_table
 from streamkern.storage.untrusted_files import storage_errors
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array, IntArray, Rows, Target

@@ -22,11 +22,11 @@ from pyarrow import csv as pacsv
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.formats.arrow import TableSource, fields_of
 from streamkern.formats.csv_records import first_record_end, record_blocks
-from streamkern.formats.table_file import TableFile
+from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory, default_budget, format_bytes
 from streamkern.sources.base import TEXT_BYTES
-from streamkern.sources.chunk_layout import check_chunk
 from streamkern.sources.column_roles import Request, choose_columns
+from streamkern.sources.format_rules import check_chunk
 from streamkern.sources.read_options import ReadOptions
 from streamkern.sources.schema import Schema, declared
 from streamkern.storage.value_digest import digest

@@ -14,8 +14,8 @@ from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats.arrow import FrameSource
 from streamkern.sources.array_source import checked_names, require_length, require_rows
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, feature_dtype, target_of
 from streamkern.sources.column_roles import Request
+from streamkern.sources.format_rules import as_rows, as_target, check_chunk, feature_dtype, target_of
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.formats.cf_conventions import Packing, packing_of
+from streamkern.formats.fsspec_file import TableFile
 from streamkern.formats.named_arrays import NamedArrays, may_be_read, read_of, roles_of
-from streamkern.formats.table_file import TableFile
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 

@@ -14,19 +14,19 @@ from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import array_source
 from streamkern.formats.arrow import ArrowSource, frame_source
 from streamkern.formats.csv import CsvSource, NoRowsError
+from streamkern.formats.fsspec_file import COMPRESSED, TableFile
 from streamkern.formats.hdf5 import open_hdf5
 from streamkern.formats.numpy_files import open_npy, open_npz
 from streamkern.formats.open_stored import stored_source
 from streamkern.formats.polars_lazy_frame import lazy_source
-from streamkern.formats.table_file import COMPRESSED, TableFile
 from streamkern.sources.base import DerivedSource, Reading, Source
-from streamkern.sources.chunk_layout import check_chunk
 from streamkern.sources.column_roles import Request
+from streamkern.sources.format_rules import check_chunk
+from streamkern.sources.input_types import is_lazy_frame, is_table, require_dense
 from streamkern.sources.read_options import ReadOptions, given_options
 from streamkern.sources.remote_store import Retry, is_remote, without_query
 from streamkern.sources.schema import Schema, join_schemas, joint_kinds
 from streamkern.sources.unusable_columns import ColumnDescription
-from streamkern.sources.value_kinds import is_lazy_frame, is_table, require_dense
 from streamkern.storage.untrusted_files import GLOB_CHARACTERS, given_path, natural_sort_key, split_pattern
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows, Target

@@ -12,8 +12,8 @@ from streamkern.errors import DataError
 from streamkern.formats.arrow import Place, TableSource
 from streamkern.sources.arrow_conversion import kind_of_array, table_of_arrays
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, first_names, rows_per_chunk
 from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
+from streamkern.sources.format_rules import as_rows, as_target, check_chunk, first_names, rows_per_chunk
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows
 

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from streamkern.errors import StorageError
+from streamkern.formats.fsspec_file import TableFile
 from streamkern.formats.named_arrays import NamedArrays, require_unstructured, roles_of
-from streamkern.formats.table_file import TableFile
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 

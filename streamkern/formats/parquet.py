@@ -25,7 +25,8 @@ from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.arrow_conversion import is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.sources.chunk_layout import (
+from streamkern.sources.column_roles import Request, Roles, choose_columns
+from streamkern.sources.format_rules import (
     CHUNK_BYTES,
     FORMAT,
     as_rows,
@@ -37,9 +38,8 @@ from streamkern.sources.chunk_layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.column_roles import Request, Roles, choose_columns
-from streamkern.sources.index_columns import index_names, recorded_index
 from streamkern.sources.ingest_record import ingest_record, recorded_schema
+from streamkern.sources.pandas_index_columns import index_names, recorded_index
 from streamkern.sources.remote_store import Retry
 from streamkern.storage.atomic_writes import staged
 from streamkern.storage.untrusted_files import given_path, storage_errors

@@ -10,9 +10,9 @@ from typing import Any
 
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.formats.arrow import ArrowSource
-from streamkern.formats.table_file import TableFile
-from streamkern.sources.chunk_layout import CHUNK_BYTES
+from streamkern.formats.fsspec_file import TableFile
 from streamkern.sources.column_roles import Request
+from streamkern.sources.format_rules import CHUNK_BYTES
 
 _VALUE = 8  # bytes of a value, to estimate the rows of a chunk
 

@@ -10,7 +10,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from streamkern.formats.zarr import create, writable
-from streamkern.sources.chunk_layout import FORMAT, rows_per_chunk
+from streamkern.sources.format_rules import FORMAT, rows_per_chunk
 from streamkern.types import Rows, Target
 
 

@@ -18,12 +18,13 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.formats.checked_zarr_array import StoredArray, is_coordinate, packing_of_array
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
-from streamkern.formats.zarr_array import StoredArray, is_coordinate, packing_of_array
-from streamkern.formats.zarr_store import CheckedStore, RemoteStore
+from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows
-from streamkern.sources.chunk_layout import (
+from streamkern.sources.column_roles import Request, Roles
+from streamkern.sources.format_rules import (
     FORMAT,
     blocks_of,
     check_chunk,
@@ -35,7 +36,6 @@ from streamkern.sources.chunk_layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.column_roles import Request, Roles
 from streamkern.sources.ingest_record import recorded_schema
 from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
 from streamkern.storage.untrusted_files import given_path, missing_path_error, storage_errors

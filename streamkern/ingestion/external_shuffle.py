@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.rng import row_hash
-from streamkern.sources.chunk_layout import rows_per_chunk
+from streamkern.sources.format_rules import rows_per_chunk
 from streamkern.storage.atomic_writes import staged_part
 from streamkern.types import Array, IntArray, Rows, Target
 

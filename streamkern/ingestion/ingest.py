@@ -31,7 +31,7 @@ from streamkern.progress import display_if_verbose, reporter
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import (
+from streamkern.sources.format_rules import (
     blocks_of,
     existing_output_error,
     feature_dtype,

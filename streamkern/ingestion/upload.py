@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.redaction import redacted
-from streamkern.sources.chunk_layout import existing_output_error
+from streamkern.sources.format_rules import existing_output_error
 from streamkern.sources.object_store import CONCURRENT_REQUESTS, RemoteObjects
 from streamkern.storage.value_digest import digest
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Extremes
-from streamkern.data.stream import RawRows
 from streamkern.types import Array, IntArray
 
 HISTOGRAM_BINS = 16

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import RawRows
 from streamkern.data.row_selection import selected_ids
-from streamkern.data.stream import RawRows
 from streamkern.data.targets import distinct_labels
 from streamkern.rng import generator
 from streamkern.types import Array

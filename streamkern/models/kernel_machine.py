@@ -24,8 +24,8 @@ from streamkern.data.row_checks import (
     require_width,
     unusable_row_error,
 )
+from streamkern.data.row_order import Assembly, Block, RawRows, Scan
 from streamkern.data.row_selection import runs
-from streamkern.data.stream import Assembly, Block, RawRows, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Project, Transform, dump, load, transforms_for_prediction
 from streamkern.engine.base import ROW_TILE
@@ -51,8 +51,8 @@ from streamkern.kernels import (
 )
 from streamkern.models.calibrated_model import CalibratedModel
 from streamkern.solvers.direct import MEMBER, StoredSums, Sums, kept_of
+from streamkern.sources.input_types import has_text, is_path, is_table
 from streamkern.sources.schema import Schema
-from streamkern.sources.value_kinds import has_text, is_path, is_table
 from streamkern.startup import paused_collector
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.untrusted_files import given_path
@@ -200,7 +200,7 @@ class KernelMachine(CalibratedModel):
         )
 
     @property
-    def drawn(self) -> int:
+    def _drawn(self) -> int:
         """Bytes of arrays that prediction computes once from the description: random matrices, Nyström's factor."""
         d, p = int(self.Z.shape[1]), len(self.Z)
         matrices = sum(each.n_in * each.n_out for each in self.transforms if isinstance(each, Project))
@@ -208,17 +208,17 @@ class KernelMachine(CalibratedModel):
         return 2 * 8 * matrices + 2 * features  # drawn in float64, and rounded
 
     @property
-    def widest(self) -> int:
+    def _widest(self) -> int:
         """Largest number of features of a row between two steps of preprocessing."""
         return max(1, int(self.Z.shape[1]), self.n_features, *(each.n_out for each in self.transforms))
 
     @property
     def held(self) -> tuple[int, int]:
         """Bytes of the model in prediction (centers as stored, centred and packed; draws), and functions of a row."""
-        return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self.drawn, len(self.weights)
+        return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
-    def on_disk(self) -> object | None:
+    def _on_disk(self) -> object | None:
         """The object that still reads from the saved model's folder after loading; None if absent."""
         if isinstance(self.sums, StoredSums):
             return self.sums
@@ -231,7 +231,7 @@ class KernelMachine(CalibratedModel):
         return None if stored is None else wide(np.dtype(stored))
 
     @property
-    def output_dtype(self) -> np.dtype[Any]:
+    def _output_dtype(self) -> np.dtype[Any]:
         """Dtype of outputs and predicted values: float64 if float32 cannot distinguish the targets."""
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
@@ -253,10 +253,10 @@ class KernelMachine(CalibratedModel):
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
             UsageError: ``threads`` is below 1.
         """
-        empty = np.empty((0, (1 + scales) * self.weights.shape[1]), self.output_dtype)
-        return np.concatenate([empty, *self.stream_outputs(X, executor=executor, threads=threads, scales=scales)])
+        empty = np.empty((0, (1 + scales) * self.weights.shape[1]), self._output_dtype)
+        return np.concatenate([empty, *self._stream_outputs(X, executor=executor, threads=threads, scales=scales)])
 
-    def stream_outputs(
+    def _stream_outputs(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
         """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
@@ -307,7 +307,7 @@ class KernelMachine(CalibratedModel):
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield PredictedRows(*block).part(here)
 
-    def output_function(
+    def _output_function(
         self, scales: bool = False, panels: Callable[[Basis], list[Array]] = lambda basis: []
     ) -> Callable[[Array], Array]:
         """Return a function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
@@ -321,7 +321,7 @@ class KernelMachine(CalibratedModel):
         basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
 
-        most = max(1, _CALL_BYTES // (8 * self.widest))
+        most = max(1, _CALL_BYTES // (8 * self._widest))
 
         def outputs(X: Array) -> Array:
             if len(X) > most:  # after preprocessing, which may widen rows
@@ -337,7 +337,7 @@ class KernelMachine(CalibratedModel):
         """Return a scan of X, as in ``decision_function``, in blocks for the basis; and the basis."""
         return self._scan(self.dataset(X)), self._basis()
 
-    def rows_of(self, X: Any) -> Array:
+    def _rows_of(self, X: Any) -> Array:
         """Return rows of X as an array (n, d) of stored values, for ``output_function``.
 
         Raises:
@@ -347,13 +347,13 @@ class KernelMachine(CalibratedModel):
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
-    def task_rows(self, dataset: Dataset) -> int:
+    def _task_rows(self, dataset: Dataset) -> int:
         """Return the rows of a prediction task: about 8 MiB, so that the cost of starting a task is negligible."""
-        width = max(self.widest, dataset.source.n_features) + self.weights.shape[1]
+        width = max(self._widest, dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
-        rows = self.task_rows(dataset)
+        rows = self._task_rows(dataset)
         # Small tasks, so that few rows use every core; but stored centers are read again in each task.
         if isinstance(self.Z, np.ndarray):
             rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
@@ -427,7 +427,7 @@ class KernelMachine(CalibratedModel):
                 calibration=self.calibration,
             )
 
-    def score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
+    def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
         """Return the metrics of ``score`` and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.calibration)
@@ -438,7 +438,7 @@ class KernelMachine(CalibratedModel):
         Raises:
             StorageError: the disk is full or not writable; an earlier model is unchanged.
         """
-        arrays, metadata = self.artifact()
+        arrays, metadata = self._artifact()
         sums = self.sums.load() if isinstance(self.sums, StoredSums) else self.sums
         members = {} if sums is None else {MEMBER: partial(sums.contents, self.weights_sha256)}
         if sums is not None:
@@ -446,7 +446,7 @@ class KernelMachine(CalibratedModel):
         save_artifact(path, KIND, arrays, metadata, members)
         return Path(given_path(path))
 
-    def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
         stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
         arrays: dict[str, Any] = {
@@ -472,7 +472,7 @@ class KernelMachine(CalibratedModel):
         }
         return arrays | stored | fitted | numbers, metadata
 
-    def functions(self) -> tuple[Basis, Array]:
+    def _functions(self) -> tuple[Basis, Array]:
         """Return the basis functions, of rows minus a center point, and that point, shape (d,)."""
         return self._basis(), self._center()
 
@@ -491,7 +491,7 @@ class KernelMachine(CalibratedModel):
         return np.asarray(mean_row(self.Z), dtype=self.Z.dtype)
 
     def _with_target(self, dataset: Dataset) -> Assembly:
-        dataset.require_rows()
+        dataset._require_rows()
         if dataset.target is None:
             raise DataError(
                 "The data set has no target to score against.",
@@ -555,7 +555,7 @@ def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, 
 def from_artifact(
     arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
 ) -> KernelMachine:
-    """Return the model from the contents that ``KernelMachine.artifact`` returned; errors name ``where``.
+    """Return the model from the contents that ``KernelMachine._artifact`` returned; errors name ``where``.
 
     ``kernel`` is for a model whose kernel is a user's function. ModelFormatError is raised where the description is
     incomplete, or does not fit the arrays.
@@ -599,7 +599,7 @@ def from_artifact(
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
         _ = model.wide  # fails if its dtype is unknown
-        require_machine_room(model.drawn, where, "KernelMachine")
+        require_machine_room(model._drawn, where, "KernelMachine")
         return model
     except StreamkernError:
         raise

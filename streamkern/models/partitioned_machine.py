@@ -25,9 +25,9 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
+from streamkern.models.cut_tree import MAX_LEAVES, CutTree
 from streamkern.models.kernel_machine import KIND as MACHINE
 from streamkern.models.kernel_machine import KernelMachine, from_artifact, read_machine
-from streamkern.models.partition_tree import MAX_LEAVES, CutTree
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.atomic_writes import keep_in_use
 from streamkern.storage.untrusted_files import given_path
@@ -162,7 +162,7 @@ class _Panels(list[Array]):
 
 
 def leaf_output_function(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array]:
-    """A function from encoded rows to a leaf's outputs: ``KernelMachine.output_function`` without checks of rows.
+    """A function from encoded rows to a leaf's outputs: ``KernelMachine._output_function`` without checks of rows.
 
     They were made before rows were routed. A leaf whose metric turns the features has a transform, which is applied as
     anywhere else. With ``scales``, outputs (n, c) are followed by the rows' scales less 1, shape (n, c): those of
@@ -175,9 +175,9 @@ def leaf_output_function(model: KernelMachine, scales: bool = False) -> Callable
     scaled, encoding = intervals is not None, model.encoding
     weights = model.weights if intervals is None else intervals.widened(model.weights)
     if model.transforms or np.any(model.origin):
-        plain = model.output_function(scaled, _Panels)
+        plain = model._output_function(scaled, _Panels)
     else:
-        basis, center = model.functions()
+        basis, center = model._functions()
         basis.buffers = _Panels(basis)
         factor = np.asarray(model.factor, dtype=model.Z.dtype)
         offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
@@ -301,7 +301,7 @@ class PartitionedMachine(KernelMachine):
         return 3 * self.n_centers * self.Z.shape[1] * self.Z.dtype.itemsize, max(centers, default=0)
 
     @property
-    def on_disk(self) -> object | None:
+    def _on_disk(self) -> object | None:
         """The leaves, where they are read from a folder."""
         return None if self.leaves.folder is None else self.leaves
 
@@ -311,12 +311,12 @@ class PartitionedMachine(KernelMachine):
         Raises:
             StorageError: the disk is full or not writable; an earlier model is unchanged.
         """
-        arrays, metadata = self.artifact()
+        arrays, metadata = self._artifact()
         cuts = {"directions": self.tree.directions, "cuts": self.tree.cuts, "children": self.tree.children}
         leaves = self.leaves
 
         def contents(leaf: int) -> Contents:
-            return (MACHINE, *leaves.model(leaf).artifact())
+            return (MACHINE, *leaves.model(leaf)._artifact())
 
         members = {
             leaf_name(leaf): partial(contents, leaf) for leaf in range(self.tree.leaves) if not leaves.constant(leaf)

@@ -24,8 +24,8 @@ from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import Statistics, require_range
-from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -41,9 +41,10 @@ from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.solver_choice import AUTO, resolve_solver
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import keep_free_memory, release_free_memory
+from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
-from streamkern.models.partition_tree import CutTree, Partition
 from streamkern.models.partitioned_machine import LeafBasis, Leaves, PartitionedMachine, leaves_in_memory
+from streamkern.partition.champion_cuts import champion_of, rows_as_champion, settings_digest
 from streamkern.partition.grow_tree import GrownTree, TreeBuilder
 from streamkern.partition.joint_calibration import (
     fit_joint_intervals,
@@ -55,7 +56,6 @@ from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRe
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.partition_memory import PartitionMemory
-from streamkern.partition.warm_partition import champion_of, rows_as_champion, settings_digest
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection.kernel_search import KernelChoice
@@ -164,7 +164,7 @@ def fit_partition(
     """
     partition = recipe.partition
     assert partition is not None
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
@@ -365,7 +365,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     Returns:
         ``rows``, ``mass`` (their weight), ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes),
         ``warnings``, ``held_out_rows`` (outputs on rows left out), and either ``constant``, outputs (c,) where all rows
-        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine.artifact``.
+        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine._artifact``.
     """
     began = time.perf_counter()
     X, y, w = rows.read(leaf)
@@ -388,7 +388,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
-    arrays, metadata = KernelMachine.of(fitted).artifact()
+    arrays, metadata = KernelMachine.of(fitted)._artifact()
     outcome = fitted.outcome
     out_of_sample = out_of_sample_of_leaf(
         outcome, fitted.problem, recipe.encoding, lambda at: tree.in_leaf(X[at], leaf)
@@ -489,7 +489,7 @@ def _finished(
     kernel = recipe.kernel or Laplace("median") if largest is None else largest.kernel
     validation = recipe.validation
     if validation is not None:
-        validation = weighted_like(validation.prepared_like(data).final(), data)
+        validation = weighted_like(validation._prepared_like(data)._final(), data)
     problem = Problem(
         data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, validation=validation
     )  # fmt: skip

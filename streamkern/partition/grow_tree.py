@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.costs.dry_run import ProblemSize
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
-from streamkern.models.partition_tree import CutTree, Partition
+from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.partition.leaf_rows import routed_scan
 from streamkern.rng import generator
 from streamkern.selection.gradient_outer_product import gradient_outer_product

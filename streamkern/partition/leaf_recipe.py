@@ -16,7 +16,7 @@ from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.fitting.fit import Key, Stages
 from streamkern.fitting.recipe import Recipe
 from streamkern.kernels import FeatureMap, Kernel
-from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition, leaf_centers, max_full_kernel_rows
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition, leaf_centers, max_full_kernel_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.selection.kernel_search import KernelChoice, with_ridge
 from streamkern.selection.learned_metric import AGOP

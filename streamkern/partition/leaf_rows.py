@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.errors import StorageError
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.models.partition_tree import CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.storage.atomic_writes import boot_id, staged, write_text
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import encoding_to_json
 from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, rows_key
 from streamkern.memory import release_free_memory
-from streamkern.models.partition_tree import CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRows, LeafRuns
 from streamkern.partition.partition_memory import encoded_bytes
 from streamkern.storage.value_digest import digest

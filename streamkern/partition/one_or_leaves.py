@@ -22,9 +22,9 @@ from streamkern.costs.dry_run import WORK_PER_SECOND, nominal_work
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.statistics import Statistics
-from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, encoding_to_json
 from streamkern.engine.squared_loss import residual
 from streamkern.errors import PlanRefusedError, StreamkernError
@@ -35,9 +35,10 @@ from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, 
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, project_memory
 from streamkern.fitting.precision_checks import dtype_of
 from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolve_solver, with_all_rows_as_centers
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
     FittedPartition,
     fit_partition,
@@ -46,7 +47,6 @@ from streamkern.partition.fit_partition import (
 )
 from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.partition_memory import PartitionMemory
-from streamkern.partition.warm_partition import champion_of
 from streamkern.rng import row_hash
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, KernelChoice
 from streamkern.sweep import gather_weighted
@@ -156,7 +156,7 @@ def resolve_with_held_out(recipe: Any, budget: int, device: str = AUTO) -> tuple
 
 def with_rows_per_leaf(recipe: Any) -> Any:
     """A recipe of leaves with the number of rows that each has at most."""
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     n = recipe.train.base_rows
     p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)
     return replace(recipe, partition=recipe.partition.settled(n, p))
@@ -183,7 +183,7 @@ def fit_one_or_leaves(
         raise partition_error("a device", 'leaves are computed on the CPU: sk.Resources(device="cpu")')
     stages = stages or Stages()
     require_partition(recipe)
-    recipe.train.require_rows()
+    recipe.train._require_rows()
     reason, held, ready = "", 0, None
     # What fits now is not refused later, for what the stages in between have left behind.
     before = load_libraries()

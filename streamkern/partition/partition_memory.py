@@ -25,7 +25,7 @@ from streamkern.fitting.memory_projection import (
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.memory import format_bytes
-from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, MAX_SHARED_SEARCH_WORK_RATIO, Partition
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, MAX_SHARED_SEARCH_WORK_RATIO, Partition
 from streamkern.partition.grow_tree import GrownTree, sample_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf, joint_calibration_bytes
 from streamkern.partition.leaf_rows import BLOCK_BYTES, RUN_BYTES

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Parts

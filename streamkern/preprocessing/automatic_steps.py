@@ -15,8 +15,8 @@ from scipy.special import ndtri
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics, scale_warning
-from streamkern.data.stream import RawRows
 from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.preprocessing.appended_columns import (
@@ -51,8 +51,8 @@ from streamkern.preprocessing.steps import (
     require_columns,
     unchanged_rows,
 )
+from streamkern.sources.input_types import DAY, looks_like
 from streamkern.sources.schema import Schema
-from streamkern.sources.value_kinds import DAY, looks_like
 from streamkern.types import Array, IntArray
 
 MAX_INDICATORS = 255

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.data.chunk_cache import reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
-from streamkern.data.stream import RawRows
+from streamkern.data.row_order import RawRows
 from streamkern.data.transforms import Transform
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
 from streamkern.memory import check_memory

@@ -14,11 +14,11 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics
-from streamkern.data.stream import RawRows
 from streamkern.data.transforms import MAX_COMPONENTS, ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
-from streamkern.sources.chunk_layout import positions
+from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
 AUTOMATIC = "auto"
@@ -126,7 +126,7 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
     scaled = dataset.plain().scale(
         *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
     )
-    return dataset.prepared_like(scaled)
+    return dataset._prepared_like(scaled)
 
 
 @dataclass(frozen=True)
@@ -456,7 +456,7 @@ def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
 
 def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Return the largest number of bytes of one step's sums."""
-    d = with_expected_width(dataset, steps).widest
+    d = with_expected_width(dataset, steps)._widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import RawRows
-from streamkern.models.partition_tree import CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.types import Array, IntArray
 
 MAX_STABLE_PSI = 0.25

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.execute import open_executor
 from streamkern.execute.base import Parts

@@ -12,8 +12,8 @@ from scipy.special import bdtr, stdtr
 from streamkern.calibration.intervals import Intervals, interval_coverage
 from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
@@ -65,7 +65,7 @@ def compare_models(
     only_first = only_second = n = 0
     difference = squares = 0.0
     streams = [
-        _Outputs(model.stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
+        _Outputs(model._stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
         for model in models
     ]
     scan = RawScan(Scan(Assembly(rows)))

@@ -200,8 +200,8 @@ class Registry:
 
         def read(folder: Path) -> KernelMachine:
             model = load_model(folder)
-            if model.on_disk is not None:
-                user.append(model.on_disk)  # centers, or leaves, may still be read from disk
+            if model._on_disk is not None:
+                user.append(model._on_disk)  # centers, or leaves, may still be read from disk
             return model
 
         return self.read(version, "model.zarr", read, user)

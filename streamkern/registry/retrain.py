@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, RawRows, Scan
 from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
 from streamkern.errors import (
     DataError,

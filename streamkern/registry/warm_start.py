@@ -13,18 +13,18 @@ from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels.radial import MEDIAN
+from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.models.partition_tree import Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.partition.champion_cuts import from_champion, settings_digest
 from streamkern.partition.one_or_leaves import with_rows_per_leaf
-from streamkern.partition.warm_partition import from_champion, settings_digest
 from streamkern.preprocessing.automatic_steps import JoinQuantiles
 from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import Units
 from streamkern.runs.pipeline import Pipeline
 from streamkern.solvers import EigenPro, Iteration, Problem
 from streamkern.solvers.minibatches import passes_of
-from streamkern.solvers.shared_centers import ProjectedState
+from streamkern.solvers.sharded_centers import ProjectedState
 from streamkern.storage.artifact import sha256
 from streamkern.types import Array
 

@@ -204,14 +204,14 @@ def evaluate_stage(
     """
     test = pipeline.test
     if test is not None and (preprocessing_steps(pipeline) or pipeline.metric is not None or pipeline.kernel is None):
-        test = test.prepared_like(train_set).final()
+        test = test._prepared_like(train_set)._final()
 
     def compute() -> dict[str, Any]:
         plain = without_class_weights(train_set.plain())
         few = plain if plain.base_rows <= MAX_TRAIN_SCORE_ROWS else plain.sample(MAX_TRAIN_SCORE_ROWS)
-        scored = {"train": model.score_in_detail(few, executor)}
+        scored = {"train": model._score_in_detail(few, executor)}
         if test is not None:
-            scored["test"] = model.score_in_detail(test, executor)
+            scored["test"] = model._score_in_detail(test, executor)
         shown = examples(train_set, model.encoding, executor)
         arrays = {f"examples_{name}": array for name, array in shown.items()}
         for part, found in scored.items():

@@ -21,7 +21,7 @@ from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.execute.base import ShareDirectory, SharedState
-from streamkern.execute.shared_centers_files import require_whole
+from streamkern.execute.sharded_centers_checkpoint import require_whole
 from streamkern.solvers import Checkpoint
 from streamkern.storage.serialize import Bundle, bundle_arrays, load_value, save_value, unbundle_arrays
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, RawRows, Scan
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.sweep import ScanWork, sweep
@@ -36,7 +36,7 @@ def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[s
     """
     if dataset.n_features > MAX_EXAMPLE_FEATURES:
         return {}
-    dataset = dataset.relative_to(0.0)  # in the units that the user knows
+    dataset = dataset._relative_to(0.0)  # in the units that the user knows
     ids = np.sort(dataset.draw(min(EXAMPLE_ROWS, dataset.base_rows), _DRAW))
     scan = Scan(Assembly(dataset), only=ids)
     shown = _Examples(Assembly(dataset.plain(), encoding), Assembly(dataset) if dataset.augmentations else None)

@@ -27,7 +27,7 @@ from streamkern.fitting.arguments import drawn_centers, hold_out, is_instance_wi
 from streamkern.fitting.fit import TASKS
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.models.partition_tree import Partition
+from streamkern.models.cut_tree import Partition
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.redaction import keep_setting_secrets
 from streamkern.selection.learned_metric import AGOP

@@ -11,8 +11,8 @@ from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
-from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operations import Operations
 from streamkern.errors import refusing_old_names
@@ -22,7 +22,7 @@ from streamkern.fitting.device_placement import device_for, require_room
 from streamkern.fitting.fit import Stages
 from streamkern.fitting.memory_projection import kernel_search_of, planned_rows, preprocessing_steps, project_memory
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.models.partition_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.partition.fit_partition import require_partition
 from streamkern.partition.grow_tree import counting_sweeps, direction_work, sample_rows
 from streamkern.partition.one_or_leaves import (
@@ -192,7 +192,7 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
     """The plan of one model of all rows."""
     budget, slots = given.budget, given.slots
     pipeline, reason = resolve_with_held_out(without_partition(pipeline), budget)
-    pipeline.train.require_rows()
+    pipeline.train._require_rows()
     data, solver = planned_rows(pipeline), pipeline.solver
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
@@ -248,7 +248,7 @@ def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list
 
 def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:
     """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
-    pipeline.train.require_rows()
+    pipeline.train._require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
     tried, project = project_before_rows(pipeline, partition, budget, slots, load_libraries())

@@ -20,7 +20,7 @@ import numpy as np
 from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import unchanging
-from streamkern.data.device_blocks import stored_bytes
+from streamkern.data.device_assembly import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.engine.device import Device
 from streamkern.errors import (

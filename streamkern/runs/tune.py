@@ -363,7 +363,7 @@ class _TrialData:
         """Preprocess the subsample as the pipeline says, with statistics of the whole of it, and choose centers."""
         fit, held = sample.split(HELD_OUT_SHARE, seed)
         for part in (fit, held):
-            part.require_rows()
+            part._require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=load_libraries(), slots=executor.slots,
@@ -382,7 +382,7 @@ class _TrialData:
             problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
             choice = choose_kernel(search, simple, problem)
             scaled = choice.metric.applied(scaled)
-        fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
+        fit, held = (weighted_like(rows._prepared_like(scaled), scaled) for rows in (fit, held))
         chosen = Uniform(p, seed).choose(fit, executor, dtype)
         problem = Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes)
         return cls(fit, held, problem, choice)
@@ -471,7 +471,7 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
 
 def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     """A fixed subsample in memory: each chunk that it lies in is read once."""
-    train.require_rows()
+    train._require_rows()
     if rows < 10:
         raise UsageError(
             f"{rows} rows are too few.", where="tune(rows=...)", expected="at least 10",
@@ -494,7 +494,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     found = read_rows(plain.source, ids)
     columns = plain.source.columns
     names = None if columns is None else list(columns)
-    return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema).prepared_like(plain)
+    return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema)._prepared_like(plain)
 
 
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:

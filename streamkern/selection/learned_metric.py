@@ -25,7 +25,7 @@ from streamkern.costs.footprint import SearchCost
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
 from streamkern.engine.abstract_array import CostMeter

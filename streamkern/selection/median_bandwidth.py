@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Block, Scan
+from streamkern.data.row_order import Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import unpacked

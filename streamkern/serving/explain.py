@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
-from streamkern.data.stream import Assembly, RawRows
+from streamkern.data.row_order import Assembly, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError

@@ -41,7 +41,7 @@ from streamkern.resources import Resources, given_resources
 from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.serving.prediction_writers import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.sources.base import TEXT_BYTES, Source
-from streamkern.sources.chunk_layout import first_names
+from streamkern.sources.format_rules import first_names
 from streamkern.sources.read_options import ReadOptions
 from streamkern.sources.remote_store import is_remote
 from streamkern.storage.untrusted_files import given_path
@@ -229,10 +229,10 @@ def predict(
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
     """Return the bytes of the model, and of a predicting thread, without those for reading rows."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
-    made = model.output_dtype.itemsize
+    made = model._output_dtype.itemsize
     row = source.reading().row
-    task_rows = min(model.task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
-    widest = max(source.n_features, model.widest)
+    task_rows = min(model._task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
+    widest = max(source.n_features, model._widest)
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
@@ -431,7 +431,7 @@ def _columns(
         assert source.target is not None
         text = source.reading().row - source.n_features * source.dtype.itemsize
         columns.append(OutputColumn(id, source.target.dtype, text_bytes=text, is_id=True))
-    dtype, encoding = model.output_dtype, model.encoding
+    dtype, encoding = model._output_dtype, model.encoding
     if isinstance(encoding, Classes | Indicators):
         if isinstance(encoding, Classes):
             names, kind = encoding.values.tolist(), encoding.values.dtype

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.encoders import Lookup
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.serving.open_model import AnyModel, open_model
-from streamkern.sources.chunk_layout import first_names
-from streamkern.sources.value_kinds import has_text, is_path, is_table, require_dense
+from streamkern.sources.format_rules import first_names
+from streamkern.sources.input_types import has_text, is_path, is_table, require_dense
 from streamkern.types import Array
 
 
@@ -59,7 +59,7 @@ class Predictor:
             raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
         self.model = open_model(model)
         self.max_rows = max_rows
-        self._outputs = self.model.output_function()
+        self._outputs = self.model._output_function()
 
     @property
     def n_features(self) -> int:
@@ -139,7 +139,7 @@ class Predictor:
 
     @cached_property
     def _with_scales(self) -> Callable[[Array], Array]:
-        return self.model.output_function(scales=True)
+        return self.model._output_function(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
         _require_rows(X)
@@ -161,7 +161,7 @@ class Predictor:
             )
         schema = self.model.schema
         if is_table(X) or (schema is not None and len(X) and (has_text(X) or not schema.plain)):
-            return self.model.rows_of(X)
+            return self.model._rows_of(X)
         if isinstance(X, list | tuple):
             # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}

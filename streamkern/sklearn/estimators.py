@@ -35,8 +35,8 @@ from streamkern.fitting.precision_checks import in_dtype
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import peak_resident_bytes
+from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.models.partition_tree import Partition
 from streamkern.partition.fit_partition import FittedPartition, model_of
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
 from streamkern.preprocessing.steps import AUTOMATIC, Step
@@ -59,8 +59,8 @@ from streamkern.sklearn.partial_fit import ClassifierUpdates, RegressorUpdates, 
 from streamkern.sklearn.result import FitResult, solvers_of
 from streamkern.solvers import Solver
 from streamkern.sources.arrow_conversion import is_mixed
+from streamkern.sources.input_types import is_dask_array, is_path, is_series, is_table, require_dense
 from streamkern.sources.schema import Column, Schema
-from streamkern.sources.value_kinds import is_dask_array, is_path, is_series, is_table, require_dense
 from streamkern.types import Array
 
 _Estimator = TypeVar("_Estimator")
@@ -390,10 +390,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _recipe(self, data: Dataset, kept: bool = False) -> _Recipe:
         kernel = named_kernel(self.kernel, self._where("kernel"))
         require_arguments(self, self._where)
-        data.require_rows()
+        data._require_rows()
         seed = int(self.seed)
         data, validation = hold_out(data, self.validation, seed, self._task)
-        data.require_rows()
+        data._require_rows()
         centers = drawn_centers(self.centers, seed, data)
         solver: Any = self.solver
         if kept:

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
-from streamkern.sources.value_kinds import is_dask_array, is_lazy_frame, is_path, require_dense
+from streamkern.sources.input_types import is_dask_array, is_lazy_frame, is_path, require_dense
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 

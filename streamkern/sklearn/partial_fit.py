@@ -20,7 +20,7 @@ from streamkern.sklearn.input_checks import given_rows, given_target, require_no
 from streamkern.sklearn.result import FitResult
 from streamkern.solvers.direct import Direct
 from streamkern.sources.arrow_conversion import is_mixed
-from streamkern.sources.value_kinds import is_dask_array, is_table
+from streamkern.sources.input_types import is_dask_array, is_table
 from streamkern.types import Array
 from streamkern.updates.update_model import rows_for, updated
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.engine.base import ROW_TILE
 from streamkern.engine.packed_triangle import cuts, packed_size
 from streamkern.engine.squared_loss import SquaredLoss, residual, weigh

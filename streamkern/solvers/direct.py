@@ -21,7 +21,7 @@ import numpy as np
 from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.data.class_weights import class_factors
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Stream
+from streamkern.data.row_order import Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.transforms import transforms_for_prediction
 from streamkern.engine import Engine

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Stream
+from streamkern.data.row_order import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep

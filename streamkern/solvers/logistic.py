@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes, Encoding
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.calibration.out_of_sample import OutOfSample
-from streamkern.data.stream import SCAN_ROWS, Scan, Stream
+from streamkern.data.row_order import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
-from streamkern.execute.shared_centers_files import read_tiles
+from streamkern.execute.sharded_centers_checkpoint import read_tiles
 from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.memory import release_free_memory
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.calibration.out_of_sample import HELD_OUT_DRAW, OutOfSample, copies_remain, held_out_count
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Stream
+from streamkern.data.row_order import Stream
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis

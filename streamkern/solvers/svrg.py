@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Stream
+from streamkern.data.row_order import Block, Stream
 from streamkern.engine.squared_loss import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
@@ -102,7 +102,7 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
         UsageError: some rows have more copies than others.
     """
     data = problem.train.plain()
-    if problem.train.last_round:
+    if problem.train._last_round:
         raise UsageError(
             f"Importance sampling needs equal copies of each row: {len(problem.train):,} rows are not a multiple of "
             f"{data.base_rows:,}.",

@@ -12,9 +12,9 @@ import numpy as np
 
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
+from streamkern.sources.format_rules import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
+from streamkern.sources.input_types import require_dense
 from streamkern.sources.schema import Schema
-from streamkern.sources.value_kinds import require_dense
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array, Rows
 

@@ -21,9 +21,9 @@ from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, StreamkernError
 from streamkern.sources.category_texts import UNITS, are_codes, codes_of, texts_of
-from streamkern.sources.index_columns import index_names
+from streamkern.sources.input_types import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
+from streamkern.sources.pandas_index_columns import index_names
 from streamkern.sources.schema import Column
-from streamkern.sources.value_kinds import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
 from streamkern.types import Array, IntArray
 
 MAX_WORDS = 10_000

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.errors import DataError
 from streamkern.memory import check_memory
-from streamkern.sources.chunk_layout import first_names
+from streamkern.sources.format_rules import first_names
 from streamkern.sources.schema import Schema
 from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.types import Array, IntArray, Rows, Target

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamkern.sources.input_types import DAY
 from streamkern.sources.schema import number_of
-from streamkern.sources.value_kinds import DAY
 from streamkern.types import Array
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

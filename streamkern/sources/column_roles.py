@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.array_source import checked_names
 from streamkern.sources.base import Source
-from streamkern.sources.chunk_layout import (
+from streamkern.sources.format_rules import (
     feature_dtype,
     first_names,
     positions,
@@ -20,7 +20,7 @@ from streamkern.sources.chunk_layout import (
     target_of,
     unknown_name_error,
 )
-from streamkern.sources.index_columns import index_names
+from streamkern.sources.pandas_index_columns import index_names
 from streamkern.sources.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 

@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.array_source import ArraySource, require_length
 from streamkern.sources.base import DerivedSource, Reading, Source
-from streamkern.sources.chunk_layout import as_target, target_of
+from streamkern.sources.format_rules import as_target, target_of
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
 

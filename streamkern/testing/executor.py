@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info
 
 from streamkern.centers import Uniform
 from streamkern.data import from_arrays
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError, MemoryLimitError
 from streamkern.execute.base import Executor, Parts, Position, Stack, Tile, Tree

@@ -21,7 +21,7 @@ from streamkern.costs.footprint import CalibrationSource, Footprint, footprint, 
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.stream import SCAN_ROWS, Assembly, Block, Scan
+from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
@@ -115,7 +115,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
         data = model.dataset(X, y)
         if w is not None:
             data = drop_zero_weight_rows(replace(data, source=WeightedSource(data.source, w)))
-    data.require_rows()
+    data._require_rows()
     if data.target is None:
         raise UsageError(
             "The rows have no target.",

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.stream import Assembly, RawRows
+from streamkern.data.row_order import Assembly, RawRows
 from streamkern.data.targets import Classes
 
 ROWS, SHAPE, ROUNDS = 1024, (28, 28), 15

@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import streamkern as sk
 from streamkern.cpu import gemm
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles

@@ -20,7 +20,7 @@ import numpy as np
 import streamkern as sk
 from streamkern.data.chunk_cache import CachedReader
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from tests.faults import Fault, FaultyServer
 
 ROWS = 5000  # of a chunk: 1 MB
@@ -52,7 +52,7 @@ def main() -> None:
     X = np.random.default_rng(0).integers(0, 256, (n, 200)).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder, FaultyServer(Path(folder)) as server:
         sk.write_zarr(f"{folder}/rows.zarr", X, np.arange(n), chunk_rows=ROWS)
-        with patch("streamkern.sources.chunk_layout.CHUNK_BYTES", 1):  # a chunk is a read
+        with patch("streamkern.sources.format_rules.CHUNK_BYTES", 1):  # a chunk is a read
             data = sk.open_dataset(f"{server.url}/rows.zarr", "target")
         server.plan = lambda request: Fault(delay=options.latency)
         print(f"{options.chunks} chunks of {ROWS * 200 / 1e6:.1f} MB, {options.latency * 1e3:.0f} ms a request")

@@ -22,13 +22,13 @@ import psutil
 import streamkern as sk
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
-from streamkern.data.stream import SCAN_ROWS, Assembly, Stream
+from streamkern.data.row_order import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.execute import open_executor
-from streamkern.execute.dask_lanes import MAX_TREE_ROOTS
+from streamkern.execute.dask_actors import MAX_TREE_ROOTS
 from streamkern.kernels import Expansion
-from streamkern.precondition.projection import ExactProjection
+from streamkern.precondition.center_projection import ExactProjection
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork, task_level

@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.kernels import Expansion
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import from_arrays
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.execute import open_executor
 from streamkern.execute.base import Parts, Placement

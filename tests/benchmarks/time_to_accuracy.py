@@ -55,7 +55,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     import streamkern as sk
     from streamkern.centers import CenterSet
     from streamkern.costs.dry_run import ProblemSize
-    from streamkern.data.stream import Assembly
+    from streamkern.data.row_order import Assembly
     from streamkern.data.targets import Classes
     from streamkern.evaluation.score import score
     from streamkern.execute.threads_executor import ThreadsExecutor

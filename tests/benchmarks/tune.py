@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
-from streamkern.data.stream import Scan
+from streamkern.data.row_order import Scan
 from streamkern.engine.packed_triangle import unpacked
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages, prepare
@@ -99,7 +99,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
             basis.add_penalty(A, ridge)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(problem.engine.spd_solve(A, moment / n))
-        test = pipeline.test.prepared_like(scaled)
+        test = pipeline.test._prepared_like(scaled)
         _, scores = path_scores(problem, test, np.concatenate(found, axis=1))
     return (100 * scores).tolist()
 

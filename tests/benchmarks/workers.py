@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 
 import streamkern as sk
 from streamkern.cpu import default_engine
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.execute import open_executor

@@ -6,7 +6,7 @@ import pytest
 
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import Loops, NumpyLoops
-from streamkern.testing.loops import LoopsSuite
+from streamkern.testing.elementwise import LoopsSuite
 
 
 class TestNumpy(LoopsSuite):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.engine.elementwise import NumpyLoops
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows

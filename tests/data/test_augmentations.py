@@ -14,7 +14,7 @@ from scipy import stats
 
 import streamkern as sk
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import UnitRows
 from streamkern.errors import DataError, UsageError
@@ -160,7 +160,7 @@ def test_every_format_gives_the_same_prepared_and_augmented_rows(tmp_path):
     fitted = sources[0].scale(1 / 9).transform(UnitRows(4))
     passes = []
     for data in sources:
-        data = data.prepared_like(fitted).augment(*CHAIN, copies=2)
+        data = data._prepared_like(fitted).augment(*CHAIN, copies=2)
         stream = Stream(Assembly(data, Classes(np.arange(10))), 2, 64, run_rows=1)
         blocks = [stream.block((1, lane, step)) for lane in range(2) for step in range(stream.steps)]
         passes.append(multiset(blocks))

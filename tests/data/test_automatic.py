@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 import streamkern as sk
 from streamkern.data.encoders import Calendar, TargetMeans, fold_numbers
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import Stages, fit_step, prepare
@@ -98,7 +98,7 @@ def test_means_of_the_target_are_out_of_fold_in_training_and_of_all_rows_in_pred
         data = prepared({"word": word, "x": RNG.normal(size=N)}, y, task, preprocess=(sk.TargetEncode(smooth=3.0),))
         fold = fold_numbers(np.arange(N), 5)
         outputs = [y] if task == "regression" else [(y == label).astype(float) for label in "xyz"]
-        every, last = rows_of(data), rows_of(data.final())
+        every, last = rows_of(data), rows_of(data._final())
         for k, values in enumerate(outputs):
             name = "word (mean)" if len(outputs) == 1 else f"word (mean {k})"
             for i in range(0, N, 37):

@@ -43,7 +43,7 @@ def test_a_code_is_joined_by_the_means_of_its_values_out_of_fold_and_an_age_is_n
     y = np.where(y > 0.5, "yes", "no") if task == "classification" else y + 1e3
     target = (y == "yes").astype(float) if task == "classification" else y
     data = prepared(frame, y, task)
-    every, last = rows_of(data), rows_of(data.final())
+    every, last = rows_of(data), rows_of(data._final())
     assert [name for name in every if "(by value)" in name] == ["code (by value) (mean)"]
     fold, expected = fold_numbers(np.arange(N), 5), np.empty(N)
     code = frame["code"].to_numpy()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamkern.data import dataset as module
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.errors import DataError, UsageError
 
 
@@ -58,8 +58,8 @@ def test_what_is_no_augmentation_is_refused(cut_source, thing):
 def test_rows_copies_and_rounds_agree(cut_source, n, rows):
     data = Dataset(cut_source([n])).augment(rows=rows)
     assert len(data) == rows
-    assert data.full_rounds == rows // n
-    assert (data.last_round == ()) == (rows % n == 0)
+    assert data._full_rounds == rows // n
+    assert (data._last_round == ()) == (rows % n == 0)
     assert len(data.augment(copies=3)) == 3 * n
     assert len(data.plain()) == n
 
@@ -109,7 +109,7 @@ def test_methods_leave_the_dataset_as_it_was(cut_source):
 def test_nothing_is_read_to_describe(cut_source):
     source = cut_source([20, 30])
     data = Dataset(source).split(0.3)[0].sample(9).augment(GaussianNoise(1.0), rows=25)
-    assert (len(data), data.full_rounds, data.n_features, data.target) == (25, 2, 3, source.target)
+    assert (len(data), data._full_rounds, data.n_features, data.target) == (25, 2, 3, source.target)
     assert data.draw(3).shape == (3,)
     assert not source.reads
 
@@ -118,6 +118,6 @@ def test_nothing_is_read_to_describe(cut_source):
 def test_an_empty_dataset_has_no_rows_and_says_so(cut_source, rows):
     data = Dataset(cut_source([5])).split(1e-9)[1]
     data = data if rows is None else data.augment(rows=rows)
-    assert (len(data), data.full_rounds, data.last_round) == (0, 0, ())
+    assert (len(data), data._full_rounds, data._last_round) == (0, 0, ())
     with pytest.raises(DataError, match="empty"):
-        data.require_rows()
+        data._require_rows()

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.testing.source import read_all
 
 X = np.random.default_rng(0).normal(size=(130, 4)).astype(np.float32)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.statistics import TransformedScan
-from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
@@ -157,11 +157,11 @@ def test_streams_deliver_prepared_rows_whatever_the_order(cut_source, threads, s
     X = table(sum(sizes))
     steps = (MEAN, sk.OneHot((1, 3)), sk.Normalise())
     fitted = prepared(Dataset(cut_source([200], X=table())), steps, threads)
-    data = Dataset(cut_source(sizes, X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2).prepared_like(fitted)
+    data = Dataset(cut_source(sizes, X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2)._prepared_like(fitted)
     assert len(data) == 2 * sum(sizes)
     stream = Stream(Assembly(data), lanes, block_rows, window_blocks=2, run_rows=run_rows)
     streamed = [stream.block((0, lane, step)) for lane in range(lanes) for step in range(stream.steps)]
-    whole = Dataset(cut_source([sum(sizes)], X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2).prepared_like(data)
+    whole = Dataset(cut_source([sum(sizes)], X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2)._prepared_like(data)
     scanned = rows_of(whole, "float32", 11)
     assert sorted(row.tobytes() for block in streamed for row in block.X) == sorted(row.tobytes() for row in scanned)
 
@@ -233,10 +233,10 @@ def test_unknown_categories_are_an_error_or_nothing(cut_source, threads):
         (sk.Ordinal((1,), unknown="ignore"), [[1, 0], [3, -1]]),
     ):
         fitted = prepared(Dataset(cut_source([3], X=X)), (step,), threads)
-        np.testing.assert_array_equal(rows_of(Dataset(cut_source([2], X=other)).prepared_like(fitted)), rows)
+        np.testing.assert_array_equal(rows_of(Dataset(cut_source([2], X=other))._prepared_like(fitted)), rows)
     fitted = prepared(Dataset(cut_source([3], X=X)), (sk.OneHot((0,), unknown="error"),), threads)
     with pytest.raises(DataError, match="The value 3 of column '0' was not among the categories") as caught:
-        rows_of(Dataset(cut_source([2], X=other)).prepared_like(fitted))
+        rows_of(Dataset(cut_source([2], X=other))._prepared_like(fitted))
     assert caught.value.where == "chunk 0, row 1"
 
 
@@ -245,7 +245,7 @@ def test_a_missing_category_is_one_of_its_own_and_an_unknown_one_counts_as_missi
     other = np.array([[3.0], [np.nan], [2.0]])
     for step, rows in ((sk.OneHot((0,)), [[0, 0, 1], [0, 0, 1], [0, 1, 0]]), (sk.Ordinal((0,)), [[2], [2], [1]])):
         fitted = prepared(Dataset(cut_source([2, 1], X=X)), (step,), threads)
-        np.testing.assert_array_equal(rows_of(Dataset(cut_source([3], X=other)).prepared_like(fitted)), rows)
+        np.testing.assert_array_equal(rows_of(Dataset(cut_source([3], X=other))._prepared_like(fitted)), rows)
 
 
 def test_missing_values_are_marked_by_indicators_after_all_features(cut_source, threads):
@@ -376,7 +376,7 @@ def test_widths_are_expected_from_the_first_chunk_and_of_projections_without_rea
     assert dict(source.reads) == {0: 1}
     source.reads.clear()
     wide = with_expected_width(data, (sk.RandomProjection(50), sk.RandomProjection(8)))
-    assert (wide.n_features, wide.widest) == (8, 50)
+    assert (wide.n_features, wide._widest) == (8, 50)
     assert not source.reads
 
 
@@ -407,7 +407,7 @@ def test_what_making_rows_holds_is_foreseen(density):
     scan.block((0,))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert 0.3 * data.held_bytes(4, 2) < peak < data.held_bytes(4, 2) + 3000 * 8 * 1200
+    assert 0.3 * data._held_bytes(4, 2) < peak < data._held_bytes(4, 2) + 3000 * 8 * 1200
 
 
 def test_a_run_keeps_what_it_learnt_and_predicts_alike(tmp_path):

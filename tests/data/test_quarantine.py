@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.data import Quarantined
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.sources.array_source import ArraySource
 
 
@@ -67,7 +67,7 @@ def test_rows_are_left_out_before_anything_else():
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
     """Rows of eight chunks; a byte of the third is flipped, and the sixth is missing."""
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)  # every stored chunk is one of the source
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)  # every stored chunk is one of the source
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)

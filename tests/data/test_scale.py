@@ -11,7 +11,7 @@ import pytest
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.sources.base import Source
 from streamkern.types import Rows, Target
 from tests.clock import processor_seconds, require_quick

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.row_selection import selected_ids
-from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=10)
@@ -33,7 +33,7 @@ def test_rows_come_once_a_round_in_stored_order(cut_source, sizes, block_rows, p
         np.concatenate([np.empty(0, np.int64), *(getattr(raw, name) for raw, _ in raws)]) for name in ("ids", "copies")
     )
     base = np.arange(n) if not data.rules else selected_ids(data.rules, 0, n)
-    expected = [base] * data.full_rounds + ([selected_ids(data.last_round, 0, n)] if data.last_round else [])
+    expected = [base] * data._full_rounds + ([selected_ids(data._last_round, 0, n)] if data._last_round else [])
     assert ids.tolist() == [i for round_ in expected for i in round_.tolist()]
     assert copies.tolist() == [c for c, round_ in enumerate(expected) for _ in round_]
     for raw, where in raws:

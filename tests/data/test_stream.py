@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.formats import ArraySource
@@ -80,13 +80,13 @@ def test_every_pass_has_each_virtual_row_once(cut_source, sizes, shape, choice):
     stream = stream_of(data, **shape)
     ids = [int(i) for i in range(sum(sizes)) if all(rule.keep(np.array([i]))[0] for rule in data.rules)]
     assert len(ids) == data.base_rows
-    full = {(i, copy) for i in ids for copy in range(data.full_rounds)}
+    full = {(i, copy) for i in ids for copy in range(data._full_rounds)}
     first = virtual(stream, 0)
     assert virtual(stream, 1) == first
     assert set(first.values()) <= {1}
     assert full <= set(first)
     rest = {i for i, copy in set(first) - full}
-    assert {copy for i, copy in set(first) - full} <= {data.full_rounds}
+    assert {copy for i, copy in set(first) - full} <= {data._full_rounds}
     assert rest <= set(ids)
     assert len(first) == len(data) == stream.rows
 

@@ -13,8 +13,8 @@ from scipy import stats
 import streamkern as sk
 from streamkern.data import subsample
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.row_selection import SelectedIds, selected_ids
-from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.subsample import proportional_split
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous, encoding_from_json, encoding_to_json
 from streamkern.errors import DataError
 

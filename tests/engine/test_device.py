@@ -12,15 +12,15 @@ import pytest
 from streamkern import from_arrays
 from streamkern.augment import GaussianNoise, HorizontalFlip
 from streamkern.cpu import default_engine
-from streamkern.data.device_blocks import DeviceAssembly
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.device_assembly import DeviceAssembly
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.gpu import get_device
 from streamkern.gpu import on_device as module
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
-from streamkern.precondition.projection import project_exactly
+from streamkern.precondition.center_projection import project_exactly
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in

@@ -15,7 +15,7 @@ from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, Loops, Nu
 from streamkern.errors import UsageError
 from streamkern.gpu import source
 from streamkern.gpu.loops import BlockTarget, Sides, pulled_splits
-from streamkern.testing.loops import LoopsSuite
+from streamkern.testing.elementwise import LoopsSuite
 from tests.cuda_host import HostLoops, needs_compiler
 
 pytestmark = needs_compiler

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, MemoryLimitError
-from streamkern.execute import dask_lanes as lanes_module
+from streamkern.execute import dask_actors as lanes_module
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.testing.executor import (
     Failing,

@@ -123,7 +123,7 @@ def test_answers_in_any_order_and_twice_count_once():
 
 
 def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)

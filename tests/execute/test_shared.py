@@ -16,9 +16,9 @@ from streamkern.errors import DataError, MemoryLimitError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
 from streamkern.execute.dask_executor import DaskExecutor
-from streamkern.execute.shared_centers_driver import SharedLanes
-from streamkern.execute.shared_centers_files import require_whole
-from streamkern.execute.shared_centers_worker import can_share_files
+from streamkern.execute.sharded_centers_checkpoint import require_whole
+from streamkern.execute.sharded_centers_driver import SharedLanes
+from streamkern.execute.sharded_centers_worker import can_share_files
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.execute.tree_allreduce import Route
 from streamkern.execute.worker_messages import dumps
@@ -280,7 +280,7 @@ def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path
     def refuse(*given):
         raise AssertionError("the driver wrote a share")
 
-    monkeypatch.setattr("streamkern.execute.shared_centers_driver.write_share", refuse)
+    monkeypatch.setattr("streamkern.execute.sharded_centers_driver.write_share", refuse)
     with workers_of(cluster, 2) as executor:
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
         sums, state = until_kept(placement, SharedState())
@@ -333,7 +333,7 @@ def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driv
         def sees_it(path, token, dask_worker):
             return dask_worker.address == first and can_share_files(path, token)
 
-        monkeypatch.setattr("streamkern.execute.shared_centers_driver.can_share_files", sees_it)
+        monkeypatch.setattr("streamkern.execute.sharded_centers_driver.can_share_files", sees_it)
         said = []
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
         sums, state = until_kept(placement, SharedState())
@@ -351,9 +351,9 @@ def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(clu
         placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
 
         def fill_the_disk(full):
-            import streamkern.execute.shared_centers_worker as shared
+            import streamkern.execute.sharded_centers_worker as shared
             from streamkern.errors import StorageError
-            from streamkern.execute.shared_centers_files import write_share
+            from streamkern.execute.sharded_centers_checkpoint import write_share
 
             def refused(*given):
                 raise StorageError("the disk is full", where="here", expected="room")
@@ -426,7 +426,7 @@ def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
-    monkeypatch.setattr("streamkern.execute.dask_lanes.WORKER_UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("streamkern.execute.dask_actors.WORKER_UPDATE_SECONDS", 0.0)
     with workers_of(cluster, 1) as executor:
         placement = executor.share(SharedSums(), lambda leaf: None)
         wanted, _ = SharedSums().expected(2)

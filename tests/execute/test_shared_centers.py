@@ -35,7 +35,7 @@ def rows():
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """Use tiles of 512 centers, so that each of four workers has at least one."""
-    monkeypatch.setattr("streamkern.precondition.packed_projection.CENTER_TILE", TILE)
+    monkeypatch.setattr("streamkern.precondition.int16_projection.CENTER_TILE", TILE)
 
 
 def weights(
@@ -66,7 +66,7 @@ def weights(
 @pytest.fixture(scope="module")
 def expected(rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamkern.precondition.packed_projection.CENTER_TILE", TILE)
+        patch.setattr("streamkern.precondition.int16_projection.CENTER_TILE", TILE)
         with ThreadsExecutor(2) as executor:
             return {lead: weights(rows, executor, lead) for lead in (LEAD, HALF)}
 

@@ -13,14 +13,14 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.data.device_blocks import assembly_on_device
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.device_assembly import assembly_on_device
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.squared_loss import SquaredLoss
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
-from streamkern.testing.loops import LoopsSuite
+from streamkern.testing.elementwise import LoopsSuite
 from tests.device import HostDevice
 
 pytestmark = pytest.mark.gpu

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.data.stream import Assembly
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import Classes
 from streamkern.errors import StorageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.models.partition_tree import CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.partition import leaf_rows as rows
 
 D = 5

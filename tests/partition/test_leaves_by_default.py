@@ -14,7 +14,6 @@ import pytest
 
 import streamkern as sk
 from streamkern.evaluation.paired_errors import Errors
-from streamkern.models import partition_tree
 from streamkern.partition import one_or_leaves as choice
 from streamkern.partition.one_or_leaves import MIN_TABLE_ROWS, default_partition
 from streamkern.report.page import write_report

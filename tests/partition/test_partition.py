@@ -22,10 +22,10 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.cpu.routes import project, route
-from streamkern.data.stream import Assembly, Block, RawRows
+from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.models.partition_tree import CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings

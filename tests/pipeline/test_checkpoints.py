@@ -23,7 +23,7 @@ from streamkern.errors import ModelFormatError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.execute.base import KeptShares, SharedState
-from streamkern.execute.shared_centers_files import read_tiles, require_whole, write_share
+from streamkern.execute.sharded_centers_checkpoint import read_tiles, require_whole, write_share
 from streamkern.runs import checkpoints, load_pipeline, resume, run
 from streamkern.runs.checkpoints import KEPT_CHECKPOINTS, Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train

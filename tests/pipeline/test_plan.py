@@ -22,7 +22,7 @@ from streamkern.engine.operations import Operations
 from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.formats import ArraySource
 from streamkern.memory import format_bytes
-from streamkern.precondition.packed_projection import packed_lead
+from streamkern.precondition.int16_projection import packed_lead
 from tests.processors import own_products
 
 Make = Callable[..., sk.Pipeline]

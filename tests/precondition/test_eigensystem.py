@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from streamkern.cpu.engine import HostEngine
-from streamkern.engine import krylov
 from streamkern.errors import NumericalError
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.eigensystem import top_eigensystem

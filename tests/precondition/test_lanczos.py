@@ -7,7 +7,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu import default_engine
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.feature_maps import Identity

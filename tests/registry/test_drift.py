@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from streamkern.data.stream import RawRows
+from streamkern.data.row_order import RawRows
 from streamkern.registry.drift import (
     DRIFT_METRICS,
     ColumnTally,

@@ -425,7 +425,7 @@ def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.
         return (whole[start : start + size] for start in range(0, len(whole), size))
 
     with sk.open_executor("threads") as executor:
-        monkeypatch.setattr(type(model), "stream_outputs", pieces)
+        monkeypatch.setattr(type(model), "_stream_outputs", pieces)
         found = compare_models(model, model, test, executor)
     monkeypatch.undo()
     assert found.challenger == found.champion

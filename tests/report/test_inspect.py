@@ -18,9 +18,8 @@ import pytest
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.formats import arrow, csv, write_parquet
-from streamkern.inspection import inspect as inspection
-from streamkern.inspection.inspect import inspect
-from streamkern.sources import chunk_layout
+from streamkern.inspection import inspect_dataset as inspection
+from streamkern.inspection.inspect_dataset import inspect
 from streamkern.sources import unusable_columns as described
 
 

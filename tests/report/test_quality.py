@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.inspection.shuffle_quality import LabelVariation, shuffle_warning, stored_ratio, stream_ratio
-from streamkern.sources import chunk_layout
 from streamkern.sweep import ScanWork, sweep
 
 

@@ -17,7 +17,7 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, WorkEstimate
-from streamkern.data.stream import SCAN_ROWS
+from streamkern.data.row_order import SCAN_ROWS
 from streamkern.data.targets import Continuous
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor

@@ -128,7 +128,7 @@ def test_fifths_of_intervals_are_counted_and_have_the_same_bits_for_any_threads(
     made = []
     for threads in (1, 2):
         with open_executor("threads", threads) as executor:
-            made.append(model.score_in_detail(data, executor).details["fifths"])
+            made.append(model._score_in_detail(data, executor).details["fifths"])
     np.testing.assert_array_equal(*made)
     ends, weight = model.predict_interval(X[3000:]), np.ones(3000) if w is None else w
     scales = relative_scales(model.decision_function(X[3000:], scales=True)[:, 2:])
@@ -151,5 +151,5 @@ def test_a_scale_that_is_one_for_all_has_one_coverage_in_every_fifth():
     y = X[:, 0] + rng.standard_normal(400)
     model = sk.KernelRegressor("gaussian", centers=20, solver=sk.Direct(ridge=1e-2)).fit(X[:90], y[:90]).model_
     with open_executor("threads", 1) as executor:
-        scored = model.score_in_detail(sk.from_arrays(X, y), executor)
+        scored = model._score_in_detail(sk.from_arrays(X, y), executor)
     np.testing.assert_allclose(scored.details["fifths"][0, :, 1], scored.metrics["coverage_90"], rtol=1e-12)

@@ -15,7 +15,7 @@ from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import ProblemSize
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import NumpyEngine

@@ -14,9 +14,9 @@ from streamkern.engine.packed_factor import PANEL, factor_bytes
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
+from streamkern.precondition.center_projection import center_eigensystem
+from streamkern.precondition.int16_projection import PackedKernel, packed_lead, project_packed
 from streamkern.precondition.nystrom import NystromPreconditioner
-from streamkern.precondition.packed_projection import PackedKernel, packed_lead, project_packed
-from streamkern.precondition.projection import center_eigensystem
 from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.testing.solver import small_problem, solve
 from tests import references

@@ -12,10 +12,8 @@ import streamkern as sk
 from streamkern.cpu import default_engine
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
-from streamkern.precondition import projection
-from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.nystrom import NystromPreconditioner
-from streamkern.precondition.projection import (
+from streamkern.precondition import center_projection
+from streamkern.precondition.center_projection import (
     JITTER,
     ProjectedKernel,
     center_eigensystem,
@@ -26,6 +24,8 @@ from streamkern.precondition.projection import (
     project_exactly,
     project_inexactly,
 )
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.nystrom import NystromPreconditioner
 from tests import references
 
 P, Q = 220, 12
@@ -56,7 +56,7 @@ def preconditioned_inverse(nystrom: NystromPreconditioner) -> np.ndarray:
 
 
 def dense(projection) -> np.ndarray:
-    return projection.apply(np.eye(P))
+    return center_projection.apply(np.eye(P))
 
 
 @pytest.mark.parametrize("p", [1, 511, 513])
@@ -152,7 +152,7 @@ def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
 ):
     """As in float32, which resolves the first of them only: what follows the last one is no smaller for that."""
     few = Q // 2
-    start = projection.top_eigensystem
+    start = center_projection.top_eigensystem
     monkeypatch.setattr(
         projection,
         "top_eigensystem",
@@ -183,7 +183,7 @@ def test_projections_are_the_same_bits_on_any_number_of_threads():
                 center_eigensystem(expansion, 60, Q, 1e-5, default_engine().bound(executor))
             )
             projection = project_inexactly(expansion, nystrom, 2, default_engine().bound(executor))
-            found.append(projection.apply(g))
+            found.append(center_projection.apply(g))
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 
@@ -221,7 +221,7 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
     try:
         nystrom = NystromPreconditioner(center_eigensystem(expansion, 100, 10, 1e-5, ENGINE))
         projection = project_inexactly(expansion, nystrom, 1, ENGINE)
-        projection.apply(np.ones((p, 2), np.float32))
+        center_projection.apply(np.ones((p, 2), np.float32))
         measure_inexact(expansion, projection, expansion.Z[:32] + 0.1)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -11,7 +11,7 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.data.stream import Block
+from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor

@@ -265,9 +265,9 @@ def test_rows_that_preprocessing_widens_are_predicted_in_pieces() -> None:
     model = sk.KernelRegressor(
         centers=20, solver=sk.Direct(), preprocess=(sk.RandomProjection(wide), sk.RandomProjection(3)), **GIVEN
     ).fit(X, VALUES)
-    assert model.model_.widest == wide
-    assert model.model_.task_rows(sk.from_arrays(X)) * wide * 4 <= 8 << 20
-    assert model.model_.drawn >= 8 * (3 + 3) * wide
+    assert model.model_._widest == wide
+    assert model.model_._task_rows(sk.from_arrays(X)) * wide * 4 <= 8 << 20
+    assert model.model_._drawn >= 8 * (3 + 3) * wide
     many = np.tile(X, (3, 1))
     at_once = sk.Predictor(model.model_)(many).predictions
     np.testing.assert_array_equal(at_once, np.tile(sk.Predictor(model.model_)(X).predictions, 3))

@@ -32,7 +32,7 @@ X = (rng.standard_normal((400, 6)) + 2.0 * y[:, None]).astype(np.float32)
 def _small_chunks():
     """Every stored chunk is one of the source."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+        patch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
         yield
 
 

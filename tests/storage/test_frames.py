@@ -20,7 +20,7 @@ ROWS, CHUNK = 23, 5
 
 @pytest.fixture(autouse=True)
 def _every_stored_chunk_is_one_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
 
 
 def stored(folder: Path, X: np.ndarray, checksum: bool = True) -> sk.Dataset:

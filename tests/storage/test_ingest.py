@@ -27,7 +27,6 @@ from streamkern.commands.parser import main
 from streamkern.formats import open_source, write_parquet, write_zarr
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
-from streamkern.sources import chunk_layout
 from streamkern.sources.ingest_record import ingest_record
 from streamkern.storage import atomic_writes
 from streamkern.testing.source import read_all
@@ -268,9 +267,9 @@ def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
 KILLED = """
 import json, os, random, signal, sys, threading
 from streamkern.ingestion import ingest as module
-from streamkern.sources import chunk_layout
+from streamkern.sources import format_rules
 from streamkern.ingestion.ingest import ingest
-chunk_layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
+format_rules.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
 folder, kills = sys.argv[1], int(sys.argv[2])
 random.seed(1)
 for name, more in json.loads(sys.argv[3]).items():

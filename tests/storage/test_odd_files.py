@@ -45,7 +45,7 @@ def test_row_groups_without_rows_are_passed_over(
     empty: set[int], layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, weights, predictions and errors are those of the same file without them."""
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(250, 2))
     kind = {"list": pa.list_(pa.float64()), "fixed": pa.list_(pa.float64(), 2)}.get(layout)

@@ -31,7 +31,7 @@ _buckets = (f"bucket-{number}" for number in itertools.count())
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     """Every stored chunk is one of the source."""
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
 
 
 @pytest.fixture

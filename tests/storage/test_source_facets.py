@@ -21,7 +21,6 @@ from streamkern.data.filtered_source import FilteredSource
 from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
 from streamkern.formats import csv, open_source
 from streamkern.formats.joined_tables import open_tables
-from streamkern.sources import chunk_layout
 from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer

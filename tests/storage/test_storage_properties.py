@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Continuous
 from streamkern.formats import ArraySource, open_source, write_parquet, write_zarr
 from streamkern.formats.dask_source import DaskArraySource
-from streamkern.sources.chunk_layout import CHUNK_BYTES, merged_reads
+from streamkern.sources.format_rules import CHUNK_BYTES, merged_reads
 from streamkern.testing.source import read_all
 
 shapes = st.tuples(st.integers(0, 40), st.integers(1, 5))

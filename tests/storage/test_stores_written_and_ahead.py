@@ -12,7 +12,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.chunk_cache import CONCURRENT_READS, CachedReader
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.formats import open_source
 from streamkern.ingestion import upload as ingest_store
 from streamkern.testing.source import read_all
@@ -27,7 +27,7 @@ _names = (f"made-{number}" for number in itertools.count())
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 20 * 64)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 20 * 64)
     monkeypatch.setattr(ingest_store.tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
 

@@ -17,7 +17,6 @@ from pyarrow import feather
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import csv
 from streamkern.formats.joined_tables import open_tables
-from streamkern.sources import chunk_layout
 from streamkern.sources.arrow_conversion import converted
 from streamkern.sources.schema import Column
 from streamkern.testing.source import SourceSuite, read_all

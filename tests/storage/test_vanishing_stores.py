@@ -23,7 +23,7 @@ STAGES = ["statistics", "centers", "step", "evaluate"]
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored chunks are those of the source, rows without chunks are read a hundred at once, and parts are small."""
-    monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 100 * 24)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 100 * 24)
     monkeypatch.setattr(serving, "PART_BYTES", 8 * 100)
 
 

@@ -37,7 +37,7 @@ from streamkern.ingestion.ingest import ingest
 from streamkern.registry.registry_storage import DirectoryStore
 from streamkern.report.page import write_text
 from streamkern.serving.prediction_writers import FORMATS, OutputColumn, record_at
-from streamkern.sources import chunk_layout
+from streamkern.sources import format_rules
 from streamkern.storage import atomic_writes
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.testing.source import read_all
@@ -262,7 +262,7 @@ def attacked(name: str, folder: Path, kills: bool) -> int:
     Without exchange, from the first one that differs: those before are attacked with it.
     """
     user = USERS[name]
-    chunk_layout.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 1  # five rows a chunk
+    format_rules.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 1  # five rows a chunk
     if name.endswith("shuffled"):
         ingest_module.ROW_EXTRA = (8 << 30) // 10  # by way of runs on the disk
     if not user.exchange:

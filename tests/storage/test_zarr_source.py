@@ -104,7 +104,7 @@ class TestRemoteStore(ZarrSuite):
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch):
-        monkeypatch.setattr("streamkern.sources.chunk_layout.CHUNK_BYTES", 1)
+        monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
 
     def write(self, place, X, y):
         write_zarr(place, X, y, columns=list("abcdef"), chunk_rows=30)

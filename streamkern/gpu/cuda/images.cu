@@ -1,7 +1,7 @@
 // Augmentations of finished rows that are images, and of rows that are mixed with others: a warp for each row.
 
 // Pixels from elsewhere in their image: moved by up to `padding` lines and columns at random, where pixels from outside are
-// `value`; or, with a padding below 0, mirrored left to right with a probability. See data/images.py.
+// `value`; or, with a padding below 0, mirrored left to right with a probability. See data/image_augmentation.py.
 extern "C" __global__ void move_pixels(const float* X, float* out, i32 n, i32 height, i32 width, i32 channels,
                                        const i64* ids, const i64* copies, u32 k0, u32 k1, i32 padding, float value,
                                        double probability) {

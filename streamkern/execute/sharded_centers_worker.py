@@ -28,7 +28,7 @@ from distributed import get_worker
 from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
-from streamkern.execute.shared_centers_files import read_tiles, stacked_tiles, write_share
+from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
 from streamkern.execute.tree_allreduce import Peers, Route
 from streamkern.execute.worker_messages import (
     LostError,

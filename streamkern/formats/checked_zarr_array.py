@@ -22,7 +22,7 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.blosc import WholeChunks
 from streamkern.formats.cf_conventions import Packing, packing_of
-from streamkern.formats.zarr_store import CheckedStore, RemoteStore, WholeBlosc
+from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.memory import check_memory
 from streamkern.sources.remote_store import reread
 from streamkern.storage.untrusted_files import changed_error, file_stamp, file_tail, not_visible_error, require_regular

@@ -15,8 +15,8 @@ import numpy as np
 
 from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.stream import Assembly, Scan
 from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
@@ -27,8 +27,8 @@ from streamkern.memory import check_memory, format_bytes
 from streamkern.resources import Resources, given_resources
 from streamkern.sources.base import Source
 from streamkern.sources.ingest_record import ingest_record
+from streamkern.sources.input_types import looks_like
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, shown_text
-from streamkern.sources.value_kinds import looks_like
 from streamkern.storage.untrusted_files import given_path
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
@@ -207,7 +207,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
-        dataset.require_rows()
+        dataset._require_rows()
     block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
     values = d + (0 if source.target is None else source.target.width)
     held = 8 * values * (12 + HISTOGRAM_BINS)  # sums of columns, and of their histograms

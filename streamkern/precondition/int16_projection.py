@@ -26,8 +26,8 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.execute.base import Parts, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
+from streamkern.precondition.center_projection import MEASURED_CENTERS, jittered_factor
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
-from streamkern.precondition.projection import MEASURED_CENTERS, jittered_factor
 from streamkern.types import Array
 
 _MIN_LEAD_ROWS = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs

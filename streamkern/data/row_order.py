@@ -172,7 +172,7 @@ class Assembly:
 
     def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
         """Return an array with rows ``index`` of X in the dataset's precision, and their positions in it."""
-        taken = self.dataset.takes_float64
+        taken = self.dataset._takes_float64
         if wide(X.dtype) == taken or self.dtype == np.float64:
             return X, index
         with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, and finite_rows finds it
@@ -180,7 +180,7 @@ class Assembly:
 
     def transformed(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Apply the dataset's transforms to stored rows (b, n_stored); returns shape (b, d), float32 or float64."""
-        dtype = np.float64 if self.dataset.takes_float64 else self.dtype
+        dtype = np.float64 if self.dataset._takes_float64 else self.dtype
         lookup = Lookup(self.dataset.source) if lookup is None else lookup
         return apply_transforms(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
@@ -189,10 +189,10 @@ class Assembly:
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
-                ids, (X, y, _) = data.bank(number)
+                ids, (X, y, _) = data._bank(number)
                 raw, every = RawRows(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
                 dtype = np.dtype(np.float64) if np.any(data.origin) else self.dtype
-                plain = replace(self, dataset=data.plain().relative_to(0.0), center=0.0, dtype=dtype)
+                plain = replace(self, dataset=data.plain()._relative_to(0.0), center=0.0, dtype=dtype)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
                 targets = block.y
                 if targets is not None and self.encoding is not None:
@@ -238,7 +238,7 @@ class Stream:
         data = self.assembly.dataset
         bounds = data.source.bounds
         self._full = _Round(data.rules, data.counts, data.base_rows)
-        rest = data.last_round
+        rest = data._last_round
         counts = count_selected(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
         self._rest = _Round(rest, counts, int(counts.sum()))
         # Mixing whole chunks has no effect, so a group is one chunk.
@@ -277,7 +277,7 @@ class Stream:
     def lane_rows(self, lane: int) -> int:
         """Return the number of rows of a lane in a pass."""
         full, rest = self._share(self._full, lane), self._share(self._rest, lane)
-        return self.assembly.dataset.full_rounds * (full[1] - full[0]) + rest[1] - rest[0]
+        return self.assembly.dataset._full_rounds * (full[1] - full[0]) + rest[1] - rest[0]
 
     @property
     def steps(self) -> int:
@@ -340,7 +340,7 @@ class Stream:
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         """Return row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
         first, last = self._share(self._full, lane)
-        length, full_rounds = last - first, self.assembly.dataset.full_rounds
+        length, full_rounds = last - first, self.assembly.dataset._full_rounds
         ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
         rounds, wanted = [0], set[int]()
         while start < stop:
@@ -466,8 +466,8 @@ class Scan:
             self._full = hit(np.searchsorted(self.only, stops) - np.searchsorted(self.only, starts))
         else:
             self._full = hit(count_selected(data.rules, starts, stops))
-        self._full_rounds = data.full_rounds if self.only is None else 1
-        rest = data.last_round if self.only is None else ()
+        self._full_rounds = data._full_rounds if self.only is None else 1
+        rest = data._last_round if self.only is None else ()
         self._rest = hit(count_selected(rest, starts, stops) if rest else np.zeros_like(starts))
         self._reset()
 
@@ -511,7 +511,7 @@ class Scan:
             ids = self.only[np.searchsorted(self.only, start) : np.searchsorted(self.only, stop)]
             local: IntArray | slice = ids - chunk.first
         else:
-            kept = selected_ids(data.rules if in_full else data.last_round, start, stop)
+            kept = selected_ids(data.rules if in_full else data._last_round, start, stop)
             ids = np.arange(start, stop, dtype=np.int64) if kept is None else kept
             local = slice(start - chunk.first, stop - chunk.first) if kept is None else kept - chunk.first
         y, w = (None if values is None else values[local] for values in (chunk.y, chunk.w))

@@ -26,9 +26,9 @@ from streamkern.execute.base import (
     SharedWork,
     Tile,
 )
-from streamkern.execute.dask_lanes import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
-from streamkern.execute.shared_centers_files import read_tiles, stacked_tiles, write_share
-from streamkern.execute.shared_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
+from streamkern.execute.dask_actors import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
+from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
+from streamkern.execute.sharded_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
 from streamkern.execute.tree_allreduce import Route
 from streamkern.execute.worker_messages import LostError, dumps
 from streamkern.storage.atomic_writes import write_text

@@ -20,7 +20,7 @@ from streamkern.fitting.calibrate import with_decision_rule
 from streamkern.fitting.fit import Stages, statistics_stage
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import Recipe
-from streamkern.models.partition_tree import Partition
+from streamkern.models.cut_tree import Partition
 from streamkern.models.partitioned_machine import PartitionedMachine
 from streamkern.storage.value_digest import digest
 from streamkern.user_code_digest import described

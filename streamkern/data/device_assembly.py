@@ -11,8 +11,8 @@ import numpy as np
 from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
-from streamkern.data.images import HorizontalFlip, RandomCrop, require_images
-from streamkern.data.stream import Assembly, Block, DeviceRows, Key, RawRows
+from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop, require_images
+from streamkern.data.row_order import Assembly, Block, DeviceRows, Key, RawRows
 from streamkern.data.targets import as_values
 from streamkern.engine.device import Change, Device
 from streamkern.engine.elementwise import wide
@@ -97,7 +97,7 @@ class DeviceAssembly(Assembly):
         made = all(isinstance(each, GaussianNoise | HorizontalFlip | RandomCrop | MixUp) for each in data.augmentations)
         plain = made and not data.transforms and self.dtype == np.float32 and (self._simple or not np.any(data.origin))
         stored = data.source.dtype
-        return plain and stored.name in STORED and wide(stored) == data.takes_float64
+        return plain and stored.name in STORED and wide(stored) == data._takes_float64
 
     @property
     def _simple(self) -> bool:
@@ -164,7 +164,7 @@ class DeviceAssembly(Assembly):
     def _columns(self) -> _Columns:
         assert self.device is not None
         data, d = self.dataset, self.dataset.source.n_features
-        number = np.float64 if data.takes_float64 else np.float32
+        number = np.float64 if data._takes_float64 else np.float32
         offset = data.shift - data.origin - self.center if self._simple else data.shift
         values = ((data.factor, number), (offset, number), (1.0, np.float32), (-np.asarray(self.center), np.float32))
         return _Columns(*(self.device.put(np.broadcast_to(np.asarray(v, t), (d,))) for v, t in values))

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.stream import Block, Stream
+from streamkern.data.row_order import Block, Stream
 from streamkern.execute.base import Parts, Stack, Tile, Tree
 from streamkern.kernels import Expansion
-from streamkern.precondition.packed_projection import PackedTile, ProjectedTiles
+from streamkern.precondition.int16_projection import PackedTile, ProjectedTiles
 from streamkern.solvers.contributions import TiledGradient
 from streamkern.solvers.minibatches import average
 from streamkern.storage.serialize import serializable
