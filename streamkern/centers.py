@@ -132,7 +132,6 @@ class DatasetCenters:
     """Rows of a dataset as centers, read again whenever they are needed.
 
     Args:
-        assembly: the rows, each once.
         mean_row: their mean, shape (d,), float64.
     """
 
@@ -384,11 +383,7 @@ def _candidate_rows(p: int) -> int:
 def _distinct_rows(
     data: Dataset, executor: Executor, dtype: np.dtype[Any], size: int, p: int, seed: int
 ) -> tuple[IntArray, Array]:
-    """A uniform draw of at most ``size`` rows without those that repeat an earlier one: ids and rows.
-
-    Raises:
-        DataError: fewer than p are left, or a value is not finite.
-    """
+    """A uniform draw of at most ``size`` rows without those that repeat an earlier one: ids and rows."""
     ids = data.draw(max(p, min(data.base_rows, size)), seed)
     X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
     finite = np.isfinite(X).all(axis=1)

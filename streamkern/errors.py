@@ -105,16 +105,9 @@ class PrecisionError(PlanRefusedError):
 
 
 def require_types(owner: Any, *names: str) -> None:
-    """Check that fields of a dataclass have the types that it declares, and make numbers of NumPy Python's.
+    """Check that fields of a dataclass, by default all, have the types that it declares; make NumPy's numbers Python's.
 
     A whole number will do for a float, and a list for a tuple; NaN and, for numbers, True and False will not.
-
-    Args:
-        owner: the dataclass.
-        names: its fields; all by default.
-
-    Raises:
-        UsageError: a field has another type.
     """
     for name, kind in _declared(type(owner)).items():  # type: ignore[arg-type]
         value = getattr(owner, name)
@@ -146,15 +139,7 @@ RENAMED: dict[str, str] = {
 
 
 def require_new_names(names: Iterable[str], where: str) -> None:
-    """Refuse old names of arguments.
-
-    Args:
-        names: of the arguments given.
-        where: the function or class that takes them.
-
-    Raises:
-        UsageError: a name is old; the message has the new one.
-    """
+    """Refuse old names of arguments by a UsageError that has the new name."""
     for name in names:
         if name in RENAMED:
             new = RENAMED[name]
@@ -179,11 +164,7 @@ def refusing_old_names(made: Called) -> Called:
 
 
 def require_step(solver: Any) -> None:
-    """Check that the step of a solver is None, or a positive finite number.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that the step of a solver is None, or a positive finite number."""
     if solver.step is not None and not (math.isfinite(solver.step) and solver.step > 0):
         where = f"{type(solver).__name__}(step=...)"
         raise UsageError(f"The step is {solver.step}.", where=where, expected="a positive number")
@@ -197,15 +178,7 @@ def require_finite(owner: Any) -> None:
 
 
 def require_counts(owner: object, **least: int) -> None:
-    """Check the types of all fields of a dataclass, and that these are counts, or None where they may be.
-
-    Args:
-        owner: the dataclass.
-        least: the smallest value of each field.
-
-    Raises:
-        UsageError: a field is not an integer, is below its smallest value, or has another type.
-    """
+    """Check the types of all fields of a dataclass, and that some are None or integers of at least a value."""
     require_types(owner)
     for name, smallest in least.items():
         value = getattr(owner, name)

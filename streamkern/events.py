@@ -31,7 +31,6 @@ class EventLog:
 
     Args:
         path: the file; None keeps nothing.
-        listeners: called with every event.
         facts: called for fields that every line of the file gets, such as the memory held.
 
     Attributes:

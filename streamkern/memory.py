@@ -27,11 +27,7 @@ _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
 
 def parse_bytes(text: str | int, where: str = "memory") -> int:
-    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is the name of the parameter in errors.
-
-    Raises:
-        UsageError: not a size.
-    """
+    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is the name of the parameter in errors."""
     if hasattr(text, "__index__"):
         size = float(text)
     else:
@@ -190,16 +186,11 @@ def memory_limit(budget: int) -> Iterator[None]:
 
 
 def check_memory(coming: int = 0, where: str | None = None) -> None:
-    """Raise where this process holds more than its budget, or will with ``coming`` more bytes. Takes microseconds.
+    """Raise MemoryLimitError where this process holds more than its budget, or will with ``coming`` more bytes.
 
     Called between blocks of rows, so that the files of a run are complete.
 
-    Args:
-        coming: bytes that will be allocated for certain.
-        where: their use: file and chunk.
-
-    Raises:
-        MemoryLimitError: the budget does not hold it.
+    It takes microseconds. The coming bytes are those that will be allocated for certain.
     """
     limit = max(list(_limits), key=lambda limit: limit.budget, default=None)
     if limit is None or limit.over(coming) <= 0:

@@ -88,9 +88,8 @@ def keep_setting_secrets(settings: Mapping[str, str]) -> None:
 def redacted(value: T) -> T:
     """Return the value without secrets.
 
-    Args:
-        value: text; or numbers, text, dictionaries, lists and tuples of these, as JSON has them. Values of a dictionary
-            called ``settings`` or ``storage_options`` are hidden by name as well. Other objects stay as they are.
+    Values of a dictionary called ``settings`` or ``storage_options`` are hidden by name as well. Objects that JSON does
+    not have stay as they are.
     """
     return cast(T, _redacted(value, cache(_hidden)))  # few values hold text: it is made where one does
 

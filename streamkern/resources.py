@@ -89,11 +89,7 @@ class Resources:
 
 
 def given_resources(resources: Resources | None, memory: str | int | None, threads: int | None) -> Resources:
-    """Return the resources of a call from its ``resources=``, ``memory=`` and ``threads=``.
-
-    Raises:
-        UsageError: ``memory`` or ``threads`` differ from those of the resources, or a value cannot be used.
-    """
+    """Return the resources of a call from its ``resources=``, ``memory=`` and ``threads=``."""
     if not isinstance(resources, Resources | None):
         raise UsageError(
             f"resources is {resources!r}.", where="resources", expected='sk.Resources(memory="8GiB", ...), or None'
@@ -135,11 +131,7 @@ def default_threads() -> int:
 
 
 def thread_count(threads: int | None) -> int:
-    """Return ``threads``, or the cores of the process for None.
-
-    Raises:
-        UsageError: ``threads`` is not a whole number, at least 1.
-    """
+    """Return ``threads``, or the cores of the process for None."""
     if threads is None:
         return default_threads()
     if not (hasattr(threads, "__index__") and threads >= 1):

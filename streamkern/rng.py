@@ -29,12 +29,8 @@ _WORD64 = 0xFFFFFFFFFFFFFFFF
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Philox4x32-10, a counter-based generator (Salmon et al. 2011): a bijection of counters, one for each key.
 
-    Args:
-        counter: shape (n, 4), uint32.
-        key: shape (2,), uint32.
-
-    Returns:
-        shape (n, 4), uint32: four random words a counter.
+    The counter has shape (n, 4) and the key (2,), both uint32; the result has four random words a counter: (n, 4),
+    uint32.
     """
     c0, c1, c2, c3 = np.asarray(counter, dtype=np.uint64).T
     k0, k1 = (int(k) for k in key)
@@ -80,14 +76,8 @@ def uniform_rows(seed: int, copies: int | IntArray, row_ids: IntArray, k: int) -
     Numbers 4j to 4j + 3 come from the four words x of Philox at counter (2³¹ + j, row id low, row id high, copy) under
     the key of ``normal_rows``, whose counters stay below 2³¹: the two never share a word. u = (x + 1/2) 2⁻³².
 
-    Args:
-        seed: any integer, taken modulo 2⁶⁴.
-        copies: one copy number, or one a row, shape (n,); taken modulo 2³².
-        row_ids: shape (n,), int64.
-        k: numbers a row.
-
-    Returns:
-        shape (n, k), float64, in (0, 1).
+    The seed is taken modulo 2⁶⁴; ``copies``, one number or one a row, modulo 2³². The result has shape (n, k), float64,
+    in (0, 1).
     """
     return np.asarray((_row_words(seed, copies, row_ids, k, 1 << 31)[:, :k] + 0.5) * 2.0**-32)
 
@@ -115,12 +105,7 @@ def row_hash(row_ids: IntArray, *key: int) -> NDArray[np.uint64]:
     The finaliser of SplitMix64 (Steele, Lea, Flood 2014) on a Weyl sequence that starts where the key says. For one key
     it is a bijection, so distinct rows never collide.
 
-    Args:
-        row_ids: shape (n,), int64.
-        key: integers, each taken modulo 2⁶⁴; their order matters.
-
-    Returns:
-        shape (n,), uint64.
+    Each part of the key is taken modulo 2⁶⁴, and their order matters. The result has shape (n,), uint64.
     """
     start = len(key)
     for word in key:
@@ -152,8 +137,7 @@ def generator(*parts: SupportsIndex | str) -> np.random.Generator:
 
     It costs tens of microseconds: one for a decision, never one for a row.
 
-    Args:
-        parts: integers of any size and strings; 1 and "1" differ, and so do ("ab",) and ("a", "b").
+    Parts are integers of any size and strings; 1 and "1" differ, and so do ("ab",) and ("a", "b").
     """
     digest = hashlib.blake2b(digest_size=16, person=b"streamkern")
     for part in parts:

@@ -38,13 +38,10 @@ class Contribution(ABC):
 
     @abstractmethod
     def __call__(self, block: Any, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
-        """Values that add.
+        """Return values that add, of a block of rows.
 
-        Args:
-            block: rows.
-            state: the broadcast one.
-            prepared: the token of ``begin`` for this block, or None.
-            extra_blocks: blocks that the iteration's ``extra_blocks`` gave for the state.
+        ``prepared`` is the token of ``begin`` for this block, or None; ``extra_blocks`` are those that the iteration
+        gave for the state.
         """
 
 
@@ -79,8 +76,6 @@ class StepWork:
     """A contribution on the blocks of a stream, for the lanes of a step.
 
     Args:
-        blocks: where blocks come from.
-        contribution: of each block.
         extra_blocks: other blocks that it needs under a state; None for none.
     """
 
@@ -126,15 +121,9 @@ def sweep(
 ) -> Parts:
     """Sum a contribution over all blocks, in the tree's order.
 
-    Args:
-        executor: where blocks run.
-        work: over blocks that have a length, as a ``Scan`` has.
-        state: passed to every contribution.
-        start: where to go on; the sums are those of a sweep from the beginning.
-        on_part: called with the progress after every task. After the last it holds the sums that are returned.
-
-    Raises:
-        DataError: there is no block.
+    ``start`` is where to go on; the sums are those of a sweep from the beginning. ``on_part`` is called with the
+    progress after every task; after the last it holds the sums that are returned. Without a block a DataError is
+    raised.
     """
     n = len(work.blocks)  # type: ignore[arg-type]
     if not n:
@@ -177,14 +166,7 @@ def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
 def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> tuple[Array, Array | None]:
     """Rows by id, in the order of ``ids``: features (k, d) and encoded targets. Reads each chunk they lie in once.
 
-    Args:
-        executor: where chunks are read.
-        assembly: the dataset and how its rows become numbers; rows have copy number 0.
-        ids: row ids, shape (k,), k >= 1.
-        block_rows: most rows read at a time.
-
-    Raises:
-        DataError: a row id that the source does not have, or no row id.
+    Rows have copy number 0; at most ``block_rows`` are read at a time. An id that the source lacks is a DataError.
     """
     X, y, _ = gather_weighted(executor, assembly, ids, block_rows)
     return X, y

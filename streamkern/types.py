@@ -48,7 +48,6 @@ class Target:
     """Description of the target column, known without reading rows.
 
     Attributes:
-        name: the column's name.
         dtype: its stored dtype; strings are ``object``.
         outputs: trailing shape: () for one value a row, (c,) for c values.
     """

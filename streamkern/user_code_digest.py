@@ -81,11 +81,7 @@ def user_code_identities(part: Any) -> list[CodeIdentity]:
 
 
 def described(part: Any) -> Any:
-    """Return a description of a part of a pipeline, for a digest: its parameters, and the identity of the user's code.
-
-    Args:
-        part: a kernel, solver, step or the like, with ``to_json``; None stays None.
-    """
+    """Return a description of a part of a pipeline, for a digest: its parameters, and the identity of the code."""
     if part is None:
         return None
     code = [identity.digest for identity in user_code_identities(part)]

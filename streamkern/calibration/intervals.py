@@ -89,13 +89,7 @@ class Intervals:
     def half_widths(self, scale: Array, coverage: float, outputs: slice = slice(None)) -> Array:
         """Half the width of intervals in encoded units, infinite where there are too few rows for the coverage.
 
-        Args:
-            scale: ``relative_scales`` of rows, shape (n, c).
-            coverage: probability that an interval holds its target.
-            outputs: the c outputs that the scales are of; by default all.
-
-        Raises:
-            UsageError: the coverage is not between 0 and 1.
+        ``scale`` has the ``relative_scales`` of rows, shape (n, c), of the c ``outputs``, by default all.
         """
         require_coverage(coverage)
         q = self._known.get(coverage)
@@ -143,11 +137,7 @@ class Intervals:
         return found
 
     def require(self, outputs: int, functions: int) -> None:
-        """Refuse intervals of other outputs, or of more functions than the model has.
-
-        Raises:
-            ModelFormatError: an array has another shape, or a number is not finite.
-        """
+        """Refuse intervals of other outputs, or of more functions than the model has."""
         shape, q = np.shape(self.scores), len(self.weights)
         right = shape[1:] == (outputs,) and is_valid_array(self.scores, shape) and is_valid_array(self.shares, shape)
         right = right and is_valid_array(self.mean, (outputs,)) and is_valid_array(self.weights, (q, outputs))
@@ -171,11 +161,7 @@ class Intervals:
 def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> float:
     """The score with so much of the rows' weight up to it; infinite where there are too few rows.
 
-    Args:
-        scores: ascending.
-        shares: of the weight up to each, beyond those that lie ``before`` all of them.
-        before: see ``shares``.
-        coverage: the share.
+    Scores ascend; ``shares`` are of the weight up to each, beyond the share ``before`` that lies before all of them.
     """
     if not len(scores):
         return np.inf
@@ -186,14 +172,7 @@ def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> f
 
 
 def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: Engine) -> Intervals:
-    """The intervals that outputs on rows teach.
-
-    Args:
-        out_of_sample: outputs and encoded targets, shape (m, c).
-        X: the rows, as the basis wants them, shape (m, d).
-        basis: the model's functions.
-        engine: of the arithmetic.
-    """
+    """The intervals that outputs (m, c) on rows teach; X has the rows as the basis wants them, shape (m, d)."""
     missed = np.abs(out_of_sample.outputs - out_of_sample.y)
     m, c = missed.shape
     w = np.ones(m) if out_of_sample.w is None else np.asarray(out_of_sample.w, dtype=np.float64)
@@ -236,10 +215,8 @@ def rank_scores(scores: Array, w: Array, levels: Array) -> ScoresByScale:
     Equal scales are in one fifth. Where a fifth would have fewer than ``MIN_SCALE_ROWS`` rows, the first has all of
     them.
 
-    Args:
-        scores: shape (m, c).
-        w: weights of the rows, shape (m,), or (m, c) where they differ by output.
-        levels: scale of each row as a share of the mean one, shape (m, c).
+    Scores have shape (m, c); weights (m,), or (m, c) where they differ by output. ``levels`` is the scale of each row
+    as a share of the mean one, shape (m, c).
     """
     m, c = scores.shape
     w = np.broadcast_to(w[:, None] if w.ndim == 1 else w, scores.shape)

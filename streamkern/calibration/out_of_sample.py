@@ -34,11 +34,7 @@ def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> in
 
 
 def require_coverage(coverage: float) -> None:
-    """Check the coverage of intervals.
-
-    Raises:
-        UsageError: the coverage is not between 0 and 1.
-    """
+    """Raise UsageError unless the coverage of intervals is between 0 and 1."""
     real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
     if not (real and 0 < coverage < 1):
         raise UsageError(
@@ -67,12 +63,7 @@ class OutOfSample:
 
 
 def copies_remain(codes: IntArray, values: Array) -> bool:
-    """Return True if one of equal rows is left out, and not all of them.
-
-    Args:
-        codes: number of each row's group of equal features, shape (n,).
-        values: targets, shape (n, c).
-    """
+    """Return True if one of equal rows is left out, and not all; ``codes`` (n,) number groups of equal features."""
     first = np.unique(codes, return_index=True)[1]
     return len(codes) >= MIN_HELD_OUT_ROWS or len(first) == len(codes) or bool((values != values[first][codes]).any())
 

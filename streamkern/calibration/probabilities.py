@@ -71,11 +71,7 @@ class ClassScores:
         return cls(scores[order], shares, starts)
 
     def least(self, coverage: float) -> Array:
-        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows.
-
-        Raises:
-            UsageError: the coverage is not between 0 and 1.
-        """
+        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows."""
         require_coverage(coverage)
         found = np.zeros(len(self.starts) - 1)
         for k, (a, b) in enumerate(pairwise(self.starts)):
@@ -134,11 +130,7 @@ class ProbabilityCalibration:
         return np.asarray(z + self.bias)
 
     def require(self, classes: int) -> None:
-        """Refuse a calibration of other classes.
-
-        Raises:
-            ModelFormatError: an array has another shape, or a number is not finite.
-        """
+        """Refuse a calibration of other classes."""
         arrays = {"below": (self.below, classes), "above": (self.above, classes), "bias": (self.bias, classes)}
         for name, (value, n) in (arrays | ({} if self.wide is None else {"wide": (self.wide, 2)})).items():
             if not is_valid_array(value, (n,)):
@@ -199,11 +191,7 @@ class LabelCalibration:
         return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
 
     def require(self, labels: int) -> None:
-        """Refuse a calibration of other labels.
-
-        Raises:
-            ModelFormatError: an array has another shape, or a number is not finite.
-        """
+        """Refuse a calibration of other labels."""
         cut = self.cuts is None or is_valid_array(self.cuts, (labels,))
         pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
         if not cut or not all(is_valid_array(each, (labels, 2)) for each in pairs):
@@ -216,12 +204,7 @@ class LabelCalibration:
 
 
 def fit_label_probabilities(out_of_sample: OutOfSample, engine: Engine) -> LabelCalibration:
-    """The calibration that outputs on rows of several labels teach.
-
-    Args:
-        out_of_sample: outputs and targets, shape (m, L).
-        engine: sums in a fixed order.
-    """
+    """The calibration that outputs on rows of several labels, shape (m, L), teach."""
     made, missing = [], []
     for j, (f, y) in enumerate(zip(out_of_sample.outputs.T, out_of_sample.y.T, strict=True)):
         pair = replace(out_of_sample, outputs=np.column_stack([1.0 - f, f]), y=(y > 0.5).astype(np.int64))
@@ -272,13 +255,7 @@ def parameter_count(classes: int) -> int:
 
 
 def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
-    """The calibration that outputs on rows teach.
-
-    Args:
-        out_of_sample: outputs and class codes.
-        engine: sums in a fixed order.
-        logits: whether outputs are logits.
-    """
+    """The calibration that outputs on rows teach."""
     F, y, w = out_of_sample.outputs, out_of_sample.y, out_of_sample.w
     K = F.shape[1]
     if w is not None:
@@ -340,12 +317,7 @@ class _Newton:
     Parameters: of each feature the one that classes share, of the first two the δ of each class where classes have
     their own, b.
 
-    Args:
-        features: variables that z is linear in besides b, each of shape (n, K).
-        code: class of each row, shape (n,).
-        w: weights, shape (n,).
-        engine: sums in a fixed order.
-        own: whether classes have a δ.
+    ``features`` are the variables that z is linear in besides b, each of shape (n, K); with ``own`` classes have a δ.
     """
 
     def __init__(self, features: Sequence[Array], code: Array, w: Array, engine: Engine, own: bool) -> None:

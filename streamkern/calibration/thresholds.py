@@ -74,11 +74,7 @@ class BestThreshold(NamedTuple):
 
 
 def require_threshold(threshold: Any, where: str) -> None:
-    """Raise UsageError where no threshold can be chosen.
-
-    Raises:
-        UsageError: it is neither None nor the name of a metric.
-    """
+    """Raise UsageError where a threshold is neither None nor the name of a metric."""
     if threshold is not None and not (isinstance(threshold, str) and threshold in METRICS):
         names = ", ".join(f'"{name}"' for name in METRICS)
         raise UsageError(f"threshold is {threshold!r}.", where=where, expected=f"one of {names}; or None")
@@ -87,11 +83,8 @@ def require_threshold(threshold: Any, where: str) -> None:
 def best_threshold(metric: str, scores: Array, second: Array, w: Array | None = None) -> BestThreshold | None:
     """The threshold with the best metric; of equally good ones that nearest to 0. None where a class is missing.
 
-    Args:
-        metric: a name of ``METRICS``.
-        scores: the second class's output less the first's, shape (m,), float64.
-        second: whether rows are of the second class, shape (m,).
-        w: sample weights, shape (m,), or None.
+    Scores are the second class's output less the first's, shape (m,), float64; ``second`` marks rows of the second
+    class.
     """
     order = np.argsort(scores, kind="stable")[::-1]
     s, weight = scores[order], (np.ones(len(scores)) if w is None else np.asarray(w, dtype=np.float64)[order])

@@ -29,10 +29,7 @@ _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 n
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: its words; those of the process by default.
+    """Run a command, by default the words of the process.
 
     Returns:
         The exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy,

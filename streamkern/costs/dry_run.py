@@ -66,8 +66,6 @@ class ProblemSize:
     Attributes:
         n: rows of a pass.
         p: functions of the basis: centers, or features.
-        d: features of a row.
-        outputs: outputs c.
         itemsize: bytes of a number.
         lanes: blocks of a step.
         slots: blocks at a time.
@@ -177,13 +175,7 @@ class WorkEstimate:
 
 @dataclass(frozen=True, eq=False)
 class CostEstimate:
-    """Operations and memory of a solver on a problem of a size.
-
-    Args:
-        solver: the solver.
-        size: of the problem.
-        model_rows: rows of a block of an evaluation.
-    """
+    """Operations and memory of a solver on a problem of a size."""
 
     solver: Solver
     size: ProblemSize
@@ -491,12 +483,7 @@ class _RecentBlocks:
 
 @dataclass(frozen=True, eq=False)
 class ShapeProblem(Problem):
-    """A problem of shapes.
-
-    Args:
-        size: how large it is.
-        run: notes the bytes that a block contributes to a sweep.
-    """
+    """A problem of shapes; ``run`` notes the bytes that a block contributes to a sweep."""
 
     size: ProblemSize = field(kw_only=True)
     run: Any = field(kw_only=True)

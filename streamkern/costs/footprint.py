@@ -64,7 +64,6 @@ class CalibrationSource(NamedTuple):
 
     Attributes:
         source: see ``out_of_sample_source``.
-        task: ``classification`` or ``regression``.
         rows: that are left out, at most.
     """
 
@@ -91,8 +90,6 @@ class SearchCost(NamedTuple):
         work: operations of all rounds, each of them the most.
         rows: rows that are assembled.
         memory: bytes at the peak, with the sample.
-        sample: rows of the sample.
-        rounds: fits.
     """
 
     work: Operations
@@ -162,16 +159,7 @@ class Footprint:
         return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
 
     def require_worker(self, limit: int, threads: int, p: int) -> None:
-        """Check that a worker process may have the memory it needs.
-
-        Args:
-            limit: bytes that it may have, those before the run included.
-            threads: its threads.
-            p: centers, for the error.
-
-        Raises:
-            PlanRefusedError: it needs more; with the parts.
-        """
+        """Raise PlanRefusedError where a worker needs over ``limit`` bytes, those before the run included."""
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
             return
@@ -236,29 +224,14 @@ def footprint(
     What only some data need, as a second sweep of ``Direct``, is not part of the peak: the budget decides whether it is
     tried (``better_budget``).
 
-    Args:
-        dataset: training rows.
-        p: number of centers.
-        outputs: number of outputs; 10 where it is not known yet.
-        solver: the solver.
-        budget: bytes the process may hold.
-        baseline: bytes it holds now.
-        slots: threads.
-        lanes: lanes of a step.
-        itemsize: bytes of the arithmetic's numbers.
-        validate: whether there are validation rows.
-        centers_bytes: bytes of choosing the centers at its peak, beyond reading rows.
-        learning_bytes: bytes of preprocessing for the rows it learns from.
-        model_rows: rows of a block of an evaluation.
-        stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
-        features: the feature map, or None.
-        overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
-        learning: the metric to learn, or the search for a kernel, or None.
-        calibration: the source of outputs on held-out rows for probabilities or intervals; None for a model without
-            them.
-        better: whether the peak is that of a fit whose data need the better solve.
-        processes: workers that centers may be shared out over; 0 for none.
-        all_rows_are_centers: see ``Problem.all_rows_are_centers``.
+    Sizes are in bytes: ``itemsize`` of the arithmetic's numbers; ``centers_bytes`` of choosing the centers at its peak,
+    beyond reading rows; ``learning_bytes`` of preprocessing for the rows it learns from. ``outputs`` is 10 where it is
+    not known yet, ``slots`` is the number of threads, and ``model_rows`` that of rows in a block of an evaluation.
+
+    With ``stored_centers`` the centers stay where the rows are stored, and a tile of them is held. With ``overlaps``,
+    the default for several threads, the executor evaluates two stages of the set-up at a time. ``learning`` is the
+    metric to learn, or the search for a kernel; ``better`` projects a fit whose data need the better solve; and
+    ``processes`` are workers that centers may be shared out over, 0 for none.
 
     Raises:
         PlanRefusedError: it cannot fit; with the remedy.
@@ -481,10 +454,9 @@ def _project(
 
 
 def load_libraries() -> int:
-    """Load the libraries that every fit uses, and return the memory that projections start from.
+    """Load the libraries that every fit uses, and return the bytes that projections start from.
 
-    Returns:
-        The bytes resident then, and those that compiling will take where no earlier process has done it.
+    They are those resident then, and those that compiling will take where no earlier process has done it.
     """
     engine = default_engine()
     release_free_memory()
@@ -492,18 +464,9 @@ def load_libraries() -> int:
 
 
 def require_sweep_memory(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
-    """Project the memory of going over rows once, in bytes.
+    """Return the projected bytes of going over rows once; PlanRefusedError names the work ``what``, and has the remedy.
 
-    Args:
-        what: name of the work in an error.
-        source: the rows.
-        working: bytes that a thread holds of the rows that it works on.
-        budget: bytes the process may hold.
-        slots: threads.
-        held: bytes that are held besides.
-
-    Raises:
-        PlanRefusedError: it cannot fit; with the remedy.
+    ``working`` are bytes that a thread holds of the rows that it works on; ``held`` bytes are held besides.
     """
     reading = reading_bytes(source, slots) + SCAN_CACHE_BYTES
     projected = int(load_libraries() + _LIBRARIES + reading + held + slots * (THREAD_BYTES + working))
@@ -520,12 +483,7 @@ def require_sweep_memory(what: str, source: Source, working: int, budget: int, s
 def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:
     """Bytes of a budget that a solver may use for its own matrices: half, less centers and rows to measure on.
 
-    Args:
-        budget: bytes the process may hold.
-        dataset: training rows, as wide as preprocessing makes them.
-        p: functions of the basis.
-        itemsize: bytes of a number.
-        tiles: tiles of centers that are held where the others stay stored; None where all centers are held.
+    ``tiles`` are the tiles of centers that are held where the others stay stored; None where all centers are held.
     """
     Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
     return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)

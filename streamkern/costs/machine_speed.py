@@ -55,17 +55,7 @@ _REPORTED_QUANTILE = 0.4  # quantile of the repetitions that counts
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes that prices depend on, in addition to the machine.
-
-    Attributes:
-        kernel: the kernel; None for a Laplace kernel.
-        features: the feature map, or None for kernel values at centers.
-        centers: centers of the pipeline, 0 for none.
-        d: features of a row.
-        outputs: outputs c.
-        dtype: of the arithmetic.
-        lanes: blocks of a step.
-    """
+    """The shapes that prices depend on, in addition to the machine; without a kernel those of a Laplace kernel."""
 
     kernel: Kernel | None
     features: FeatureMap | None
@@ -100,9 +90,7 @@ class Prices:
 class SpeedMeasurements:
     """Measurements by name, in a file of the user's cache directory; kept in memory where it cannot be written.
 
-    Args:
-        slots: threads at work.
-        folder: where the file lies; ``$XDG_CACHE_HOME/streamkern`` by default.
+    ``folder`` is ``$XDG_CACHE_HOME/streamkern`` by default.
     """
 
     def __init__(self, slots: int, folder: Path | None = None) -> None:

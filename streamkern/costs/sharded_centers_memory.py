@@ -43,13 +43,7 @@ class SharedMemory:
 
 
 def shared_memory(iteration: Iteration, lanes: int, meter: CostMeter) -> SharedMemory | None:
-    """Return the bytes of a metered iteration with shared-out centers; None if it cannot share them out.
-
-    Args:
-        iteration: on shapes.
-        lanes: blocks of a step.
-        meter: of its engine.
-    """
+    """Return the bytes of a metered iteration with shared-out centers; None if it cannot share them out."""
     work = iteration.shared_work
     if work is None:
         return None

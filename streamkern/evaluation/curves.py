@@ -20,11 +20,6 @@ CURVE_STEPS = 100
 def curves_of(encoding: Encoding, found: MetricSums, calibration: Calibration | None) -> dict[str, Array]:
     """Points of the curves, of bounded size whatever the number of rows.
 
-    Args:
-        encoding: of the targets.
-        found: the sums.
-        calibration: calibration of probabilities and intervals, or None.
-
     Returns:
         ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
         probability and the share of them that are right, NaN in a bin without rows. With two classes it is the

@@ -64,26 +64,14 @@ class Ranks:
 
     @classmethod
     def of(cls, scores: Array, codes: Array, w: Array | None) -> Ranks:
-        """Ranks of rows.
-
-        Args:
-            scores: shape (n, K), of each class; or (n, 1), of the second of two.
-            codes: class of each row, shape (n,); -1 for none of them.
-            w: sample weights, shape (n,), or None.
-        """
+        """Ranks of rows with scores (n, K) of each class, or (n, 1) of the second of two; the code -1 is no class."""
         k = scores.shape[1]
         classes = np.arange(k) if k > 1 else np.ones(1, dtype=np.int64)
         return cls.of_hits(scores, codes[:, None] == classes, w)
 
     @classmethod
     def of_hits(cls, scores: Array, hit: Array, w: Array | None) -> Ranks:
-        """Ranks of rows, of which several classes, or none, may be right.
-
-        Args:
-            scores: shape (n, k).
-            hit: which are right, shape (n, k), booleans.
-            w: sample weights, shape (n,), or None.
-        """
+        """Ranks of rows, of which several classes, or none, may be right: scores and hits (booleans) are (n, k)."""
         n, k = scores.shape
         half = 1 << (_PLACE - 1)
         units = np.clip(np.floor(scores.astype(np.float64) * _UNIT), -half, half - 1).astype(np.int64) + half
@@ -182,14 +170,8 @@ def metric_sums(
 ) -> MetricSums:
     """Sums over rows.
 
-    Args:
-        encoding: of the targets.
-        F: outputs, shape (n, c), as a solver fits them.
-        y: encoded targets: class codes (n,), -1 for a label that training did not see; or values (n, c).
-        w: sample weights, shape (n,), or None.
-        P: probabilities of the classes, shape (n, K), or None where the model has none.
-        covered: targets inside their 90% intervals; None without intervals.
-        predicted: codes of the predicted classes, shape (n,), where they are known already.
+    F, the outputs as a solver fits them, has shape (n, c); y are class codes (n,), -1 for a label that training did not
+    see, or values (n, c). P has shape (n, K); ``covered`` are targets inside their 90% intervals.
     """
     if isinstance(encoding, Classes):
         return _measured_classes(F, y, w, P, encoding.decided(F) if predicted is None else predicted)

@@ -17,12 +17,7 @@ of the difference."""
 @serializable
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Errors of a model on rows that it was not fitted to.
-
-    Attributes:
-        squares: of each row, the mean of its outputs, shape (n,).
-        weights: of the rows, shape (n,).
-    """
+    """Errors of a model on rows that it was not fitted to: squares, means over outputs, and row weights, shape (n,)."""
 
     squares: Array
     weights: Array

@@ -42,12 +42,9 @@ class SquaredError:
     (y, f(x)) of the rows that a rule keeps.
 
     Args:
-        basis: the functions the model is linear in.
         classify: whether targets are class codes.
         sample: rows whose values are kept; None for no details.
-        encoding: of the targets.
         all_metrics: whether sums of all metrics are wanted, not of squared error and accuracy alone.
-        calibration: calibration of probabilities or intervals, or None.
     """
 
     basis: Basis
@@ -143,14 +140,8 @@ def score(
 ) -> dict[str, Any]:
     """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
 
-    Args:
-        executor: where blocks run.
-        assembly: the dataset, its encoding and the centre of the basis.
-        basis: the functions φ_j.
-        weights: w, shape (M, c).
-        block_rows: most rows of a block.
-        all_metrics: whether all metrics are wanted, not those alone that a pass is judged by.
-        calibration: calibration of probabilities or intervals, or None; then all metrics are wanted.
+    The assembly has the centre of the basis; the weights have shape (M, c), and blocks at most ``block_rows`` rows.
+    Metrics beyond those that a pass is judged by are computed with ``all_metrics``, or a calibration.
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else

@@ -35,15 +35,7 @@ def is_instance_with(part: Any, method: str) -> bool:
 
 
 def require_arguments(given: Any, where: Where) -> None:
-    """Check the arguments of a fit.
-
-    Args:
-        given: an estimator or a pipeline.
-        where: the name of an argument in errors.
-
-    Raises:
-        UsageError: an argument is of the wrong type, or out of range.
-    """
+    """Check the arguments of a fit, of an estimator or a pipeline; ``where`` names an argument in errors."""
     require_threshold(given.threshold, where("threshold"))
     require_class_weight(given.class_weight, where("class_weight"))
     require_steps(given.preprocess or (), where("preprocess"))
@@ -75,12 +67,6 @@ def hold_out(
     """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
 
     Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels.
-
-    Args:
-        data: the rows with a target.
-        validation: share of the rows, a ``Dataset``, or None.
-        seed: of the draw.
-        task: ``classification`` or ``regression``.
     """
     if validation is None or isinstance(validation, Dataset):
         return data, validation

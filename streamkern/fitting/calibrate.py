@@ -53,9 +53,6 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     """Return the recipe with rows held out for probabilities or intervals, and their description, "" without such rows.
 
     Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
-
-    Args:
-        recipe: a frozen dataclass that is a ``Recipe``.
     """
     data = recipe.train
     n = data.base_rows
@@ -71,11 +68,7 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
 
 
 def require_threshold_rows(source: str | None) -> None:
-    """Check that there are rows to choose a threshold on.
-
-    Raises:
-        UsageError: there are no such rows.
-    """
+    """Check that there are rows to choose a threshold on."""
     if source is None:
         raise UsageError(
             "A threshold cannot be chosen without held-out rows.",
@@ -86,11 +79,7 @@ def require_threshold_rows(source: str | None) -> None:
 
 
 def require_two_classes(encoding: Encoding | None) -> None:
-    """Refuse a threshold where there are neither two classes nor several labels a row.
-
-    Raises:
-        UsageError: there are more classes, or values.
-    """
+    """Refuse a threshold where there are neither two classes nor several labels a row."""
     if not isinstance(encoding, Indicators) and (not isinstance(encoding, Classes) or encoding.outputs != 2):
         found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
         raise UsageError(
@@ -106,11 +95,8 @@ def fit_calibration(
 ) -> Calibration | None:
     """Learn probabilities or intervals; None if there are no rows to learn them from.
 
-    Args:
-        problem: as it was solved.
-        outcome: the weights, and outputs on rows that were left out.
-        warn: called with a message about classes that those rows lack.
-        threshold: the metric that a threshold is chosen for, or None.
+    The problem is as it was solved. ``warn`` is called with a message about classes that the rows lack; ``threshold``
+    is the metric that one is chosen for, or None.
     """
     encoding = problem.encoding
     out_of_sample = outcome.out_of_sample if problem.validation is None else on_validation(problem, outcome.weights)
@@ -126,11 +112,7 @@ def fit_calibration(
 
 @dataclass(eq=False)
 class _Outputs:
-    """Contributes outputs, targets and sample weights of rows.
-
-    Args:
-        basis: the functions the model is linear in.
-    """
+    """Contributes outputs, targets and sample weights of rows."""
 
     basis: Basis
 
@@ -142,13 +124,7 @@ class _Outputs:
 
 
 def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> OutOfSample:
-    """Outputs on a sample of the validation rows: one sweep.
-
-    Args:
-        problem: which has validation rows.
-        weights: shape (p, c).
-        basis: the functions of the model; by default those of the problem.
-    """
+    """Outputs under weights (p, c) on a sample of the validation rows, by default of the problem's basis: one sweep."""
     held: Dataset | None = problem.validation
     assert held is not None
     held = held.plain()
@@ -189,12 +165,6 @@ def fit_class_calibration(
     """Probabilities of classes, and a threshold between two; or of several labels a row, and one for each.
 
     They are those of the rows as they are, whatever classes weighed in the fit.
-
-    Args:
-        out_of_sample: outputs on rows.
-        problem: as it was solved.
-        warn: as for ``fit_calibration``.
-        threshold: as for ``fit_calibration``.
     """
     encoding, factors = problem.encoding, class_factors(problem.train)
     if factors is not None and out_of_sample.w is not None:

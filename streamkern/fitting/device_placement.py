@@ -22,10 +22,8 @@ MIN_DEVICE_TERMS = 2e11
 def device_for(recipe: Any, name: str) -> Device | None:
     """The device that a resolved recipe is computed on; None for the CPU.
 
-    Args:
-        recipe: of the fit.
-        name: ``"auto"``, which takes a card that ``get_device`` has for it, for as much work as opening it is worth;
-            ``"cpu"`` or ``"cuda"``.
+    ``name`` is ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes a card that ``get_device`` has for it, for as much work
+    as opening it is worth.
 
     Raises:
         UsageError: ``"cuda"`` on a machine without a GPU, or for a kernel or solver that runs on the CPU only.
@@ -76,11 +74,7 @@ def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int,
 
 
 def require_room(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
-    """Bytes that training holds on a device; 0 on the CPU.
-
-    Raises:
-        PlanRefusedError: it has fewer.
-    """
+    """Bytes that training holds on a device, 0 on the CPU; a device with fewer raises PlanRefusedError."""
     if device is None:
         return 0
     room = room_for_solver(device, projected, p, d, itemsize)
@@ -104,12 +98,8 @@ def require_room(device: Device | None, projected: Footprint, p: int, d: int, it
 def device_bytes(cost_estimate: CostEstimate, p: int, d: int, itemsize: int, room: int) -> int:
     """Bytes on a device at the peak: those of the run on shapes, and the rows of the steps ahead.
 
-    Args:
-        cost_estimate: of the solver on the host.
-        p: number of centers.
-        d: features of the rows.
-        itemsize: bytes of a number.
-        room: bytes that the solver may use for its own matrices.
+    ``cost_estimate`` is that of the solver on the host; ``room`` are bytes that the solver may use for its own
+    matrices.
     """
     cost_estimate = replace(cost_estimate, size=replace(cost_estimate.size, p=p, d=d, itemsize=itemsize, memory=room))
     rows = d * itemsize * max(cost_estimate.memory.batch, min(SCAN_ROWS, cost_estimate.size.n) * TURNS)

@@ -22,20 +22,9 @@ from streamkern.types import Target
 
 
 def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
-    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
+    """Return the number of rows that training will be measured on; ``what`` names them in errors.
 
-    Args:
-        rows: prepared as the training rows.
-        encoding: how targets become numbers.
-        executor: where chunks are read.
-        dtype: of the streaming arithmetic.
-        what: name of the rows in an error.
-
-    Returns:
-        How many rows there are.
-
-    Raises:
-        DataError: a label or a category that training did not see, or a value that is not finite.
+    One sweep over them, prepared as training rows: whatever evaluation would refuse is refused now, by a DataError.
     """
     plain = rows.plain()
     scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain._widest))
@@ -77,11 +66,7 @@ def require_target(rows: Dataset, where: str) -> Target:
 
 @dataclass(frozen=True)
 class _Unseen:
-    """Contributes the rows of a block with a category that training did not see, by column.
-
-    Args:
-        assembly: of the dataset.
-    """
+    """Contributes the rows of a block with a category that training did not see, by column."""
 
     assembly: Assembly
 
@@ -93,12 +78,7 @@ class _Unseen:
 
 
 def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
-    """Count the rows with a category that training did not see, by column.
-
-    Args:
-        dataset: rows with the transforms of the training rows.
-        executor: where chunks are read.
-    """
+    """Count the rows with a category that training did not see, by column."""
     if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
         return {}
     assembly = Assembly(dataset.plain())

@@ -97,11 +97,6 @@ TASKS = ("classification", "regression")
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     """One sweep over the rows, transformed but not scaled: ranges, moments, labels; refuses rows that cannot be used.
 
-    Args:
-        dataset: training rows; augmentations do not matter.
-        executor: where chunks are read.
-        task: ``classification`` or ``regression``.
-
     Raises:
         DataError: the dataset is empty or has no target, a value is not finite, every feature is constant, or there is
             one class only; the message names chunk and row.
@@ -134,14 +129,8 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
 def fit_step(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
     """The transforms that a step of preprocessing comes to: one sweep over the rows, or none.
 
-    Args:
-        dataset: training rows; augmentations do not matter.
-        step: the step.
-        executor: where chunks are read.
-
-    Raises:
-        UsageError: the step does not fit the rows, such as a column that is not there.
-        DataError: the rows do not allow it.
+    UsageError is raised where the step does not fit the rows, as without its column; DataError where the rows forbid
+    it.
     """
     dataset._require_rows()
     plain = dataset.plain()._settled()
@@ -232,11 +221,7 @@ def _median_key(recipe: Recipe, dataset: Dataset, norm: int) -> tuple[Any, ...]:
 
 
 def require_success(outcome: Outcome) -> None:
-    """Turn a failure into an error.
-
-    Raises:
-        NumericalError: the outcome is a failure.
-    """
+    """Raise NumericalError where an outcome is a failure."""
     if outcome.failure is not None:
         raise NumericalError(
             outcome.failure.message,
@@ -247,11 +232,7 @@ def require_success(outcome: Outcome) -> None:
 
 
 class Stages:
-    """The execution of a fit's stages: here each is computed, and nothing is kept.
-
-    Args:
-        on_step: called after every step of training.
-    """
+    """The execution of a fit's stages: here each is computed, and nothing is kept."""
 
     held_out_rows = MAX_HELD_OUT_ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
@@ -263,13 +244,7 @@ class Stages:
         self.on_step = on_step
 
     def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        """Return the result of a stage.
-
-        Args:
-            name: of the stage.
-            key: of everything that the result depends on; None where it is not to be kept.
-            compute: the stage.
-        """
+        """Return the result of a stage; its key covers all that it depends on, and is None if it is not to be kept."""
         return compute()
 
     def kept(self, name: str, key: Key) -> Any:
@@ -288,11 +263,7 @@ class Stages:
         warn(message)
 
     def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training: the outcome, and the solver's report on its problem.
-
-        Raises:
-            NumericalError: training diverged or stagnated.
-        """
+        """Eigensystem and training: the outcome, and the solver's report on its problem."""
         iteration = solver.setup(problem)
         outcome, iteration = train_stably(
             problem, solver, iteration, lambda _, message: self.warn(message), on_step=self.on_step
@@ -308,9 +279,6 @@ class Fitted(NamedTuple):
 
     Attributes:
         problem: the problem as it was solved: scaled rows, encoding, kernel, centers.
-        outcome: weights, and how training ended.
-        report: the solver's findings about its problem.
-        footprint: projected memory.
         median: the median distance of two rows, if a bandwidth depends on it.
         metric: learned on the features, or None.
         columns: the features that the metric is of, or None.
@@ -347,17 +315,10 @@ def fit(
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
-    Args:
-        recipe: of the fit.
-        executor: where blocks run.
-        budget: bytes this process may hold.
-        stages: how each stage is carried out; by default nothing is kept.
-        on_plan: called with the projected memory before the first row is read.
-        device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
-        ready: the result of ``prepare``, if it was called.
-        known_projection: the projected memory, where it is known of a fit of as many rows or more, whose kernel is
-            given.
-        baseline: bytes that the projection starts from; by default those that the process holds now.
+    ``on_plan`` is called with the projected memory before the first row is read. ``ready`` is the result of
+    ``prepare``, if it was called. ``known_projection`` is the projected memory, where it is known of a fit of as many
+    rows or more, whose kernel is given. ``baseline`` has the bytes that the projection starts from, by default those
+    that the process holds now.
 
     Raises:
         PlanRefusedError: it would not fit the budget.

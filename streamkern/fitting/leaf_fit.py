@@ -45,17 +45,9 @@ def fit_encoded(
 ) -> Fitted:
     """The result of ``fitting.fit.fit`` by ``Direct``, without a look at rows that were looked at.
 
-    Args:
-        rows: encoded features (n, d), float32 or float64; targets as ``whole`` encodes them, of two classes at least
-            where they are classes; and positive weights (n,), or None.
-        kernel: the kernel; a bandwidth is a number.
-        ridge: λ.
-        whole: the encoding of the targets, which rows here are some of.
-        executor: with one thread.
-        projected: the projected memory.
-        seed: of draws.
-        held_out_rows: rows, at most, that answers are learned from; 0 for none.
-        warn: called with messages about the answers.
+    Rows are encoded features (n, d), float32 or float64; targets as ``whole``, the encoding of all rows, encodes them,
+    of two classes at least where they are classes; and positive weights (n,), or None. A bandwidth is a number, the
+    executor has one thread, and answers are learned from ``held_out_rows`` rows at most, 0 for none.
 
     Raises:
         PrecisionError: the dtype cannot represent the kernel on these rows.

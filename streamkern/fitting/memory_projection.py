@@ -59,11 +59,7 @@ def kernel_search_of(recipe: Recipe, projected: Footprint, share: float | None =
 
 
 def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:
-    """Number of basis functions (centers or features) of a recipe on these rows, by default ``planned_rows``.
-
-    Raises:
-        UsageError: there are neither centers nor features that do without them.
-    """
+    """Number of basis functions (centers or features) of a recipe on these rows, by default ``planned_rows``."""
     dataset = planned_rows(recipe) if dataset is None else dataset
     p = 0 if recipe.centers is None else recipe.centers.count(dataset)
     if recipe.features is None or recipe.features.needs_centers:
@@ -111,26 +107,12 @@ def project_memory(
     lanes: int | None = None,
     known_projection: Footprint | None = None,
 ) -> tuple[Footprint, Search | None, Callable[[Dataset, int], Footprint]]:
-    """Project the memory of a fit from its recipe.
+    """Project the memory of a fit from its recipe; PlanRefusedError has the remedy where it cannot fit.
 
-    Args:
-        recipe: of the fit.
-        budget: bytes the process may hold.
-        baseline: bytes it holds now.
-        held_out_rows: see ``Stages.held_out_rows``.
-        slots: threads, or workers.
-        overlaps: see ``footprint``.
-        processes: workers of a cluster; 0 for threads.
-        share: see ``Stages.search_share``.
-        lanes: of a step; by default those of the recipe.
-        known_projection: the projection, where it is known.
-
-    Returns:
-        The projection, the search for a kernel that is part of it or None, and the function that projects the fit for
-        rows of another width and another number of outputs.
-
-    Raises:
-        PlanRefusedError: it cannot fit; with the remedy.
+    Return the projection, the search for a kernel that is part of it or None, and the function that projects the fit
+    for rows of another width and another number of outputs. ``processes`` are workers of a cluster, 0 for threads;
+    ``lanes`` are by default those of the recipe. For ``overlaps`` see ``footprint``, for ``share`` and
+    ``held_out_rows`` see ``Stages``.
     """
     source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if held_out_rows else None
 

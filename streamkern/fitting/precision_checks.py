@@ -66,15 +66,8 @@ def dtype_of(recipe: Recipe) -> str:
 def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
     """Fit in the dtype of a recipe; where ``"auto"`` is float32, in float64 if float32 cannot represent the kernel.
 
-    Args:
-        recipe: of the fit.
-        attempt: fits a recipe whose dtype is ``float32`` or ``float64``.
-
-    Returns:
-        The result, and the reason for a second attempt as ``arithmetic``, if there was one.
-
-    Raises:
-        PrecisionError: the dtype cannot represent the kernel, and ``"auto"`` is not float32.
+    Return the result, and the reason for a second attempt as ``arithmetic``, if there was one. PrecisionError is raised
+    where ``"auto"`` is not float32.
     """
     given: Any = recipe  # a frozen dataclass
     dtype = dtype_of(recipe)
@@ -90,11 +83,8 @@ def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
 def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:
     """The dataset relative to the mean of the columns that float32 would round too coarsely; most often as it is.
 
-    Args:
-        dataset: training rows, preprocessed and scaled.
-        facts: their statistics before the scaling.
-        translation_invariant: whether the basis depends on differences of rows alone.
-        dtype: of the streaming arithmetic.
+    Rows are preprocessed and scaled, ``facts`` are from before the scaling; ``translation_invariant`` says that the
+    basis depends on differences of rows alone.
     """
     if dtype != np.float32 or not translation_invariant or not dataset._takes_float64:
         return dataset  # float64 has the digits; rows stored in float32 have lost them already
@@ -130,13 +120,7 @@ class Sizes(NamedTuple):
 
 
 def typical_sizes(Z: Array | StoredCenters, translation_invariant: bool, norm: int = 2) -> Sizes:
-    """Medians over centers.
-
-    Args:
-        Z: centers, shape (p, d).
-        translation_invariant: whether they are centred before they are multiplied.
-        norm: 2 for squared norms and distances, 1 for those in the L1 norm.
-    """
+    """Medians over centers (p, d), in the L2 or L1 norm; with ``translation_invariant``, of centred rows."""
     size = np.square if norm == 2 else np.abs
     if isinstance(Z, np.ndarray):
         looked_at = Z[np.linspace(0, len(Z) - 1, min(len(Z), _CENTERS)).astype(np.int64)]
@@ -153,13 +137,7 @@ def typical_sizes(Z: Array | StoredCenters, translation_invariant: bool, norm: i
 
 
 def kernel_rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
-    """The rule of this module, in numbers.
-
-    Args:
-        kernel: the kernel; a bandwidth is a number by now.
-        size: of the rows.
-        dtype: float32 or float64.
-    """
+    """The rule of this module, in numbers."""
     norm, distance = size
     if distance <= 0:
         return Rounding(0.0, 0.0, 1.0)
@@ -199,16 +177,8 @@ def require_precision(
 ) -> None:
     """Raise PrecisionError for rows and a kernel that the dtype cannot represent, by the rule of this module.
 
-    Args:
-        kernel: of the model; where there are features, they decide.
-        features: the feature map, or None.
-        Z: centers, shape (p, d); p is 0 where features do without.
-        dataset: training rows, preprocessed, scaled and ``subtract_offsets``.
-        facts: their statistics before the scaling.
-        dtype: of the streaming arithmetic.
-
-    Raises:
-        PrecisionError: kernel values would be rounding errors, or the same for all rows.
+    Where there are features, they decide, not the kernel; p is 0 where features do without centers. Rows are
+    preprocessed, scaled and ``subtract_offsets``; ``facts`` are from before the scaling.
     """
     if features is not None and not features.needs_centers:
         if features.translation_invariant:
@@ -224,16 +194,7 @@ def require_precision(
 
 
 def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
-    """Raise PrecisionError for rows of a size, and a kernel, that the dtype cannot represent.
-
-    Args:
-        kernel: of the model.
-        size: of the rows.
-        dtype: of the streaming arithmetic.
-
-    Raises:
-        PrecisionError: kernel values would be rounding errors, or the same for all rows.
-    """
+    """Raise PrecisionError for rows of a size, and a kernel, that the dtype cannot represent."""
     if not np.isfinite(size).all():
         return  # rows are refused where they are read
     name, found = str(dtype), kernel_rounding(kernel, size, dtype)

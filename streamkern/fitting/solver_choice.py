@@ -76,13 +76,7 @@ class SolverChoice(NamedTuple):
 
 
 def default_passes(n: int, work: float = MAX_PASSES_WORK, setup: float = 0.0) -> int:
-    """Passes that an iterative method is given.
-
-    Args:
-        n: training rows.
-        work: of one pass, at nominal prices.
-        setup: work before the first of them.
-    """
+    """Passes that an iterative method is given, of ``work`` at nominal prices each, after that of ``setup``."""
     most = max(MAX_PASSES_WORK, PASSES_WORK_PER_SETUP * setup)
     return int(max(passes_of(n), min(most // work, MAX_DEFAULT_PASSES)))
 
@@ -98,13 +92,10 @@ def choose_solver(
 ) -> SolverChoice:
     """The solver for a problem.
 
-    Args:
-        size: of the problem; its ``memory`` bounds that of a solver, and None is no bound.
-        passes: for an iterative method; ``default_passes`` by default.
-        features: whether the model is linear in features rather than kernel values at centers.
-        patience: for an iterative method, where there are validation rows.
-        ridge: whether a ridge will be chosen by held-out rows.
-        threads: that sums of normal equations are reckoned for: more than there are, unless their number is known.
+    The ``memory`` of the size bounds that of a solver; None is no bound. ``passes`` and ``patience``, where there are
+    validation rows, are for an iterative method; ``features`` says that the model is linear in features; ``ridge``,
+    that held-out rows will choose one. Sums of normal equations are reckoned for ``threads``: more than there are,
+    unless their number is known.
     """
     size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
     direct = Direct()
@@ -174,12 +165,8 @@ def _pass_work(made: type[EigenPro | EigenPro1], size: ProblemSize) -> tuple[flo
 def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge: bool = False) -> tuple[R, str]:
     """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
-    Args:
-        recipe: a frozen dataclass that is a ``Recipe``, but for centers that may be None, and for its solver, which may
-            be ``"auto"``.
-        budget: bytes that the process may hold.
-        threads: see ``choose_solver``.
-        ridge: whether held-out rows have chosen a ridge already.
+    Centers of the recipe, a frozen dataclass, may be None, and its solver ``"auto"``; ``ridge`` says that held-out rows
+    have chosen one already.
     """
     given: Any = recipe
     if given.centers is None and given.features is None:
@@ -223,12 +210,7 @@ def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge
 
 
 def with_all_rows_as_centers(recipe: R, budget: int) -> R | None:
-    """A recipe without centers, with all rows as centers; None where they are too many or their matrix has no factor.
-
-    Args:
-        recipe: as in ``resolve_solver``.
-        budget: bytes that the process may hold.
-    """
+    """All rows as centers, for a recipe without; None where they are too many, or their matrix has no factor."""
     given: Any = recipe
     rows, solver = given.train.base_rows, given.solver
     every = replace(given, centers=Uniform(rows, given.seed))

@@ -85,11 +85,7 @@ class SortedRuns:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Return (a, b) of the existing runs, ascending. Runs are written in order, so there are no gaps.
-
-        Raises:
-            OSError: a run is missing.
-        """
+        """Return (a, b) of the existing runs, ascending. Runs are written in order, so there are no gaps."""
         names = sorted(path.name.split("-") for path in self.folder.glob("run-*-*"))
         spans = [(int(a), int(b)) for _, a, b in names]
         if any(a != b for (a, _), (_, b) in zip(spans, [(0, 0), *spans], strict=False)):
@@ -140,12 +136,9 @@ class SortedRuns:
             yield Rows(X, y, w)
 
     def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
-        """Yield all rows in permuted order, from position ``start`` on.
+        """Yield all rows in permuted order, from position ``start`` on, with about ``bucket_rows`` in memory.
 
-        Args:
-            start: number of rows to skip.
-            bucket_rows: approximate number of rows in memory at once.
-            rows: rows of a block; blocks are shorter at the ends of buckets.
+        Blocks have ``rows`` rows, and fewer at the ends of buckets.
         """
         spans = self.spans
         n = spans[-1][1] if spans else 0

@@ -460,11 +460,7 @@ class _Job:
 
 
 def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
-    """Return the output format; ``given`` are the user's options that only zarr has.
-
-    Raises:
-        UsageError: the format is unknown, or not possible for a URL or with these options.
-    """
+    """Return the output format; ``given`` are the user's options that only zarr has."""
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
         raise UsageError(
@@ -493,11 +489,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
-    """Return the number of bits to which features are rounded.
-
-    Raises:
-        UsageError: features of this dtype cannot be rounded, or are codes of text.
-    """
+    """Return the number of bits to which features are rounded."""
     if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
         most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
         raise UsageError(
@@ -530,11 +522,7 @@ def _require_values(X: Array, source: Source, chunk: int) -> None:
 
 
 def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Return features in another dtype.
-
-    Raises:
-        DataError: a value would change in this dtype.
-    """
+    """Return features in another dtype; a value that would change raises DataError."""
     with np.errstate(invalid="ignore", over="ignore"):
         made = X.astype(dtype)
         wrong = made != X if dtype.kind in "biu" else ~np.isfinite(made) & np.isfinite(X)

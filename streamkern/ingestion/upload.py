@@ -18,13 +18,10 @@ _MARKS = "zarr.json"
 
 
 class ZarrUpload:
-    """Upload of a zarr group from its local directory to a store.
+    """Upload of a zarr group to a store from ``place``, a local directory below TMPDIR that is named after the URL.
 
     The group's metadata are marked incomplete first, and complete by the last object sent, so that a partial upload is
     never read. Local files are kept until the upload is complete.
-
-    Attributes:
-        place: the local directory of the group: below TMPDIR, named after the URL.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None) -> None:
@@ -35,8 +32,7 @@ class ZarrUpload:
     def prepare(self, fingerprint: str, overwrite: bool) -> bool:
         """Return True if the store already has the complete group.
 
-        Raises:
-            StorageError: the URL has other content, which must not be overwritten.
+        Other content there, which must not be overwritten, raises StorageError.
         """
         marks = self._marks()
         ours = marks.get("ingest", {})

@@ -59,9 +59,7 @@ class ColumnSums:
 class Histogram:
     """Count the values of each column in each of its ``CALIBRATION_BINS`` bins, shape (d, BINS).
 
-    Args:
-        low: lowest values, the left ends of the first bins, shape (d,).
-        width: width of the bins, shape (d,).
+    ``low``, shape (d,), are the left ends of the first bins, and ``width``, shape (d,), is that of the bins.
     """
 
     low: Array
@@ -101,12 +99,9 @@ class ColumnSketches:
     """Sketches of d columns.
 
     Attributes:
-        n: rows.
         missing: NaN, shape (d,).
         infinite: infinite values, shape (d,).
         low: lowest finite value, shape (d,); infinite, like the other statistics, for a column without finite values.
-        high: highest finite value.
-        mean: mean of the finite values.
         std: standard deviation of the finite values, with their number as divisor.
         bin_width: width of the bins, the first of which begins at the lowest value, shape (d,).
         histogram: counts, shape (d, BINS).

@@ -110,23 +110,11 @@ def stored_ratio(sums: tuple[Any, ...]) -> float:
 
 
 def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> float | None:
-    """Estimate the ratio for the batches of training, from a sample of chunks.
+    """Estimate the ratio for the batches of training, from a sample of chunks; None without a target or for one chunk.
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
         random and mixed row by row. So the variance of a batch mean has two parts: of rows within the mixed chunks, and
         of the lanes' mixtures, which follows from the chunks' means.
-
-    Args:
-        dataset: rows to be trained on.
-        mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
-        lanes: of the stream.
-        batch: rows of a step.
-
-    Returns:
-        The ratio; None without a target, or with at most one chunk.
-
-    Raises:
-        StorageError: a chunk cannot be read.
     """
     source, bounds = dataset.source, dataset.source.bounds
     taken = np.flatnonzero(dataset.counts)
@@ -158,14 +146,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
 
     A shuffle that ``ingest`` recorded is trusted, and nothing is read.
 
-    Args:
-        dataset: rows to be trained on.
-        mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
-        lanes: of the stream.
-        batch: rows of a step; None for solvers that use all rows in each step, independent of their order.
-
-    Raises:
-        StorageError: a chunk cannot be read.
+    ``batch`` is None for solvers that use all rows in each step, independent of their order.
     """
     if batch is None or dataset.source.shuffled:
         return None
@@ -183,9 +164,7 @@ class _ChunkLabels(NamedTuple):
     """Statistics of a chunk's labels.
 
     Attributes:
-        rows: number of rows.
         counts: rows of each label if labels may be classes, else None.
-        mean: mean of labels that are numbers, shape (c,).
         spread: Σ ‖y − mean‖² over labels that are numbers.
     """
 

@@ -261,9 +261,7 @@ class CutTree:
     def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
         """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
 
-        Args:
-            X: encoded rows, shape (n, d).
-            w: their weights, shape (n,): rows of weight 0 are trained nowhere; or None.
+        X has shape (n, d), encoded; rows whose weight w is 0 are trained nowhere.
         """
         spans, rows = self.assigned(X, w)
         for leaf in np.argsort(spans[:, 0], kind="stable").tolist():
@@ -272,12 +270,7 @@ class CutTree:
                 yield leaf, rows[begin:end]
 
     def assigned(self, X: Array, w: Array | None = None) -> tuple[IntArray, IntArray]:
-        """The rows that each leaf is trained on: begin and end by leaf, shape (L, 2), and the rows that these are of.
-
-        Args:
-            X: encoded rows, shape (n, d).
-            w: as in ``training``.
-        """
+        """Begin and end of each leaf's training rows, shape (L, 2), and the rows that these places are of."""
         from streamkern.cpu.routes import assign
 
         directions, cuts, children = self._arrays
@@ -296,9 +289,7 @@ class CutTree:
 
         A row blends at the first cut that it is near, so that at most two leaves predict it; weights sum to 1.
 
-        Args:
-            X: encoded rows, shape (n, d).
-            width: of the blending, in parts of the overlap; 0 for none.
+        ``width`` is that of the blending, in parts of the overlap; 0 for none.
         """
         from streamkern.cpu.routes import route
 

@@ -542,10 +542,7 @@ class KernelMachine(CalibratedModel):
 def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, links: bool = True) -> KernelMachine:
     """Read a saved model that has one set of centers; ``load_model`` reads any kind.
 
-    Args:
-        path: where it was saved.
-        kernel: the kernel, for a model whose kernel is a user's function.
-        links: whether the directory may be a symbolic link.
+    ``kernel`` is for a model whose kernel is a user's function; ``links`` allows the directory to be a symbolic link.
 
     Raises:
         StorageError: nothing is there.
@@ -558,16 +555,10 @@ def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, 
 def from_artifact(
     arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
 ) -> KernelMachine:
-    """Return the model from the contents that ``KernelMachine._artifact`` returned.
+    """Return the model from the contents that ``KernelMachine._artifact`` returned; errors name ``where``.
 
-    Args:
-        arrays: by name.
-        metadata: the description.
-        where: the model's location, for errors.
-        kernel: the kernel, for a model whose kernel is a user's function.
-
-    Raises:
-        ModelFormatError: the description is incomplete, or does not fit the arrays.
+    ``kernel`` is for a model whose kernel is a user's function. ModelFormatError is raised where the description is
+    incomplete, or does not fit the arrays.
     """
     try:
         Z, weights = arrays["centers"], arrays["weights"]

@@ -71,8 +71,7 @@ class Leaves:
     def model(self, leaf: int) -> KernelMachine:
         """Return the model of a leaf whose outputs are not constant; it is read if need be.
 
-        Raises:
-            ModelFormatError: it is damaged, or another model was saved in its place since this one was loaded.
+        A leaf that is damaged, or was saved again since this model was loaded, raises ModelFormatError.
         """
         model = self.models[leaf]
         if model is not None:
@@ -110,11 +109,7 @@ class Leaves:
         return answer(X)
 
     def _output_function(self, leaf: int, width: int, features: int) -> Callable[[Array], Array]:
-        """A function from encoded rows of so many features to ``outputs``.
-
-        Raises:
-            ModelFormatError: the leaf is a model of other rows, or of other outputs.
-        """
+        """A function from encoded rows of so many features to ``outputs``."""
         c = self.constants.shape[1]
         if self.constant(leaf):
             # Where all rows have one target, the scale is the least.
@@ -215,11 +210,7 @@ def leaf_name(leaf: int) -> str:
 class LeafBasis(Basis):
     """The functions of all leaves: a row's outputs are those of its leaf, or of two of them near a border.
 
-    Args:
-        tree: routes rows.
-        leaves: their models.
-        blend: width of the blending, in parts of the overlap.
-        number: dtype of outputs.
+    ``blend`` is the width of the blending, in parts of the overlap; ``number`` the dtype of outputs.
     """
 
     tree: CutTree
@@ -339,13 +330,7 @@ class PartitionedMachine(KernelMachine):
 
 
 def leaves_in_memory(models: Sequence[KernelMachine | None], constants: Array, rows: Sequence[int]) -> Leaves:
-    """Leaves in memory.
-
-    Args:
-        models: by leaf; None where its outputs are constant.
-        constants: see ``Leaves``.
-        rows: of each leaf.
-    """
+    """Leaves in memory."""
     facts = tuple(
         {
             "rows": int(n),
@@ -375,9 +360,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
 def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -> PartitionedMachine:
     """Read a saved model of many leaves; a leaf is read when a row first comes to it. Executes no code.
 
-    Raises:
-        StorageError: nothing is there.
-        ModelFormatError: it is not such a model, or not as it was written.
+    StorageError is raised where nothing is there; ModelFormatError where it is no such model, or not as it was written.
     """
     arrays, metadata = load_artifact(path, KIND)
     base = from_artifact(arrays, metadata, str(path), kernel)

@@ -27,11 +27,7 @@ from streamkern.user_code_digest import described
 
 
 class Champion:
-    """The champion of a warm start; a digest of a pipeline contains its cuts only.
-
-    Args:
-        model: the champion.
-    """
+    """The champion of a warm start; a digest of a pipeline contains its cuts only."""
 
     def __init__(self, model: PartitionedMachine) -> None:
         self.model = model
@@ -39,11 +35,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class WarmPartition(Partition):
-    """A partition with the cuts of a champion.
-
-    Args:
-        champion: the model.
-    """
+    """A partition with the cuts of a champion."""
 
     champion: Champion | None = None
 

@@ -83,13 +83,6 @@ class FittedPartition(NamedTuple):
         problem: training rows as the leaves saw them; without centers.
         outcome: passes and rows of all leaves; its weights are empty.
         report: findings, with ``partition``: leaves, their rows, seconds and solvers.
-        footprint: projected memory.
-        median: None.
-        metric: through which leaves see rows, where it was chosen with their kernel; or None.
-        columns: the encoded features.
-        choice: the kernel of all leaves where one was chosen for them, or None.
-        calibration: calibration of probabilities or intervals, or None.
-        model: the model.
     """
 
     problem: Problem
@@ -112,11 +105,7 @@ def model_of(fitted: Fitted | FittedPartition, **metadata: Any) -> KernelMachine
 
 
 def require_partition(recipe: Recipe) -> None:
-    """Raise UsageError where a setting cannot be combined with a partition.
-
-    Raises:
-        UsageError: with the setting and the remedy.
-    """
+    """Raise UsageError, with the remedy, where a setting cannot be combined with a partition."""
     centers = recipe.centers
     for wrong, what, remedy in (
         (recipe.train.augmentations or len(recipe.train) != recipe.train.base_rows, "augmented or repeated rows",
@@ -167,19 +156,11 @@ def fit_partition(
     choice: KernelChoice | None = None,
     baseline: int | None = None,
 ) -> FittedPartition:
-    """Cut the rows and fit every leaf; see ``trial.fit_one_or_leaves``.
+    """Cut the rows and fit every leaf; for most arguments see ``one_or_leaves.fit_one_or_leaves``.
 
-    Args:
-        recipe: with a partition.
-        executor: where blocks and leaves run.
-        budget: bytes this process may hold.
-        stages: how each stage is carried out.
-        on_plan: called with the projected memory.
-        folder: see ``trial.fit_one_or_leaves``.
-        trial: bytes of the trial before it.
-        ready: prepared training rows and their statistics, where they are known already.
-        choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
-        baseline: bytes that projections start from; by default those that the process holds now.
+    ``trial`` has the bytes of the trial before it, and ``baseline`` those that projections start from, by default those
+    that the process holds now. ``ready`` has prepared rows and their statistics, where they are known. ``choice`` is
+    the kernel of all leaves, which see rows through its metric; it is None where each chooses its own.
     """
     partition = recipe.partition
     assert partition is not None
@@ -299,11 +280,7 @@ def _after_release(found: T) -> T:
 
 
 def _champion_tree(tree: CutTree, leaf_rows: RowsOfLeaves, stages: Stages) -> GrownTree:
-    """The champion's tree, with these rows in its leaves.
-
-    Raises:
-        UnlikeChampionError: a leaf has no rows.
-    """
+    """The champion's tree, with these rows in its leaves; a leaf without rows raises UnlikeChampionError."""
     counts = leaf_rows.fingerprints(tree).counts
     if not counts.all():
         raise UnlikeChampionError(
@@ -318,17 +295,7 @@ def _champion_tree(tree: CutTree, leaf_rows: RowsOfLeaves, stages: Stages) -> Gr
 
 @dataclass(eq=False)
 class _Training:
-    """The leaves of a tree, carried out.
-
-    Attributes:
-        recipe: of every leaf.
-        budget: bytes that a process may hold.
-        leaf_rows: brings rows to leaves.
-        grown: the tree.
-        executor: where leaves run.
-        stages: where leaves that are done are kept.
-        at_once: leaves at a time, as memory allows.
-    """
+    """The leaves of a tree, carried out; ``at_once`` leaves at a time, as memory allows."""
 
     recipe: LeafRecipe
     budget: int

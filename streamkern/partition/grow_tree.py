@@ -97,7 +97,6 @@ class GrownTree:
     """A tree, and its leaves as far as they are known.
 
     Attributes:
-        tree: the cuts.
         counts: rows of each leaf, shape (L,).
         final: leaves that no direction cuts, shape (L,), boolean.
     """
@@ -146,12 +145,7 @@ class SampledAxis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeafEdgeCounts:
-    """Contributes the rows of each leaf, and then how many of some leaves lie between neighbouring edges, int64.
-
-    Args:
-        tree: as far as it is grown.
-        lines: by leaf, of those.
-    """
+    """Contributes the rows of each leaf, and then how many of the leaves in ``lines`` lie between edges, int64."""
 
     tree: CutTree
     lines: dict[int, Axis]
@@ -232,11 +226,6 @@ class TreeBuilder:
     """The data and settings that a tree is grown from.
 
     Args:
-        partition: the request.
-        assembly: encoded training rows and targets.
-        kernel: of the ridge regressions behind directions.
-        executor: where blocks and directions are computed.
-        seed: of the sample.
         count: counts the rows of each leaf of a tree that is probably the last one, as they are scattered; None for a
             sweep.
     """
@@ -249,10 +238,7 @@ class TreeBuilder:
     count: Callable[[CutTree], IntArray] | None = None
 
     def grow(self, keep: Callable[[str, CutTree, Callable[[], GrownTree]], GrownTree]) -> GrownTree:
-        """The tree.
-
-        Args:
-            keep: carries a level out, or returns its result of an earlier run: name, tree before, computation.
+        """Return the tree; ``keep`` carries out a level, or has an earlier result: name, tree before, computation.
 
         Raises:
             UsageError: the column ``by`` is not among the encoded columns, or has too many values.
@@ -476,17 +462,7 @@ SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
 
 
 def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
-    """Find the axis along which a leaf's outputs change most; a task.
-
-    Args:
-        item: rows of the sample.
-        kernel: of the ridge regression.
-        encoding: of the targets.
-        seed: of draws.
-
-    Returns:
-        None if no direction has rows on both sides.
-    """
+    """Find the axis along which a leaf's outputs change most, None if no direction has rows on both sides; a task."""
     from streamkern.cpu.routes import project
 
     leaf, X, y, w, rows = item
@@ -536,14 +512,8 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
 
     The means are those of Lloyd's method.
 
-    Args:
-        item: rows of the sample; targets are not looked at.
-        kernel: not looked at.
-        encoding: not looked at.
-        seed: not looked at: the method begins with the halves along the direction of the largest variance.
-
-    Returns:
-        None if the rows are all alike.
+    The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
+    only features are looked at. None if the rows are all alike.
     """
     from streamkern.cpu.routes import project
 
@@ -608,13 +578,7 @@ def quantile_edges(t: Array) -> tuple[Array, float]:
 
 
 class Split(NamedTuple):
-    """A cut of counted rows.
-
-    Attributes:
-        places: low, threshold, high.
-        left: rows that are trained on the left.
-        right: rows that are trained on the right.
-    """
+    """A cut of counted rows: its places (low, threshold, high), and the rows that are trained on either side."""
 
     places: tuple[float, float, float]
     left: int
@@ -624,14 +588,8 @@ class Split(NamedTuple):
 def split_at(edges: Array, bins: IntArray, overlap: float, at: float | None = None) -> Split | None:
     """The edge nearest to a place, or to the median of counted rows, and those about it that bound the overlap.
 
-    Args:
-        edges: shape (E,).
-        bins: rows before the first edge, between neighbours, and from the last on: shape (E + 1,).
-        overlap: share of the rows that both sides get.
-        at: the place; None for the median.
-
-    Returns:
-        None where a side has too few rows.
+    Edges have shape (E,), and bins (E + 1,): rows before the first edge, between neighbours, and from the last on.
+    ``overlap`` is the share of the rows that both sides get. None where a side has too few rows.
     """
     below, n = np.cumsum(bins)[:-1], int(bins.sum())
     k = int(np.argmin(np.abs(below - n / 2 if at is None else edges - at)))

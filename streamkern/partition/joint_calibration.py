@@ -51,14 +51,9 @@ def joint_calibration_bytes(task: str, leaves: int, outputs: int, row: int) -> i
 
 
 def out_of_sample_of_constant(constant: Array, y: Array, w: Array | None, encoding: Any, rows: int) -> OutOfSample:
-    """The outputs of a leaf of constant outputs on rows that are left out: they change nothing.
+    """Outputs of a leaf of constant outputs on at most so many rows; leaving these out changes nothing.
 
-    Args:
-        constant: class code (1,), or values (c,).
-        y: the leaf's targets, encoded.
-        w: their weights, or None.
-        encoding: of the targets.
-        rows: at most so many.
+    ``constant`` is a class code (1,), or values (c,).
     """
     at = np.unique(np.linspace(0, len(y) - 1, min(rows, len(y))).astype(np.int64))
     outputs = np.arange(encoding.outputs) == constant if isinstance(encoding, Classes) else constant
@@ -71,12 +66,8 @@ def out_of_sample_of_leaf(
 ) -> OutOfSample | None:
     """The outputs of a leaf on rows that were left out, as codes and outputs of all classes; None for values.
 
-    Args:
-        outcome: of the leaf's fit.
-        problem: the leaf's.
-        encoding: of all rows.
-        in_leaf: from places of rows to a mask of those that the leaf predicts: beyond a border its outputs are worse
-            than the model's.
+    ``in_leaf`` makes a mask of places of rows, those that the leaf predicts: beyond a border its outputs are worse than
+    the model's.
     """
     found, own = outcome.out_of_sample, problem.encoding
     if found is None or not isinstance(own, Classes | Indicators):
@@ -99,13 +90,8 @@ def fit_joint_probabilities(
 ) -> Calibration | None:
     """The calibration of probabilities; None where a leaf's solver leaves no rows out and there is no validation.
 
-    Args:
-        out_of_sample: by leaf; not looked at where the problem has validation rows.
-        mass: weight of each leaf's rows.
-        problem: of all rows, without centers.
-        basis: the functions of all leaves.
-        warn: called with a message about classes that the rows lack.
-        threshold: the metric that a threshold between two classes is chosen for, or None.
+    ``out_of_sample`` and ``mass``, the weight of the rows, are by leaf; the former is not looked at where the problem
+    has validation rows. ``basis`` has the functions of all leaves. ``warn`` hears of classes that the rows lack.
     """
     encoding = problem.encoding
     if problem.validation is not None:
@@ -138,12 +124,9 @@ def fit_joint_intervals(
 ) -> tuple[Calibration | None, list[KernelMachine | None]]:
     """The intervals, and the models with scales that they understand.
 
-    Args:
-        models: of the leaves; None for one of constant outputs.
-        constant: outputs of leaves of constant outputs on rows that are left out; None for all others.
-        mass: weight of each leaf's rows.
-        problem: of all rows, without centers.
-        basis: makes the functions of all leaves from their models.
+    A model is None where a leaf's outputs are constant; ``constant`` has the outputs of these leaves on rows that are
+    left out, and ``mass`` the weight of each leaf's rows. ``basis`` makes the functions of all leaves from their
+    models.
     """
     c, nothing = problem.encoding.outputs, np.zeros((0, problem.encoding.outputs))
     own = [_intervals(model) for model in models]

@@ -56,11 +56,7 @@ class LeafRows(Protocol):
     """Sources of the rows of leaves. Picklable."""
 
     def read(self, leaf: int) -> Leaf:
-        """Return the rows of a leaf, in the order in which they are stored.
-
-        Raises:
-            StorageError: they cannot be read.
-        """
+        """Return the rows of a leaf, in the order in which they are stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,12 +160,6 @@ class LeafRuns:
     """Rows of leaves in runs on a disk that every reader sees.
 
     A run is a file: where the rows of each leaf begin, their digests, then features, targets and weights.
-
-    Args:
-        folder: of the runs.
-        runs: how many.
-        leaves: how many.
-        layout: of the rows.
     """
 
     folder: Path
@@ -181,8 +171,7 @@ class LeafRuns:
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, folder: Path) -> LeafRuns:
         """Write the runs that are not there yet; tasks of the executor, which hold one run each.
 
-        Raises:
-            StorageError: the disk is full or cannot be written; the runs that were written are kept.
+        Where a StorageError is raised, because a disk is full, the runs that were written are kept.
         """
         scan = routed_scan(assembly)
         first = first_blocks(scan)
@@ -273,11 +262,7 @@ def _name(run: int) -> str:
 def sorted_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[Leaf, IntArray]:
     """The rows of a run, leaf after leaf and in their order within one, and where each leaf begins, shape (L + 1,).
 
-    Args:
-        run: its number.
-        scan: over all rows.
-        tree: says which leaves a row is trained in.
-        first: blocks with which runs begin.
+    ``first`` are the blocks with which runs begin.
     """
     blocks = [scan.block((i,)) for i in range(*first[run : run + 2].tolist())]
     # A block at a time: its rows are in the processor's cache while they go from cut to cut.

@@ -26,11 +26,7 @@ class RowsOfLeaves:
     """The rows of the leaves of a tree. A context manager: scattered rows are deleted at its end, but for an error.
 
     Args:
-        assembly: encodes all rows.
-        executor: where they are read.
-        stages: how each stage is carried out.
         folder: where rows are scattered; None for a temporary directory.
-        budget: bytes that this process may hold.
     """
 
     assembly: Assembly
@@ -69,11 +65,7 @@ class RowsOfLeaves:
         return self._noted(tree, "fingerprints", read)
 
     def scatter(self, tree: CutTree) -> LeafFingerprints:
-        """Counts and fingerprints of the rows of each leaf, as a stage which scatters them.
-
-        Raises:
-            StorageError: the disk is full or cannot be written; the runs that were written are kept.
-        """
+        """Counts and fingerprints of the rows of each leaf, as a stage which scatters them."""
         return self._noted(tree, "scatter", lambda: self._runs(tree).fingerprints())
 
     def _noted(self, tree: CutTree, stage: str, make: Callable[[], LeafFingerprints]) -> LeafFingerprints:

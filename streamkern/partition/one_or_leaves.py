@@ -130,13 +130,7 @@ def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition
 
 
 def decided(recipe: Any, budget: int, device: str = AUTO) -> Any:
-    """The recipe with ``dtype="auto"`` and ``partition="auto"`` decided, before a row is read.
-
-    Args:
-        recipe: of the fit.
-        budget: bytes the process may hold.
-        device: as ``run`` takes it.
-    """
+    """The recipe with ``dtype="auto"`` and ``partition="auto"`` decided, before a row is read."""
     recipe = replace(recipe, dtype=dtype_of(recipe))
     if recipe.partition == AUTO:
         recipe = replace(recipe, partition=default_partition(recipe, budget, device))
@@ -179,15 +173,8 @@ def fit_one_or_leaves(
 ) -> Fitted | FittedPartition:
     """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``fitting.fit.fit``.
 
-    Args:
-        recipe: of the fit.
-        executor: where blocks run, or leaves.
-        budget: bytes this process may hold.
-        stages: how each stage is carried out; by default nothing is kept.
-        on_plan: called with the projected memory before the first row is read.
-        device: where blocks are computed; None for the CPU.
-        folder: where rows that are not in memory are scattered to leaves: a directory that every worker sees. None: a
-            temporary one.
+    ``folder`` is where rows that are not in memory are scattered to leaves: a directory that every worker sees, by
+    default a temporary one.
     """
     partition = recipe.partition
     if partition is None:
@@ -243,18 +230,8 @@ def project_before_rows(
 ) -> tuple[Footprint | None, PartitionMemory]:
     """Project what may run before a row is read: the trial, and the one model that it may choose.
 
-    Args:
-        recipe: of the whole.
-        partition: how it is cut.
-        budget: bytes the process may hold.
-        slots: threads, or workers.
-        baseline: bytes resident before.
-        here: whether leaves are computed in this process.
-        held_out_rows: see ``Stages.held_out_rows``.
-        how: the executor, as ``project_memory`` takes it.
-
-    Returns:
-        The projection of one model on the trial's sample, None without a trial; and what projects the leaves.
+    Return the projection of one model on the trial's sample, None without a trial; and what projects the leaves.
+    ``how`` is the executor, as ``project_memory`` takes it.
 
     Raises:
         PlanRefusedError: one of them would not fit.
@@ -412,15 +389,8 @@ def run_trial(
 ) -> dict[str, Errors]:  # fmt: skip
     """Return the squared errors of one model and of leaves on held-out rows of a sample.
 
-    Args:
-        recipe: of the fit.
-        partition: how.
-        data: prepared training rows.
-        encoding: of their targets.
-        executor: where blocks run.
-        budget: bytes this process may hold.
-        choice: the kernel of a sample of all rows, where it was left open.
-        baseline: bytes that the projection of the trial started from.
+    ``choice`` is the kernel of a sample of all rows, where it was left open; ``baseline`` the bytes that the projection
+    of the trial started from.
 
     Returns:
         Errors of ``one`` model; of ``leaves`` that each choose a kernel; and, if there is a choice, of leaves that all

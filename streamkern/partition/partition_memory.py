@@ -46,14 +46,7 @@ _ROUTE_COPIES = 2  # times the rows of a block are that is routed to leaves
 
 
 class ShapedRows(Source):
-    """Rows in memory that have a number, a width and a target, and no values: for projections.
-
-    Args:
-        n: rows.
-        d: features.
-        dtype: of the features.
-        target: as leaves see it.
-    """
+    """Rows in memory that have a number, a width and a target, and no values: for projections."""
 
     def __init__(self, n: int, d: int, dtype: np.dtype[Any], target: Target) -> None:
         self.bounds = np.array([0, n], dtype=np.int64)
@@ -80,12 +73,7 @@ class PartitionMemory:
     """Projects the memory of a partition.
 
     Args:
-        recipe: of the whole.
-        partition: how it is cut.
         on: the recipe of a leaf, on rows.
-        budget: bytes the process may hold.
-        slots: threads, or workers.
-        here: whether leaves are computed in this process.
         trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
         baseline: bytes resident before; by default those of this process.
     """
@@ -106,11 +94,7 @@ class PartitionMemory:
         self.trial, self.baseline = trial, load_libraries() if baseline is None else baseline
 
     def first(self) -> tuple[Footprint, int]:
-        """Before rows are read: memory, and leaves at a time.
-
-        Raises:
-            PlanRefusedError: it would not fit; with the remedy.
-        """
+        """Return memory and leaves at a time, before rows are read; PlanRefusedError has the remedy."""
         rows = planned_rows(self.recipe)
         return self._project(rows, *self.partition.expected(rows.base_rows))
 

@@ -40,12 +40,7 @@ SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
 
 
 class AppendedColumns(NamedTuple):
-    """Columns of numbers to which features are appended.
-
-    Attributes:
-        quantiles: columns to which normal quantiles are appended.
-        means: columns to which the mean target of each value is appended.
-    """
+    """Columns of numbers to which normal quantiles, or the mean target of each value, are appended."""
 
     quantiles: list[int]
     means: list[int]
@@ -89,10 +84,7 @@ _FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], AppendedCo
 def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> AppendedColumns:
     """Return ``appended_columns`` for the first chunk, which is read once for this purpose.
 
-    Args:
-        source: stored rows.
-        columns: columns of numbers.
-        alike: whether to choose columns even if their units are alike.
+    With ``alike``, columns are chosen even if their units are alike.
     """
     known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
     if key not in known and len(source.bounds) > 1 and key:
@@ -113,11 +105,9 @@ def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> b
     Both are estimated on the other folds and compared on a fold's rows; a value counts as its own neighbour. Means by
     value must explain ``MIN_EXPLAINED_VARIANCE`` of the variance more, and more than two standard errors.
 
-    Args:
-        mass: weight of the rows of each fold with each value, values ascending: shape (folds, values).
-        sums: weighted targets less their mean, shape (folds, values, outputs).
-        smooth: weight of the overall mean in every mean.
-        variance: weighted sum of squares of the targets less their mean, over all outputs.
+    ``mass`` is the weight of the rows of each fold with each value, ascending: shape (folds, values); ``sums`` are
+    weighted targets less their mean, shape (folds, values, outputs); ``smooth`` is the weight of the overall mean in
+    every mean; ``variance`` is the weighted sum of squares of the targets less their mean, over all outputs.
     """
     if not variance > 0:
         return False

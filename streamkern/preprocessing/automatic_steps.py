@@ -171,13 +171,7 @@ class JoinQuantiles(_Sampled):
 
 @dataclass(frozen=True)
 class Auto(SweepStep):
-    """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``.
-
-    Args:
-        task: ``classification`` or ``regression``.
-        categories: number of columns of categories.
-        means: whether means of the target may be appended for numbers with repeated values, see ``MeansByValue``.
-    """
+    """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``."""
 
     task: str
     categories: int = 0
@@ -187,11 +181,7 @@ class Auto(SweepStep):
         return TableSums(dataset, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Return transforms: fill and mark gaps, append quantiles, encode categories and dates, drop useless columns.
-
-        Raises:
-            DataError: no column is left.
-        """
+        """Return transforms: fill and mark gaps, append quantiles, encode categories and dates, drop columns."""
         assert sums is not None
         n, gaps, pieces, seen, labels = sums
         schema, d = _kinds(dataset), dataset.n_features
@@ -312,11 +302,7 @@ class TableSums:
         self.sample = _sample(dataset, _SAMPLE)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        """Return the sums over one block.
-
-        Raises:
-            DataError: a value is infinite.
-        """
+        """Return the sums over one block."""
         raw, where = block
         X = raw.X.astype(np.float64, copy=False)
         bad = np.isinf(X[:, self.measured])
@@ -355,12 +341,8 @@ class _Labels:
 def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
     """Return the steps of ``preprocess="auto"``.
 
-    Args:
-        dataset: training rows.
-        task: ``classification`` or ``regression``.
-        adaptive: whether kernel and centers follow the rows, so that their units may be changed.
-        scaled: whether the user requests standardised features anyway.
-        means: whether features of a row may depend on the targets of others.
+    With ``adaptive``, kernel and centers follow the rows, so that their units may be changed; with ``scaled``, the user
+    requests standardised features anyway; with ``means``, features of a row may depend on the targets of others.
     """
     schema = dataset.source.schema
     if dataset.transforms:
@@ -408,10 +390,7 @@ def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[s
 def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
     """Return the choices of the automatic preprocessing and their reasons, a sentence each.
 
-    Args:
-        dataset: the rows, preprocessed.
-        steps: the steps of the recipe.
-        facts: statistics of the rows before the scaling.
+    ``facts`` are the statistics of the rows before the scaling.
     """
     found = index_columns_note(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
@@ -447,13 +426,7 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
 
 
 def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """Return warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates.
-
-    Args:
-        dataset: the rows, preprocessed and scaled.
-        steps: the steps of the recipe.
-        facts: statistics of the rows before the scaling.
-    """
+    """Return warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates."""
     unlike = scale_warning(facts.variance * np.square(dataset.factor), dataset.columns)
     found = [unlike] if unlike is not None else []
     if not any(isinstance(step, Auto) for step in steps):

@@ -182,9 +182,6 @@ class TargetSums:
     """Sum targets by category and fold, for each column.
 
     Args:
-        columns: positions of the columns.
-        folds: number of folds.
-        classes: whether targets are labels.
         squares: whether the sums of squared targets follow, shape (c,); zeros for labels.
     """
 
@@ -267,11 +264,7 @@ class CategorySums:
 
 
 class TargetTable:
-    """Cells of some columns, which can be added.
-
-    Args:
-        columns: the cells of each column; None beyond ``MAX_CATEGORIES``.
-    """
+    """Cells of some columns, which can be added; None for a column beyond ``MAX_CATEGORIES``."""
 
     def __init__(self, columns: tuple[CategorySums | None, ...]) -> None:
         self.columns = columns
@@ -321,9 +314,7 @@ def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: 
 class Categories:
     """The values of some columns, with their rows and texts; adding joins them.
 
-    Args:
-        counts: rows by value for each column; None beyond ``MAX_CATEGORIES``.
-        words: texts by value.
+    The counts of a column are None beyond ``MAX_CATEGORIES``.
     """
 
     def __init__(self, counts: tuple[dict[float, int] | None, ...], words: tuple[dict[float, str], ...]) -> None:
@@ -368,11 +359,7 @@ class CategoriesSeen:
         self.names = labels_of(dataset, columns)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        """Return the values in one block.
-
-        Raises:
-            DataError: a value is infinite.
-        """
+        """Return the values in one block."""
         raw, where = block
         counts: list[dict[float, int] | None] = []
         words: list[dict[float, str]] = []

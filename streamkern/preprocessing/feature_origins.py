@@ -17,10 +17,8 @@ class Features(NamedTuple):
     """The features of rows after preprocessing.
 
     Attributes:
-        names: names of the features, or None.
         origins: the stored column of each feature; None if a step mixes columns.
         categories: features that are indicators of one category each, column by column.
-        stored: number of stored columns.
         stored_names: names of the stored columns, or None; names of the features if a step mixes columns.
         joined: pairs of a number feature and its quantile feature.
     """
@@ -37,9 +35,6 @@ class Features(NamedTuple):
 
         A number and its quantiles rise together, so their shares a and b count as (√a + √b)². The sum of all shares is
         preserved.
-
-        Args:
-            shares: share of each feature, shape (d,).
         """
         if self.origins is None:
             return shares

@@ -115,12 +115,9 @@ class UnitRange(Parameters):
 
 
 def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
-    """Return the dataset with a scaling step after its present scaling.
+    """Return the dataset with a scaling step after its present scaling; augmentations come after.
 
-    Args:
-        dataset: training rows, augmented or not; augmentations come after.
-        step: the step.
-        facts: statistics of its rows after its transforms, before its factor and shift.
+    ``facts`` are statistics of its rows after its transforms, before its factor and shift.
     """
     factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
     if isinstance(step, Units) and not step.differ(facts.variance):
@@ -145,11 +142,9 @@ class Units(Standardise):
         return share_of_features(variance) < UNITS_DIFFER
 
     def reason(self, variance: Array, differ: bool = False) -> str:
-        """Return the scaling for these variances and its reason, as a sentence.
+        """Return the scaling for these variances (d,) and its reason, as a sentence.
 
-        Args:
-            variance: variances of the features, shape (d,).
-            differ: whether a sample has already shown that units differ.
+        With ``differ``, a sample has already shown that units differ.
         """
         v = variance[variance > 0]
         effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
@@ -276,11 +271,7 @@ class Impute(Parameters):
         return {"mean": sum_present, "median": unchanged_rows, "constant": constant}[self.policy]
 
     def _chosen(self, dataset: Dataset) -> IntArray:
-        """Return positions of the features to fill.
-
-        Raises:
-            UsageError: a named feature is a category, or does not exist.
-        """
+        """Return positions of the features to fill."""
         d, categories = dataset.n_features, category_positions(dataset)
         if self.columns is None:
             return np.setdiff1d(np.arange(d), categories)
@@ -375,11 +366,7 @@ def sum_present(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
 
 
 class RowPieces:
-    """Arrays of rows; adding joins them.
-
-    Args:
-        pieces: arrays of shape (b, d).
-    """
+    """Arrays of rows, of shape (b, d); adding joins them."""
 
     def __init__(self, pieces: tuple[Array, ...]) -> None:
         self.pieces = pieces
@@ -428,12 +415,7 @@ def require_columns(step: Any) -> None:
 
 
 def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str) -> tuple[int, ...]:
-    """Return ascending positions of features given by name or position.
-
-    Raises:
-        UsageError: a position is out of range, or a column is given twice.
-        DataError: a name does not exist.
-    """
+    """Return ascending positions of features given by name or position."""
     d, named = dataset.n_features, [column for column in columns if isinstance(column, str)]
     found = positions(named, dataset.columns, where).tolist() if named else []
     for column in columns:

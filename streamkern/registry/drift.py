@@ -46,13 +46,9 @@ _MIN_SHARE = 1e-4  # share of an empty bin, so that logarithms are finite and a 
 
 
 def edges_of(values: Array) -> Array:
-    """Return the edges of each column's bins: its deciles, the lowest just below the lowest value.
+    """Return the edges of each column's bins in a sample (k, d): its deciles, the lowest just below the lowest value.
 
-    Args:
-        values: a sample, shape (k, d); NaN is missing.
-
-    Returns:
-        Shape (d, 11), float64; NaN for a column without a value.
+    NaN values are missing. The result has shape (d, 11), float64; NaN for a column without a value.
     """
     edges = np.full((values.shape[1], _EDGES), np.nan)
     for column, sample in enumerate(np.asarray(values, dtype=np.float64).T):
@@ -65,14 +61,9 @@ def edges_of(values: Array) -> Array:
 
 
 def count(values: Array, edges: Array) -> IntArray:
-    """Count the values of each column in each bin.
+    """Count the values (n, d) of each column in the bins of its edges (d, 11).
 
-    Args:
-        values: shape (n, d).
-        edges: from ``edges_of``, shape (d, 11).
-
-    Returns:
-        Shape (d, 13): below, between the edges, above, and not finite.
+    The result has shape (d, 13): below, between the edges, above, and not finite.
     """
     counts = np.zeros((len(edges), _BINS), dtype=np.int64)
     for column, steps in enumerate(edges):
@@ -183,7 +174,6 @@ class DataProfile:
     """Distributions of the training rows.
 
     Attributes:
-        n: number of rows.
         edges: of the features' bins, shape (d, 11).
         counts: rows in each bin, shape (d, 13).
         target_edges: of the targets' bins, shape (c, 11); c = 0 for classes.
@@ -191,7 +181,6 @@ class DataProfile:
         labels: rows of each class.
         score_edges: of the model's outputs on test rows, shape (1, 11).
         score_counts: shape (1, 13).
-        columns: names of the features.
         leaf_counts: rows of each leaf of the model, shape (L,); L = 0 for one model.
         leaf_target_counts: targets of each leaf by bin, shape (L, c, 13).
         leaf_labels: rows of each class, by leaf.
@@ -279,12 +268,7 @@ class LeafDrift:
 
 
 def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
-    """Return the drift between the leaves of a profile.
-
-    Args:
-        before: profile of the training rows, with leaves.
-        tally: the sums of ``LeafTally`` over the rows, in the profile's bins.
-    """
+    """Return the drift between the leaves of a profile, from sums of ``LeafTally`` in the profile's bins."""
     now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
@@ -301,7 +285,6 @@ class Drift:
     """Shift of rows from a profile.
 
     Attributes:
-        columns: names of the features.
         psi: population stability index of each column, shape (d,).
         ks: Kolmogorov-Smirnov distance of each column at the bins' edges, shape (d,).
         target_psi: index of the classes, or the largest of the targets.
@@ -345,12 +328,9 @@ class Drift:
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
-    """Return the drift of rows from a profile.
+    """Return the drift of rows from a profile, from sums of ``ColumnTally`` in the profile's bins.
 
-    Args:
-        before: profile of the training rows.
-        tally: the sums of ``ColumnTally`` over the rows, in the profile's bins.
-        scores: the same model's outputs on test rows, shape (k,), or None.
+    ``scores`` are the same model's outputs on test rows, shape (k,), or None.
     """
     _, counts, targets, labels = tally
     target = float(psi(before.target_counts, targets).max()) if len(targets) else label_psi(before.labels, labels)

@@ -32,7 +32,6 @@ class IncrementalUpdate:
     """The data of one retraining.
 
     Attributes:
-        reusable_part: the new rows, and the number of rows that are not read.
         before: distributions of the champion's training rows.
         tally: counts of the present training rows in the same bins.
     """

@@ -31,12 +31,7 @@ _DIGITS = 16  # characters of a stored digest, since there are many pieces
 
 
 class ReusableSums(NamedTuple):
-    """The reuse of a champion's sums.
-
-    Attributes:
-        added: the new rows, or None.
-        reused: number of rows that are not read.
-    """
+    """The reuse of a champion's sums: the new rows, and the number of rows that are not read."""
 
     added: Dataset | None
     reused: int
@@ -72,12 +67,7 @@ def reusable_sums(
 ) -> ReusableSums | str:
     """Return the reuse of the champion's sums; or the reason why every row must be read again.
 
-    Args:
-        pipeline: the definition.
-        now: the pipeline's ``training_record``.
-        champion: the model in use.
-        record: the record of the champion's version.
-        forget: removed rows with their original values, or None.
+    ``forget`` are removed rows with their original values.
     """
     before = record.get("sums")
     if champion.sums is None or before is None:

@@ -31,7 +31,6 @@ class ModelComparison:
     Attributes:
         challenger: metrics: ``n_test``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of`` under the names of
             ``flat_metrics``. A metric is NaN if it is undefined for the rows, or only one of the models has it.
-        champion: the champion's metrics; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
         champion_scores: the champion's outputs on the same sample.
@@ -57,14 +56,7 @@ def compare_models(
     A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
     rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
 
-    Args:
-        challenger: the new model.
-        champion: the model in use, or None.
-        test: rows with targets; the dataset's scaling is ignored, since models scale stored rows themselves.
-        executor: where blocks run.
-
-    Raises:
-        DataError: a model cannot predict the rows.
+    The dataset's scaling is ignored, since models scale stored rows themselves.
     """
     rows = without_scaling(test)
     models = [challenger] if champion is None else [challenger, champion]

@@ -49,7 +49,6 @@ class ChampionRecord:
     """The content of champion.json.
 
     Attributes:
-        champion: version number, or None.
         before: earlier champions, the latest first.
         decided: highest version with a completed decision.
     """

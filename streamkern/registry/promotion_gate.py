@@ -48,12 +48,7 @@ _SIGNS: dict[type[ast.AST], tuple[str, Callable[[float, float], Any]]] = {
 
 
 class Verdict(NamedTuple):
-    """The verdict of a gate and its reasons.
-
-    Attributes:
-        passed: whether the challenger may replace the champion.
-        reasons: every comparison with its numbers and its result.
-    """
+    """The verdict of a gate: whether the challenger may replace the champion, and every comparison with its numbers."""
 
     passed: bool
     reasons: tuple[str, ...]
@@ -69,14 +64,7 @@ Value = float | bool | None
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition for the promotion of a challenger.
-
-    Args:
-        expression: in the language above.
-
-    Raises:
-        UsageError: the expression is not valid; the message shows the position.
-    """
+    """A condition for a promotion in the language above; an invalid one is a UsageError that shows the position."""
 
     expression: str
     _tree: ast.expr = field(init=False, repr=False, compare=False)
@@ -103,14 +91,9 @@ class Gate:
         self._check(tree, True)
 
     def require(self, names: Collection[str], champions: Collection[str]) -> None:
-        """Check the names of metrics before there are any values.
+        """Raise UsageError for an unknown name of a metric, before there are any values.
 
-        Args:
-            names: names of the challenger's metrics; a name that ends in ``.LABEL`` has any label after its dot.
-            champions: names of the champion's metrics.
-
-        Raises:
-            UsageError: the expression names an unknown metric.
+        A name that ends in ``.LABEL`` has any label after its dot.
         """
         for at, name in self._names.items():
             own = name.removeprefix(f"{CHAMPION}.")
@@ -126,12 +109,7 @@ class Gate:
         Without a champion, comparisons with it are unknown, and the rest of the expression decides; an expression with
         an unknown result passes. A number that is not finite never passes.
 
-        Args:
-            challenger: the challenger's metrics by name; None for metrics that need a champion, without one.
-            champion: the champion's metrics, or None without a champion.
-
-        Raises:
-            UsageError: the expression names an unknown metric.
+        Metrics are by name; None for those that need a champion, without one.
         """
         values = dict(challenger)
         for at, name in self._names.items():

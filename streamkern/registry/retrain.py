@@ -396,11 +396,8 @@ def _compare(
 def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
     """Return distributions of training rows and of a model's scores, from a sample for the bins and one sweep.
 
-    Args:
-        pipeline: the pipeline; its training rows are used without scaling.
-        executor: where the rows are read.
-        scores: shape (k,).
-        model: the trained model; rows of a partitioned model are also counted by leaf.
+    The pipeline's rows are used without scaling; rows of a partitioned model are also counted by leaf. ``scores`` has
+    shape (k,).
     """
     rows = without_scaling(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))

@@ -34,11 +34,9 @@ SHARE = 3
 
 @dataclass(frozen=True, eq=False)
 class WarmEigenPro(EigenPro):
-    """EigenPro that projects every step, from given weights instead of 0.
+    """EigenPro that projects every step, from weights ``start``, shape (p, c), instead of 0.
 
-    Args:
-        start: weights, shape (p, c).
-        encoding: of the targets that they were fitted to.
+    ``encoding`` is that of the targets to which they were fitted.
     """
 
     start: Array | None = None

@@ -29,17 +29,10 @@ UNIT = -0.02, 1.02
 
 
 class Line(NamedTuple):
-    """A line, or markers, of a plot.
+    """A line, or markers, of a plot: x and y have shape (k,); colour and dash are numbers.
 
-    Attributes:
-        x: shape (k,).
-        y: shape (k,).
-        name: name in the legend.
-        colour: number of its colour.
-        dash: number of its dash.
-        mark: a marker at each point, such as ``circle``, or nothing.
-        joined: whether points are joined.
-        step: whether the line keeps its value up to the next point.
+    ``mark`` is a marker at each point, such as ``circle``, or nothing; a line with ``step`` keeps its value up to the
+    next point.
     """
 
     x: Sequence[float]
@@ -87,17 +80,9 @@ def plot(
 ) -> Plot:
     """Return a plot of lines over x.
 
-    Args:
-        lines: the curves; points that a logarithmic axis cannot show are left out.
-        x_label: label of the x axis.
-        y_label: label of the y axis.
-        log_x: whether x is logarithmic.
-        log_y: whether y is logarithmic.
-        levels: straight lines across.
-        words: format of ticks: ``bytes`` on y, or ``rows`` on x.
-        zero: whether y begins at zero.
-        x_span: ends of the x axis; by default the range of the points.
-        y_span: ends of the y axis.
+    Points that a logarithmic axis cannot show are left out. ``levels`` are straight lines across; ``words`` is the
+    format of ticks: ``bytes`` on y, or ``rows`` on x; ``zero`` lets y begin at zero; spans are by default the range of
+    the points.
     """
     drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
     xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]

@@ -88,14 +88,7 @@ def confusion_table(counts: Array, names: Sequence[str], caption: str) -> str:
 
 
 class LegendEntry(NamedTuple):
-    """An entry of a legend.
-
-    Attributes:
-        text: name of the entry.
-        colour: number of its colour.
-        dash: number of its dash; None if points are not joined.
-        mark: marker of its points.
-    """
+    """An entry of a legend: colour and dash are numbers; dash is None if points are not joined."""
 
     text: str
     colour: int

@@ -33,18 +33,9 @@ class LivePage:
     The address has a random word, so that other users of the machine cannot read the page; and requests for another
     host name are refused, so that web pages cannot.
 
-    Args:
-        run_dirs: the run directories.
-        image_shape: as for ``write_report``.
-        port: the port; 0 for any free port.
-
-    Attributes:
-        url: address of the page.
-
     While a directory has no run, because it has not begun or was moved away, the page says so and is reloaded.
 
-    Raises:
-        OSError: the port is in use.
+    ``port`` is 0 for any free port; OSError is raised if it is in use.
     """
 
     def __init__(

@@ -87,18 +87,9 @@ def write_report(
 ) -> Path:
     """Write the report page of a run, or a comparison of several.
 
-    Args:
-        records: the runs, at least one.
-        path: the file; ``report.html`` in the run's directory by default, ``comparison.html`` in the first run's
-            directory for several.
-        image_shape: height and width, or height, width and 3, of rows that are images; by default from an augmentation,
-            or if the width of a row is a square number.
-
-    Returns:
-        The file.
-
-    Raises:
-        StorageError: the page cannot be written.
+    By default the file is ``report.html`` in the run's directory, or ``comparison.html`` in the first run's.
+    ``image_shape`` is height and width, or height, width and 3, of rows that are images; by default it comes from an
+    augmentation, or a square width of a row.
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
     target = records[0].folder / name if path is None else Path(given_path(path))
@@ -107,13 +98,7 @@ def write_report(
 
 
 def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
-    """Return the page as HTML.
-
-    Args:
-        records: the runs.
-        image_shape: as for ``write_report``.
-        again: seconds after which a browser reloads the page; None for never.
-    """
+    """Return the page as HTML; a browser reloads it ``again`` seconds later, or never."""
     plots: dict[str, Plot] = {}
     names = sections.run_names(records)
     if len(records) == 1:
@@ -133,15 +118,9 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
 def page_shell(
     title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str, again: int | None = None
 ) -> str:
-    """Return a complete page that loads nothing.
+    """Return a complete page that loads nothing: title and foot are text, head is HTML.
 
-    Args:
-        title: title of the window, as text.
-        head: content above the sections, as HTML.
-        made: the sections; each plot replaces its ``place``.
-        plots: plots by name.
-        foot: content at the end, as text.
-        again: seconds after which a browser reloads the page; None for never.
+    Each plot replaces the ``place`` of its section.
     """
     refresh = "" if again is None else f'\n<meta http-equiv="refresh" content="{again}">'
     script, places = embed(plots) if plots else ("", {})

@@ -27,7 +27,6 @@ class RunDirectory:
     """The content of a run directory at one moment.
 
     Attributes:
-        folder: the directory.
         manifest: the settings of the run; empty if the file is missing.
         events: events since the last start of the run, oldest first: dictionaries with ``time`` and ``event``.
         steps: the steps of training, including those of an interrupted run that was resumed.
@@ -87,12 +86,7 @@ class RunDirectory:
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
-    """Read a run directory.
-
-    Raises:
-        UsageError: ``folder`` is not a run directory.
-        StorageError: its log is not a regular file.
-    """
+    """Read a run directory."""
     place = Path(given_path(folder))
     # Read the lock before the files: a run that ends in between then looks running, never dead.
     owner = lock_owner(place / ".lock")

@@ -16,11 +16,7 @@ _RECENT_SECONDS = 30.0  # seconds over which the speed of a running run is avera
 
 
 def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
-    """Return the state of a run, as JSON-serialisable data.
-
-    Args:
-        record: the run directory.
-        now: seconds since the epoch; the clock by default.
+    """Return the state of a run, as JSON-serialisable data, at ``now``, seconds since the epoch.
 
     Returns:
         ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known: ``stage``,

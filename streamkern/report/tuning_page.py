@@ -21,11 +21,7 @@ Trial = dict[str, Any]
 
 
 def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) -> None:
-    """Write the page of a tuning.
-
-    Raises:
-        StorageError: the page cannot be written.
-    """
+    """Write the page of a tuning."""
     plots: dict[str, Plot] = {}
     search = tuning["search"]
     made = [

@@ -51,8 +51,6 @@ class KeptStages(Stages):
     """Runs stages in order, or takes the results that an earlier run kept.
 
     Args:
-        events: where beginnings and ends are reported.
-        folder: where results are kept.
         timings: seconds of each stage, added to as they end.
         every: seconds between checkpoints of the training.
         reuse: whether results and checkpoints of an earlier run may be taken over.

@@ -45,12 +45,8 @@ class Checkpoints:
 
     Args:
         folder: their directory; its siblings are those of other trainings.
-        events: receives an event for every checkpoint written or failed.
         seconds: between two checkpoints; longer in a sweep over all rows whose sums take long to write.
         steps: between two checkpoints, as well; None for no such bound. Parts of a sweep over all rows count as steps.
-
-    Attributes:
-        written: how many were written.
     """
 
     def __init__(

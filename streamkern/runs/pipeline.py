@@ -227,7 +227,6 @@ class Parameter(NamedTuple):
     Attributes:
         kind: its annotated type; ``str`` without an annotation.
         default: its default, or ``inspect.Parameter.empty``.
-        text: its description in the docstring.
     """
 
     kind: Any
@@ -236,11 +235,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(path: str | Path) -> dict[str, Parameter]:
-    """The settings a pipeline file takes, by name.
-
-    Raises:
-        UsageError: no such file or function.
-    """
+    """The settings a pipeline file takes, by name."""
     return _parameters(_function(Path(given_path(path))))
 
 

@@ -359,8 +359,7 @@ def _in_words(error: BaseException) -> str:
 def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     """Projected peak in bytes of a run that ends with a diagnosis, which needs as much as normal equations.
 
-    Raises:
-        PlanRefusedError: it would not fit the budget.
+    PlanRefusedError is raised where it would not fit the budget.
     """
     rows = planned_rows(pipeline)
     return footprint(

@@ -425,11 +425,7 @@ def _pipeline(
     scaling: str | None,
     centers: int | None,
 ) -> Pipeline:
-    """The pipeline given, or one for the rows given.
-
-    Raises:
-        UsageError: it is neither, or works on features.
-    """
+    """The pipeline given, or one for the rows given."""
     if isinstance(data, Dataset):
         return Pipeline(
             data, AUTO, Uniform(centers or min(DEFAULT_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
@@ -458,11 +454,7 @@ def _pipeline(
 
 
 def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:
-    """The kernels whose bandwidths are sought.
-
-    Raises:
-        UsageError: one is no kernel.
-    """
+    """The kernels whose bandwidths are sought."""
     if kernel is None or kernel == "auto":
         return (pipeline.kernel or AUTO_KERNEL,)
     given = (kernel,) if isinstance(kernel, Kernel | str) else tuple(kernel)
@@ -478,13 +470,7 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
 
 
 def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
-    """A fixed subsample in memory: each chunk that it lies in is read once.
-
-    Raises:
-        UsageError: ``rows`` is below 10.
-        PlanRefusedError: the subsample would not fit the memory.
-        DataError: the training set has no rows.
-    """
+    """A fixed subsample in memory: each chunk that it lies in is read once."""
     train._require_rows()
     if rows < 10:
         raise UsageError(
@@ -512,11 +498,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
 
 
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
-    """Centers of the trials.
-
-    Raises:
-        UsageError: more centers are requested than there are rows.
-    """
+    """Centers of the trials."""
     if centers is None:
         assert pipeline.centers is not None
         return min(pipeline.centers.count(pipeline.train), MAX_TRIAL_CENTERS, fit.base_rows)

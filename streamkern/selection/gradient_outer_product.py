@@ -34,18 +34,11 @@ def gradient_outer_product(
 ) -> Array:
     """The average gradient outer product G of a model of rows: shape (d, d), or its diagonal (d,) of very wide rows.
 
-    Args:
-        X: encoded features, shape (n, d), float32 or float64.
-        Y: targets, shape (n, c), float64.
-        w: positive weights, shape (n,), or None.
-        kernel: of the model.
-        seed: which rows are centers, which are held out, and signs.
-        centers: of the model, at most a quarter of the rows.
-        ridges: of which the model has the best on a fifth of the rows.
+    X has shape (n, d), float32 or float64, Y (n, c), float64, and the positive weights (n,). The seed draws centers, at
+    most a quarter of the rows, held-out rows and signs. The model has the ridge that is best on a fifth of the rows.
 
-    Raises:
-        DataError: the rows are too few, or all alike.
-        NumericalError: the kernel matrix of the centers is not positive definite.
+    DataError is raised where the rows are too few, or all alike; NumericalError where a kernel matrix is not positive
+    definite.
     """
     engine, random, d = default_engine(), generator("direction", seed), X.shape[1]
     at = random.permutation(len(X))

@@ -163,11 +163,6 @@ class Search:
     """The trials of a search.
 
     Attributes:
-        rows: rows of the subsample.
-        centers: centers of its models.
-        norms: norms of distances.
-        kinds: kinds of metrics.
-        seed: of the subsample.
         smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see
             ``BANDWIDTH_TIE``.
         linear: whether a linear part added to the kernel is tried, for values.
@@ -238,13 +233,7 @@ class Search:
         return total
 
     def cost_estimate(self, size: Any, rows: int, together: int = CONCURRENT_FITS) -> SearchCost:
-        """The cost for so many training rows.
-
-        Args:
-            size: of the fit.
-            rows: training rows.
-            together: models that are fitted at a time, where two stages of a set-up are.
-        """
+        """The cost for so many training rows; ``together`` models are fitted at once in two-stage set-ups."""
         found = self.agop.cost_estimate(size, rows)
         one, sample = replace(size, slots=1), sampled_bytes(self.rows, size)
         if self.leave_one_out:
@@ -397,10 +386,6 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
     """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
 
     A model that passes through every row has the same outputs whatever rows weigh.
-
-    Args:
-        given: the solver.
-        rows: training rows n.
     """
     return with_ridge(given, 1 / rows)
 
@@ -426,12 +411,6 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
     There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
     centers of wide rows a sixteenth, or a pass over many wide rows more than ``MAX_PASS_WORK``; and no quarter of the
     rows where normal equations would not fit, since passes without a ridge are worse with so many.
-
-    Args:
-        rows: training rows.
-        d: features as they are stored.
-        budget: bytes the process may hold.
-        seed: which rows are drawn.
     """
     solved = int((budget / (2 * _EQUATION_BYTES)) ** 0.5)
     more = min(max(min(rows // 4, MAX_CENTERS_BY_ROWS, solved), rows // 8), MAX_CENTERS, _center_limit(rows, d, budget))
@@ -449,15 +428,10 @@ def search_for(
 ) -> Search | None:
     """The largest search that a fit allows; None where not even the smallest is.
 
-    Args:
-        cost_estimate: of the fit.
-        rows: training rows.
-        columns: of the table: its categories have a weight of their metric each, whatever their levels.
-        budget: bytes the process may hold.
-        seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit (of ``Logistic``, of that of
-            ``Direct``), or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WAIT_SHARE``, or
-            ``MIN_SEARCH_WORK``, or ``MIN_FULL_KERNEL_SEARCH_WORK``.
+    ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
+    ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
+    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WAIT_SHARE``, or ``MIN_SEARCH_WORK``, or
+    ``MIN_FULL_KERNEL_SEARCH_WORK``.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
@@ -499,14 +473,7 @@ def _fitted_rows(rows: int) -> int:
 
 
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
-    """The search on all rows of a subsample; None where they are too few for it.
-
-    Args:
-        sample: the rows, as wide as they will be.
-        centers: of its models, unless every row is one.
-        seed: of the draws.
-        linear: see ``Search``.
-    """
+    """The search on all rows of a subsample; None where they are too few for it."""
     rows, d = sample.base_rows, sample.n_features
     return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_ROWS else None
 
@@ -519,16 +486,7 @@ def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bo
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    """The kernel of training rows.
-
-    Args:
-        search: the trials.
-        default: ``default_kernel`` of the rows.
-        problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
-
-    Raises:
-        NumericalError: the kernel matrix of the centers of a model is not positive definite.
-    """
+    """The kernel of training rows; that of the problem, and its centers, are not looked at."""
     if search.leave_one_out:
         return _chosen_by_leave_one_out(search, default, problem)
     rounds = replace(

@@ -175,11 +175,7 @@ class Metric:
         return is_exact(first["mse"], first["score"], self.metric == "accuracy")
 
     def summary(self, features: Features) -> dict[str, Any]:
-        """JSON-serialisable facts, for results and models.
-
-        Args:
-            features: the features that the metric is of.
-        """
+        """JSON-serialisable facts, for results and models."""
         return {
             "kind": self.kind,
             "round": self.round,
@@ -210,11 +206,7 @@ class GradientOuter(Contribution):
     With several outputs g is Σ_l s_l ∇f_l(x) with random signs s of the row: the mean of g gᵀ over signs is
     Σ_l ∇f_l ∇f_lᵀ, and one product does for all outputs.
 
-    Args:
-        expansion: kernel and centers.
-        outputs: number c of outputs.
-        full: whether the matrix is wanted, and not its diagonal.
-        seed: which signs.
+    ``full`` asks for the matrix, not its diagonal.
     """
 
     expansion: Expansion
@@ -244,20 +236,9 @@ class GradientOuter(Contribution):
 
 
 class Round(NamedTuple):
-    """A model on rows through a metric.
+    """A model on rows through a metric: weights have shape (p, c), in the arithmetic's dtype.
 
-    Attributes:
-        kind: of the metric.
-        number: of the round.
-        M: the metric.
-        factor: of rows.
-        problem: the fitted one.
-        weights: shape (p, c), in the arithmetic's dtype.
-        mse: on held-out rows.
-        score: on held-out rows.
-        ridge: the best.
-        held: number of those rows.
-        errors: on each of those rows, where they are known.
+    ``mse``, ``score`` and ``errors``, of each row where they are known, are on ``held`` held-out rows.
     """
 
     kind: str
@@ -288,16 +269,9 @@ class Round(NamedTuple):
 
 
 def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
-    """The metric of training rows.
+    """The metric of training rows; the kernel and centers of the problem are not looked at.
 
-    Args:
-        agop: the metric to learn.
-        kernel: the kernel of the rounds; a bandwidth that is a median is that of each round's rows.
-        problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
-
-    Raises:
-        UsageError: too few rows.
-        NumericalError: the kernel matrix of the centers of a round is not positive definite.
+    A bandwidth that is a median is that of each round's rows.
     """
     rounds = Rounds.of(agop, kernel, problem)
     plain = rounds.plain()
@@ -312,17 +286,10 @@ class Rounds:
     """The data of rounds: the sample in memory, in two parts, and centers among the first.
 
     Attributes:
-        agop: the metric to learn.
-        kernel: of every round.
-        train: rows that rounds are fitted to.
         held: rows they are compared on.
         like: executor, lanes and engine.
-        encoding: of the targets in memory.
-        dtype: of the streaming arithmetic.
-        p: centers of a round.
         variance: of each feature, shape (d,).
         covariance: of the features, shape (d, d); None where no full matrix is tried.
-        ridges: of every round.
         blocks: features that are indicators of one category, which a diagonal metric weighs alike.
     """
 
@@ -446,15 +413,7 @@ class Rounds:
         return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
 
     def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
-        """The round's model, at the best ridge.
-
-        Args:
-            kind: of the metric.
-            number: of the round.
-            M: the metric.
-            factor: of rows.
-            near: a ridge that is best for a similar model.
-        """
+        """The round's model, at the best ridge; ``near`` is one that is best for a similar model."""
         problem = self.problem_through(kind, number, M, factor)
         held = Metric(kind, number, M, factor, M).applied(self.held)
         if self.p >= self.train.base_rows:
@@ -535,14 +494,7 @@ def _best_full_kernel(
 
 
 def require_metric(recipe: Any) -> None:
-    """Refuse a metric where rows or centers do not allow one.
-
-    Args:
-        recipe: of the fit, a ``Recipe``.
-
-    Raises:
-        UsageError: rows are augmented, the model is linear in features, or the centers are given.
-    """
+    """Raise UsageError where rows are augmented, the model is linear in features, or the centers are given."""
     if recipe.metric is None:
         return
     for wrong, what, remedy in (
@@ -576,14 +528,9 @@ def round_work(
 ) -> tuple[Operations, Operations, int]:
     """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
-    Args:
-        sample: rows that it is fitted to.
-        p: centers.
-        full: whether a matrix is summed.
-        size: of the problem; n and p are not looked at.
-        ridges: of the round.
-        compared: rows that errors are taken on; ``HELD_OUT_SHARE`` of the sample by default.
-        likely: whether a factor is taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
+    The n and p of the size are not looked at. ``full`` sums a matrix; errors are taken on ``compared`` rows,
+    ``HELD_OUT_SHARE`` of the sample by default. With ``likely`` a factor is taken to be accurate in the arithmetic's
+    dtype, which bytes at the peak are not.
     """
     size = replace(
         size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, all_rows_are_centers=p >= sample

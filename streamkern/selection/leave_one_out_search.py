@@ -50,15 +50,9 @@ class RidgeSolutions(NamedTuple):
 def leave_one_out_path(
     engine: Engine, K: Array, Y: Array, root: Array, n: float, ridges: Sequence[float]
 ) -> RidgeSolutions:
-    """Ridge regression on rows that are all centers, for every ridge.
+    """Ridge regression on rows that are all centers, for every ridge; K (m, m), float64, is overwritten.
 
-    Args:
-        engine: decomposes and multiplies.
-        K: kernel values of the rows, shape (m, m), float64; overwritten.
-        Y: targets, shape (m, c).
-        root: square roots of the rows' weights, positive, shape (m, 1).
-        n: the sum of the weights.
-        ridges: λ > 0.
+    Y has shape (m, c); ``root``, shape (m, 1), are square roots of the rows' positive weights, whose sum is n.
     """
     m, c = Y.shape
     K *= root
@@ -76,9 +70,7 @@ def leave_one_out_path(
 def fit_work(rows: int, size: ProblemSize) -> tuple[Operations, Operations, int]:
     """Operations of a round with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
-    Args:
-        rows: that it is fitted to.
-        size: of the problem; n and p are not looked at.
+    The n and p of the size are not looked at.
     """
     size = replace(size, n=rows, p=rows, features=None, stored=False, blocks=None)
     meter = CostMeter()

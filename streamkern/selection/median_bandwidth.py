@@ -38,14 +38,8 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
     Of ``MAX_HELD_OUT_ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any
     executor.
 
-    Args:
-        dataset: the rows, preprocessed.
-        executor: where they are read.
-        dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
-        norm: 2, or 1 for Σ_k |x_k − z_k|.
-
-    Raises:
-        DataError: the rows looked at are all the same.
+    ``norm`` is 2, or 1 for Σ_k |x_k − z_k|. Rows are rounded to the dtype of the streaming arithmetic; distances are
+    taken in float64. Rows that are all the same raise DataError.
     """
     data = dataset.plain()
     X, _ = gather(executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), _DRAW))
@@ -53,14 +47,9 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
 
 
 def median_of_rows(X: Array, norm: int = 2) -> float:
-    """Median distance of two of these rows, over the pairs that differ, in float64.
+    """Median distance of two of these rows (n, d), over the pairs that differ, in float64.
 
-    Args:
-        X: shape (n, d).
-        norm: 2, or 1 for Σ_k |x_k − z_k|.
-
-    Raises:
-        DataError: the rows are all the same.
+    Rows that are all the same raise DataError.
     """
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
@@ -93,12 +82,7 @@ def median_norms(recipe: Any) -> list[int]:
 
 
 def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
-    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel depends on it.
-
-    Args:
-        recipe: of the fit.
-        distances: the median by norm, for all ``median_norms`` of the recipe.
-    """
+    """The recipe, a frozen dataclass, with median distances, by norm, wherever a kernel depends on them."""
     changes: dict[str, Any] = {}
     for name in _NAMES:
         part, kernel = getattr(recipe, name), _kernel(getattr(recipe, name))

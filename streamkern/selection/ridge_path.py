@@ -47,11 +47,7 @@ class RidgePath:
 
     @classmethod
     def of(cls, problem: Problem) -> RidgePath:
-        """One sweep over the training rows of a problem, and one factorisation, in float64.
-
-        Raises:
-            NumericalError: the kernel matrix of the centers is not positive definite.
-        """
+        """One sweep over the training rows of a problem, and one factorisation, in float64."""
         basis, engine = problem.expansion(), problem.engine
         equations = NormalEquations(basis, problem.encoding.outputs)
         gram, moment, _, n = problem.sweep(equations)
@@ -63,12 +59,7 @@ class RidgePath:
         return cls(L, (A + A.T) / 2, engine.triangular_solve(L, moment / n, lower=True), engine)
 
     def weights(self, p: int, ridges: Sequence[float]) -> Array:
-        """Weights of the first p centers for each ridge, side by side: shape (p, len(ridges) c), float64.
-
-        Args:
-            p: how many centers.
-            ridges: λ > 0.
-        """
+        """Weights of the first p centers for each ridge, side by side: shape (p, len(ridges) c), float64."""
         values, vectors = self.engine.eigh(self.gram[:p, :p])
         inside = vectors.T @ self.moment[:p]
         spread = np.maximum(values, 0.0)[:, None, None] + np.asarray(ridges, dtype=np.float64)[:, None]
@@ -79,9 +70,6 @@ class RidgePath:
         """As ``weights`` of all centers, by a factorisation for each ridge: less work than one decomposition.
 
         Where λ is below the rounding of A, as for smooth kernels in float32, by the decomposition after all.
-
-        Args:
-            ridges: λ > 0, a dozen at most.
         """
         found, engine = [], self.engine
         for ridge in ridges:
@@ -102,10 +90,7 @@ class PathError:
 
     Each sum counts a row by its sample weight.
 
-    Args:
-        basis: the functions the model is linear in.
-        outputs: number c of outputs.
-        classify: whether targets are class codes; Σy and Σy² are then 0.
+    Σy and Σy² are 0 for class codes.
     """
 
     basis: Basis
@@ -134,14 +119,9 @@ class PathError:
 
 
 def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array, Array]:
-    """Mean squared error over rows and outputs, and accuracy or R², of several weights; each of shape (k,).
+    """Mean squared error over rows and outputs, and accuracy or R², of weights (p, k c) on held-out rows: each (k,).
 
     Rows count by their sample weights.
-
-    Args:
-        problem: of the weights; its centers are as many as the weights have rows.
-        held: rows that they were not fitted to.
-        weights: shape (p, k c).
     """
     basis, encoding = problem.expansion(), problem.encoding
     classify = isinstance(encoding, Classes)

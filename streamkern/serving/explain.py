@@ -138,18 +138,13 @@ def explain(model: AnyModel, rows: Any = None, *, most: int | None = MAX_SHOWN_R
 
 
 def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> tuple[Array, Array]:
-    """Return predictions (n,), and derivatives (n, columns) of the predicted value or the predicted class's score.
+    """Return predictions (n,), and derivatives (n, columns) of the value or the predicted class's score.
 
     Derivatives are by stored columns, in their units: analytic for the model, finite differences in float64 for the
         preprocessing. Columns of categories have NaN.
 
-    Args:
-        model: the model.
-        rows: as for ``KernelMachine.predict``.
-        most: number of first rows to use; None for all.
-
-    Raises:
-        UsageError: the model uses a feature map, its centers are not in memory, or it has several outputs.
+    ``most`` is the number of first rows to use. UsageError is raised if the model uses a feature map, has several
+    outputs, or its centers are not in memory.
     """
     (scan, basis), c = model.blocks(rows), model.weights.shape[1]
     if not isinstance(basis, Expansion) or (c > 1 and not isinstance(model.encoding, Classes)):

@@ -33,9 +33,6 @@ AnyModel = str | os.PathLike[str] | KernelMachine | ModelRegistry | Estimator
 def open_model(model: AnyModel) -> KernelMachine:
     """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
 
-    Args:
-        model: see ``AnyModel``.
-
     Raises:
         StorageError: there is neither a model nor a registry.
         UsageError: the registry has no champion, the estimator is not fitted, or it is something else.

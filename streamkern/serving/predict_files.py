@@ -372,11 +372,7 @@ def _open(
     budget: int,
     read_options: Any,
 ) -> Source:
-    """Open the rows, with the id column in place of the target.
-
-    Raises:
-        DataError: the rows' columns differ from those of training.
-    """
+    """Open the rows, with the id column in place of the target."""
     names = model.columns
     try:
         source = open_tables(
@@ -502,14 +498,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a model on stored rows.
 
-    Args:
-        model: as for ``predict``.
-        data: as for ``predict``.
-        target: the target column, or columns.
-        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: as for ``predict``.
-        resources: as for ``predict``.
-        read_options: as for ``predict``.
+    Arguments are those of ``predict``; ``memory`` is half of the machine's by default.
 
     Returns:
         Metrics as from ``KernelMachine.score``.

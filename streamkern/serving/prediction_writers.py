@@ -92,8 +92,6 @@ class Predictions(ABC):
 
     Args:
         place: the local file or directory to create.
-        columns: columns of a row.
-        n: number of rows.
         part_rows: rows of a part; the last one may have fewer.
         record: facts stored with the predictions; their ``fingerprint`` identifies the predictions.
     """

@@ -11,10 +11,9 @@ from streamkern.types import Array
 
 
 def has_probabilities(estimator: Any) -> bool:
-    """Return True if a fitted classifier has probabilities, or one that is not fitted may come to have them.
+    """Return True if a fitted classifier has probabilities, or an unfitted one may come to have them.
 
-    Raises:
-        AttributeError: it has none.
+    Otherwise AttributeError is raised, so that ``hasattr`` is false.
     """
     if hasattr(estimator, "model_") and estimator.model_.calibration is None:
         raise AttributeError(

@@ -18,12 +18,7 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 
 
 def given_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Return rows, targets and weights as they are, but a polars LazyFrame with its targets as a Dataset.
-
-    Raises:
-        DataError: X, y or weights are sparse.
-        UsageError: X is a path.
-    """
+    """Return rows, targets and weights as they are, but a polars LazyFrame with its targets as a Dataset."""
     for name, given in (("X", X), ("y", y), ("sample_weight", sample_weight)):
         require_dense(given, name)
     if is_path(X) and not isinstance(y, str):
@@ -64,10 +59,8 @@ def given_target(y: Any) -> Any:
 
     Booleans that are objects, as a column with gaps leaves them, are booleans; decimals are float64.
 
-    Raises:
-        UsageError: y is None, or the name of a column.
-        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; whole numbers do not fit in 64
-            bits; or texts and others.
+    None and names of columns raise UsageError; missing and infinite values, dates, times, mixed texts, and whole
+    numbers of more than 64 bits raise DataError.
     """
     if y is None:
         raise UsageError(
@@ -142,11 +135,7 @@ def given_target(y: Any) -> Any:
 
 
 def require_no_target(y: Any, sample_weight: Any = None) -> None:
-    """Refuse targets or weights with a ``Dataset``, which has its own.
-
-    Raises:
-        UsageError: there are some.
-    """
+    """Refuse targets or weights with a ``Dataset``, which has its own."""
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
 
@@ -157,11 +146,7 @@ def has_text_names(X: Any) -> bool:
 
 
 def with_parameter(part: Any, name: str, value: Any, where: str) -> Any:
-    """Return a solver, or another part of an estimator, with another value of one of its parameters.
-
-    Raises:
-        UsageError: the part is not an object such as ``Direct()``, has no such parameter, or refuses the value.
-    """
+    """Return a solver, or another part of an estimator, with another value of one of its parameters."""
     names = (
         [field.name for field in fields(part) if field.init]
         if is_dataclass(part) and not isinstance(part, type)

@@ -26,11 +26,7 @@ from streamkern.updates.update_model import rows_for, updated
 
 
 def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
-    """Return a solver that keeps sums, so that rows can be added to the fit.
-
-    Raises:
-        UsageError: the solver is not ``Direct``, or there is a partition.
-    """
+    """Return a solver that keeps sums, so that rows can be added to the fit."""
     chosen = Direct() if isinstance(solver, str) else solver
     leaves = partition not in (None, AUTO)
     if not isinstance(chosen, Direct) or leaves:
@@ -46,8 +42,7 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
 def has_sums(estimator: Any) -> bool:
     """Return True if rows can be added to an estimator; without a fit, ``partial_fit`` keeps the sums.
 
-    Raises:
-        AttributeError: it was fitted without keeping sums.
+    Otherwise AttributeError is raised, so that ``hasattr`` is false.
     """
     if hasattr(estimator, "model_") and estimator.model_.sums is None:
         raise AttributeError(

@@ -134,11 +134,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
 
 
 def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
-    """Return the sums of a model.
-
-    Raises:
-        UsageError: the model has no sums, or rows cannot be removed.
-    """
+    """Return the sums of a model; a UsageError says that it has none, or that rows cannot be removed."""
     if isinstance(model, PartitionedMachine) or model.sums is None:
         leaves = isinstance(model, PartitionedMachine)
         raise UsageError(
@@ -153,11 +149,7 @@ def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
 
 
 def require_forgetting(sums: Sums) -> None:
-    """Raise UsageError if rows cannot be removed because a row's contribution is unknown.
-
-    Raises:
-        UsageError: the features of a row depended on other rows.
-    """
+    """Raise UsageError if rows cannot be removed because the features of a row depended on other rows."""
     if sums.bound:
         raise UnlikeChampionError(
             f"Rows cannot be subtracted from this model: {sums.bound}.",
@@ -170,10 +162,8 @@ def require_forgetting(sums: Sums) -> None:
 def require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
     """Refuse sums that have lost half of their digits, because far larger ones were subtracted.
 
-    Args:
-        before: ``Sums.sizes`` before the subtraction.
-        sums: those of the rows that stay, about the mean of their targets.
-        encoding: of the targets, with that mean.
+    ``before`` are ``Sums.sizes`` before the subtraction; ``sums`` are those of the rows that stay, about the mean of
+    their targets.
 
     Raises:
         UnlikeChampionError: digits are lost.
