@@ -180,14 +180,14 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"seconds between checkpoints ({CHECKPOINT_SECONDS:.0f})",
     )
     command.add_argument("--quiet", action="store_true", help="print only errors")
-    command.set_defaults(command=_with_settings(command, "training.run_command"))
+    command.set_defaults(command=_with_settings(command, "pipelines.run_command"))
 
     command = commands.add_parser("resume", help="resume an interrupted run", epilog=_EXIT)
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; as before by default")
     command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
     command.add_argument("--quiet", action="store_true", help="print only errors")
-    command.set_defaults(command=_late("training.resume_command"))
+    command.set_defaults(command=_late("pipelines.resume_command"))
 
     command = commands.add_parser(
         "retrain", parents=[pipeline], add_help=False,
@@ -230,7 +230,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
     command.add_argument("--workers", type=_count, default=0, metavar="N", help="workers that share the centers")
     command.add_argument("--json", action="store_true", help="as JSON")
-    command.set_defaults(command=_with_settings(command, "training.plan_command"))
+    command.set_defaults(command=_with_settings(command, "pipelines.plan_command"))
 
     command = commands.add_parser(
         "tune", parents=[pipeline], add_help=False, epilog=_EXIT,
@@ -274,7 +274,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("evaluate", parents=[model], help="score a saved model on stored rows")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
-    command.set_defaults(command=_late("serving.evaluate_command"))
+    command.set_defaults(command=_late("prediction.evaluate_command"))
 
     command = commands.add_parser(
         "predict", parents=[model], help="predict stored rows with a saved model", epilog=_EXIT
@@ -289,14 +289,14 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of TARGET if not given")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
-    command.set_defaults(command=_late("serving.predict_command"))
+    command.set_defaults(command=_late("prediction.predict_command"))
 
     command = commands.add_parser("explain", help="columns that a model depends on, and gradients of single rows")
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
     command.add_argument("data", metavar="DATA", nargs="?", help="rows to print gradients for: a table in any format")
     command.add_argument("--rows", type=int, default=20, metavar="N", help="number of first rows to use (20)")
     command.add_argument("--json", action="store_true", help="as JSON")
-    command.set_defaults(command=_late("serving.explain_command"))
+    command.set_defaults(command=_late("prediction.explain_command"))
 
     command = commands.add_parser(
         "ingest", parents=[table], help="write any table in the training layout, shuffled on request"
@@ -383,7 +383,7 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
             else:
                 raise UsageError(f"{word!r} is not a setting.", where="--set", expected="NAME=VALUE")
         if args.help:
-            known = "" if args.pipeline is None else _late("training.settings_help")(args.pipeline)
+            known = "" if args.pipeline is None else _late("pipelines.settings_help")(args.pipeline)
             say(parser.format_help() + known)
             return
         if args.pipeline is None:

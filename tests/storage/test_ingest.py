@@ -27,6 +27,7 @@ from streamkern.commands.parser import main
 from streamkern.formats import open_source, write_parquet, write_zarr
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
+from streamkern.sources import format_rules
 from streamkern.sources.ingest_record import ingest_record
 from streamkern.storage import atomic_writes
 from streamkern.testing.source import read_all
