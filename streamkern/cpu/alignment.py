@@ -16,10 +16,8 @@ CACHE_LINE = 64
 def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
     """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
 
-    Args:
-        shape: its shape.
-        dtype: its dtype.
-        memory: bytes that nobody uses, the base of an earlier array; allocated if absent or too few.
+    ``memory`` has bytes that nobody uses, the base of an earlier array; new ones are allocated if it is absent or too
+    small.
     """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize

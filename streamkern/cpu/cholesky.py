@@ -169,17 +169,9 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
 
     From row k on, the block's own rows are factored first; rows further below are computed with what that leaves.
 
-    Args:
-        A: the matrix, shape (n, n).
-        k: first column.
-        begin: first row, k or a row below the block.
-        end: row after the last.
-        left: the block's rows before k, negative and packed; written if ``begin`` is k.
-        before: of each step, the block's columns before it, likewise.
-        uppers: of each step, its factor, transposed, likewise.
-
-    Returns:
-        False if a pivot is not positive.
+    Rows go from ``begin``, which is k or a row below the block, to ``end``. ``left`` has the block's rows before k,
+    negative and packed; it is written if ``begin`` is k. Of each step, ``before`` has the block's columns before it,
+    likewise, and ``uppers`` its factor, transposed. Return False if a pivot is not positive.
     """
     stop, width = min(k + TILE, A.shape[0]), left.shape[2]
     if begin == k:
@@ -221,12 +213,8 @@ def is_factored_here(A: Array) -> bool:
 def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]) -> bool:
     """Compute the lower factor L of A = L Lᵀ in place, with zeros above the diagonal.
 
-    Args:
-        A: shape (p, p), float32 or float64, with contiguous rows; only the diagonal and the triangle below it are read.
-        parallel: runs tasks.
-
-    Returns:
-        False if a pivot is not positive; the content of A is then undefined.
+    A (p, p) is float32 or float64 with contiguous rows; only the diagonal and the triangle below it are read. Return
+    False if a pivot is not positive; the content of A is then undefined.
     """
     n, width = len(A), WIDTH * 4 // A.itemsize
 

@@ -18,10 +18,8 @@ _SUMS = types.Array(types.float64, 1, "C")
 def moments(X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
     """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
 
-    Args:
-        X: finite rows, shape (n, d), summed in their order.
-        w: weights of rows, shape (n,), float64; None for weights of 1.
-        pivot: c, shape (d,), float64.
+    X (n, d) is finite, and its rows are summed in their order. w (n,) is float64, or None for weights of 1; c (d,) is
+    float64.
     """
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)

@@ -84,7 +84,6 @@ class Loop:
     """A compiled function. A run compiles only the loops that it calls, for the dtypes that it calls them with.
 
     Args:
-        function: the function; its first argument is an array.
         signatures: signatures by the dtype of that array.
     """
 

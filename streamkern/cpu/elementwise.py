@@ -127,14 +127,8 @@ class CompiledLoops:
     ) -> None:
         """Turn inner products into φ'(r)/r, or L1 distances into φ'(r), times V, in place; see ``kernels.derivatives``.
 
-        Args:
-            S: as for ``radial``.
-            V: shape (b, p), in the dtype of S.
-            x_norms: as for ``radial``.
-            z_norms: as for ``radial``.
-            kind: one of ``RADIAL_KINDS``.
-            params: as for ``radial``.
-            near: distance up to which a derivative counts as 0.
+        V (b, p) has the dtype of S. Up to the distance ``near`` a derivative counts as 0. Other arguments are those of
+        ``radial``.
         """
         check_tile(S, x_norms, z_norms)
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
@@ -145,12 +139,8 @@ class CompiledLoops:
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
         """Compute a radial kernel of the L1 norm in one compiled call, with the bits of ``manhattan`` and ``radial``.
 
-        Args:
-            X: rows, shape (b, d), in the dtype of the centers.
-            packed: centers packed by ``packed_for_manhattan``.
-            out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
-            kind: ``laplace`` or ``exponential_power``.
-            params: parameters of the kernel, by name, with ``norm`` 1.
+        ``packed`` comes from ``packed_for_manhattan``, and ``params`` has ``norm`` 1. Rows of the result ``out`` (b, p)
+        are contiguous.
         """
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
         manhattan.products(dense(X, out.dtype), packed, out, code, numbers)
@@ -181,14 +171,7 @@ class CompiledLoops:
     ) -> None:
         """Compute a radial kernel in one compiled call, with the bits of ``inner`` and ``radial``.
 
-        Args:
-            X: rows, shape (b, d), in the dtype of the centers.
-            packed: centers packed by ``pack``.
-            out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
-            x_norms: squared norms of X, shape (b,).
-            z_norms: squared norms of the p centers.
-            kind: one of ``RADIAL_KINDS``.
-            params: parameters of the kernel, by name.
+        ``packed`` comes from ``pack``. Rows of the result ``out`` (b, p) are contiguous.
         """
         check_tile(out, x_norms, z_norms)
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
@@ -209,17 +192,7 @@ class CompiledLoops:
 
         Its bits are those of ``radial_products`` and ``thin.times``.
 
-        Args:
-            X: as for ``radial_products``, float32.
-            packed: as for ``radial_products``.
-            W: weights, shape (p, c), float32, with at most ``thin.MOST`` columns.
-            x_norms: as for ``radial_products``.
-            z_norms: as for ``radial_products``.
-            kind: as for ``radial_products``.
-            params: as for ``radial_products``.
-
-        Raises:
-            UsageError: the shapes do not fit, or there are no rows or no centers.
+        X and W (p, c) are float32, and W has at most ``thin.MOST`` columns.
         """
         shapes = (len(x_norms), len(z_norms), packed.shape[1])
         if shapes != (len(X), len(W), X.shape[1]) or not X.size or not len(W) or len(W) > len(packed) * packed.shape[2]:

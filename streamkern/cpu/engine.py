@@ -24,13 +24,7 @@ _COMPILING = 112 << 20  # bytes of a fit that compiles every loop: 90 MiB beyond
 
 
 class HostEngine(NumpyEngine):
-    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra.
-
-    Args:
-        parallel: as in ``NumpyEngine``.
-        imap: as in ``NumpyEngine``.
-        overlaps: as in ``NumpyEngine``.
-    """
+    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra."""
 
     name = "host"
 

@@ -40,16 +40,8 @@ def radial_outputs(
 ) -> None:
     """Compute outputs of a radial kernel for rows X (n, d) and packed centers.
 
-    Args:
-        X: rows.
-        packed: centers packed by ``product.pack``.
-        x_norms: squared norms of the rows.
-        z_norms: squared norms of the centers.
-        kind: number of the kernel.
-        coefficients: its numbers.
-        W: transposed weights, shape (c, p).
-        tile: memory for values of a tile, whose width is a multiple of a panel's.
-        out: outputs are written here, shape (n, c).
+    W (c, p) is transposed. ``tile`` is memory for values of a tile, whose width is a multiple of a panel's. Outputs are
+    written to ``out`` (n, c).
     """
     widest()
     n, c = out.shape

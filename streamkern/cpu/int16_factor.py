@@ -25,17 +25,7 @@ _TILE = 32
 
 
 def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> PackedFactor:
-    """Return the inverse factor of K(Z, Z) + shift I in 16 bits; see ``Engine.packed_factor``.
-
-    Args:
-        engine: engine for kernel values and tiles.
-        expansion: kernel and centers.
-        shift: added to the diagonal.
-        lead: p, or a number of whole panels.
-
-    Raises:
-        NumericalError: a pivot is not positive.
-    """
+    """Return the inverse factor of K(Z, Z) + shift I in 16 bits; see ``Engine.packed_factor``."""
     p, parallel = expansion.p, engine.parallel
     # The lead is float32, because with rounding to 16 bits S could become indefinite. It is one array, because growing
     # panels would fragment the heap.

@@ -26,8 +26,7 @@ def _routine(name: str, arguments: int) -> Callable[..., None]:
 def potrf(A: Array) -> Array:
     """Return the lower factor L of A = L Lᵀ, equal to ``scipy.linalg.cholesky`` to the bit.
 
-    Args:
-        A: shape (p, p), float32 or float64; only the diagonal and the triangle below it are read.
+    A (p, p) is float32 or float64; only the diagonal and the triangle below it are read.
 
     Raises:
         LinAlgError: a pivot is not positive.
@@ -43,11 +42,7 @@ def potrf(A: Array) -> Array:
 def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
     """Return R⁻¹ B, or R⁻ᵀ B, by columns, equal to ``scipy.linalg.solve_triangular`` to the bit.
 
-    Args:
-        R: triangular, shape (p, p), float32 or float64; the other triangle is not read.
-        B: shape (p, k) or (p,).
-        lower: whether R is lower triangular.
-        transposed: whether to solve with the transpose.
+    The triangular R (p, p) is float32 or float64; its other triangle is not read. B is (p, k) or (p,).
 
     Raises:
         LinAlgError: R is singular.
@@ -77,12 +72,8 @@ def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array
 def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
     """Return the top k eigenpairs of a symmetric matrix, ascending, equal to ``scipy.linalg.eigh``'s to the bit.
 
-    Args:
-        K: shape (s, s), symmetric to the bit, float32 or float64, contiguous.
-        k: number of eigenpairs, 1 to s.
-
-    Returns:
-        Values (m,) and vectors (s, m): m is k, or less if K is not finite.
+    K (s, s) is symmetric to the bit, contiguous, float32 or float64. Values are (m,) and vectors (s, m): m is k, or
+    less if K is not finite.
     """
     s, (kind, real) = len(K), _REALS[K.dtype]
     A, values = K.copy(), np.empty(s, K.dtype)

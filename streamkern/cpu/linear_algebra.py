@@ -27,12 +27,8 @@ _FEW = 1024
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
     """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
 
-    Args:
-        A: symmetric positive definite, shape (p, p), float32 or float64, contiguous and owning its memory; it is
-            overwritten.
-        dtype: dtype of the result, not wider than A's.
-        parallel: runs tiles.
-        tile: rows of a tile.
+    A is symmetric positive definite, float32 or float64, contiguous, and owns its memory, which is overwritten.
+    ``dtype`` is not wider than A's.
 
     Raises:
         NumericalError: a pivot is not positive.
@@ -56,11 +52,8 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """Return the lower factor L of A = L Lᵀ, in place, with zeros above the diagonal.
 
-    Args:
-        A: symmetric positive definite, shape (p, p), float32 or float64; only the diagonal and the triangle below it
-            are read; overwritten.
-        parallel: runs tiles.
-        tile: rows of a tile, where LAPACK factors the tiles on the diagonal.
+    A is symmetric positive definite, float32 or float64; only the diagonal and the triangle below it are read. LAPACK
+    factors the tiles on the diagonal.
 
     Raises:
         NumericalError: a pivot is not positive.
@@ -77,13 +70,7 @@ def triangular_solve(
 ) -> Array:
     """R⁻¹ B or R⁻ᵀ B for triangular R, a tile of columns in each task.
 
-    Args:
-        R: shape (p, p); the other triangle is not read.
-        B: shape (p,) or (p, c).
-        parallel: runs tiles.
-        lower: whether R is lower triangular.
-        transposed: whether to solve with the transpose.
-        tile: columns of a tile.
+    The other triangle of R (p, p) is not read; B is (p,) or (p, c).
 
     Raises:
         LinAlgError: R is singular.
@@ -103,10 +90,7 @@ def triangular_solve(
 def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     """A⁻¹ B for symmetric positive definite A, which is overwritten.
 
-    Args:
-        A: shape (p, p), float64; only the diagonal and the triangle below it are read.
-        B: shape (p, c).
-        parallel: runs tiles.
+    A (p, p) is float64; only its diagonal and the triangle below it are read. B is (p, c).
 
     Raises:
         NumericalError: a pivot is not positive.
@@ -237,12 +221,7 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
     Tiles are assigned to a fixed number of partial sums, one for each task; columns of B are processed in slabs, so
     that the sums take a bounded share of W's memory.
 
-    Args:
-        W: shape (q, n).
-        B: shape (n, c).
-        parallel: runs the sums.
-        lower: whether W is lower triangular, so that tiles above its diagonal are skipped.
-        tile: rows of a tile.
+    W is (q, n) and B (n, c). If W is lower triangular, tiles above its diagonal are skipped.
     """
     tiles = cuts(len(W), tile)
     out = np.empty(B.shape, dtype=np.result_type(W, B))

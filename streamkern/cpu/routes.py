@@ -150,12 +150,7 @@ def route(X: Array, directions: Array, cuts: Array, children: IntArray, width: f
 def assign(X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray) -> tuple[IntArray, IntArray]:
     """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
 
-    Args:
-        X: rows, shape (n, d).
-        at: positions of the rows to assign, ascending, shape (k,), int64.
-        directions: as in ``route``.
-        cuts: as in ``route``.
-        children: as in ``route``.
+    Positions ``at`` (k,) ascend; X, directions, cuts and children are those of ``route``.
 
     Returns:
         Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
@@ -169,10 +164,7 @@ def assign(X: Array, at: IntArray, directions: Array, cuts: Array, children: Int
 def project(X: Array, direction: Array, rows: IntArray | None = None) -> Array:
     """Return X · direction in float64 for some rows or all; a row's bits do not depend on other rows.
 
-    Args:
-        X: rows, shape (n, d).
-        direction: shape (d,), float64.
-        rows: positions of rows, shape (m,), or None.
+    X is (n, d), the direction (d,) is float64, and ``rows`` (m,) are positions.
     """
     at = np.arange(len(X)) if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
     out = np.empty(len(at))

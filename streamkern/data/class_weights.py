@@ -32,7 +32,6 @@ class ClassWeightedSource(DerivedSource):
     """The rows of a source, with sample weights multiplied by the weight of the row's class.
 
     Args:
-        source: the rows.
         encoding: the classes, or labels; None for a plan, which only needs the rows' width and reading cost.
         factors: weights of the classes, shape (K,); with several labels, for rows without and with each label, shape
             (L, 2).
@@ -67,9 +66,7 @@ class ClassWeightedSource(DerivedSource):
 def row_factors(factors: Array, y: Array) -> Array:
     """Return weights of rows by their classes, shape (n,).
 
-    Args:
-        factors: see ``ClassWeightedSource``.
-        y: class codes, shape (n,), or zeros and ones, shape (n, L).
+    ``y`` has class codes, shape (n,), or zeros and ones, shape (n, L).
     """
     return factors[y] if y.ndim == 1 else np.where(y > 0.5, factors[:, 1], factors[:, 0]).prod(axis=1)
 
@@ -79,11 +76,7 @@ def _labels(encoding: Encoding) -> list[Any]:
 
 
 def require_class_weight(class_weight: Any, where: str) -> None:
-    """Raise UsageError if a value is not a class weighting.
-
-    Raises:
-        UsageError: it is neither None, "balanced", nor a dict of numbers >= 0 with a positive one.
-    """
+    """Raise UsageError if a value is neither None, "balanced", nor a dict of numbers >= 0 with a positive one."""
     expected = '"balanced", or a dict of a number >= 0 for each label, such as {"fraud": 20}; labels it lacks have 1'
     expected += "; of several labels a row a list of a dict for each label, such as [{1: 20}, {0: 1, 1: 5}]"
     if class_weight is None or (isinstance(class_weight, str) and class_weight == BALANCED):
@@ -120,14 +113,7 @@ def weighted_by_class(
     ``"balanced"`` gives all classes the same sum of sample weights: a class of mass m_k, among K classes of total mass
     M, has the weight M / (K m_k), as in scikit-learn; each of several labels a row counts as two classes.
 
-    Args:
-        data: training rows.
-        facts: statistics of the rows.
-        class_weight: the user's class weights; None changes nothing.
-        totals: sums weights in one sweep over the rows; only called for several labels a row.
-
-    Raises:
-        UsageError: a label of the dict is not among the classes, or all classes have the weight 0.
+    ``totals`` sums weights in one sweep over the rows, and is only called for several labels a row.
     """
     encoding = facts.encoding
     if class_weight is None:

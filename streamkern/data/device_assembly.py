@@ -23,11 +23,8 @@ from streamkern.types import Array, IntArray
 def assembly_on_device(assembly: Assembly, device: Device | None, rest: int = 0, cache_bytes: int = 0) -> Assembly:
     """Return the assembly with its rows on a device; the assembly itself without a device.
 
-    Args:
-        assembly: of the host.
-        device: where rows are wanted, or None.
-        rest: bytes of the device that stored rows may take, to stay there.
-        cache_bytes: bytes of the host that their targets and weights may take.
+    Stored rows may take ``rest`` bytes of the device, to stay there; their targets and weights may take ``cache_bytes``
+    of the host.
     """
     if device is None:
         return assembly

@@ -159,7 +159,6 @@ class Encode(Encoder):
         unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value, ``error``
             raises DataError, ``ignore`` gives indicators of 0 or the code −1, as ``missing`` does if training had no
             missing value.
-        labels: names of the columns, for messages; empty without names.
         words: texts of the categories of each column; None for a number.
     """
 
@@ -382,7 +381,6 @@ class TargetMeans(Encoder):
         means: for each column, shape (folds + 1, categories + 1, outputs): the last entry of the first axis is over all
             rows, the last of the second is for a category that training did not see.
         folds: folds of training rows; 0 for the means over all rows.
-        labels: names of the columns; empty without names.
     """
 
     categories: tuple[Array, ...]

@@ -17,7 +17,6 @@ class AllTiles:
     """All training rows in stored order, tile by tile, through the stream's cache of chunks.
 
     Args:
-        stream: the stream of the rows.
         rows: most rows of a tile.
     """
 
@@ -48,7 +47,6 @@ class RecentBlocks:
     So a state holds integers and not rows.
 
     Args:
-        stream: builds them.
         keys: state -> keys; picklable.
     """
 

@@ -11,14 +11,5 @@ MAX_OFFSET = 1024.0
 
 
 def has_large_offset(mean: Array, spread: Array, least: float = MAX_OFFSET) -> Array:
-    """Return a mask of the columns with an offset: |mean| > ``least`` standard deviations.
-
-    Args:
-        mean: means, shape (k,).
-        spread: standard deviations, shape (k,).
-        least: threshold in standard deviations.
-
-    Returns:
-        Shape (k,), bool.
-    """
+    """Return a mask of the columns with an offset: |mean| > ``least`` standard deviations."""
     return np.abs(mean) > least * spread

@@ -38,15 +38,7 @@ def require_training_columns(
 ) -> None:
     """Check that stored rows have the width, the names and the kinds of the training rows; reads nothing.
 
-    Args:
-        rows: the rows.
-        n_features: stored width of the training rows.
-        columns: their names, or None.
-        transforms: the training's transforms of stored rows, in order.
-        schema: kinds of the training rows' columns, by which these rows are read; None if they have no schema.
-
-    Raises:
-        DataError: width or names differ, or a column has text where training had numbers.
+    The rows are read by ``schema``; it is None if the training rows have no schema.
     """
     source = rows.source
     require_width(source.n_features, n_features)
@@ -58,11 +50,7 @@ def require_training_columns(
 
 
 def require_names(X: Any, columns: Sequence[str] | None, n_features: int) -> None:
-    """Refuse dicts as rows of a model that was trained on rows without names: their keys have no order to go by.
-
-    Raises:
-        DataError: the rows are dicts, and the columns of training have no names.
-    """
+    """Refuse dicts as rows of a model that was trained on rows without names: their keys have no order to go by."""
     if columns is None and isinstance(X, Mapping | list | tuple):
         raise DataError(
             "The rows are dicts, and the columns of training had no names.",
@@ -73,11 +61,7 @@ def require_names(X: Any, columns: Sequence[str] | None, n_features: int) -> Non
 
 
 def require_same_scaling(rows: Dataset, prepared: Dataset) -> None:
-    """Check that a dataset with a scaling of its own has the training rows' scaling.
-
-    Raises:
-        UsageError: the scaling is another.
-    """
+    """Check that a dataset with a scaling of its own has the training rows' scaling."""
     if rows._settled().transforms and prepared.fingerprint != rows._final()._relative_to(prepared.origin).fingerprint:
         raise UsageError(
             "The data set is scaled in another way than the training data.",
@@ -89,20 +73,11 @@ def require_same_scaling(rows: Dataset, prepared: Dataset) -> None:
 
 @dataclass(eq=False)
 class RowChecker:
-    """Counts rows, and refuses rows that are not finite; labels and categories are already encoded.
-
-    Args:
-        columns: names of the features, or None.
-    """
+    """Counts rows, and refuses rows that are not finite; labels and categories are already encoded."""
 
     columns: Sequence[str] | None
 
     def __call__(self, block: Block, state: Any) -> tuple[int]:
-        """Return the number of rows of the block.
-
-        Raises:
-            DataError: a feature is NaN or infinite.
-        """
         bad = ~np.isfinite(block.X).all(axis=1)
         if bad.any():
             row = int(np.argmax(bad))
@@ -128,11 +103,7 @@ def nonfinite_row_error(x: Array, where: str, columns: Sequence[str] | None) -> 
 def unusable_row_error(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
     """Return the error for a row without a finite output; it names the stored value if that is the cause.
 
-    Args:
-        dataset: the rows.
-        x: the row's features, shape (d,).
-        row: the row's id.
-        stored: the row as stored, shape (n_stored,); read again by default.
+    ``x`` (d,) are the row's features; the row as stored, shape (n_stored,), is read again by default.
     """
     source = dataset.source
     if stored is None:

@@ -93,12 +93,10 @@ class Assembly:
     """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
 
     Args:
-        dataset: the dataset with transforms, scaling and augmentations.
         encoding: how targets become numbers; None leaves them out.
         center: subtracted from every row after augmentation, in addition to the dataset's origin: shape (d,) or a
             number.
         dtype: float32 or float64.
-        loops: elementwise arithmetic of the engine.
         mean_weight: divisor of sample weights.
     """
 
@@ -206,7 +204,6 @@ class Stream:
     """The seekable order of blocks over a dataset.
 
     Args:
-        assembly: builds blocks from the dataset's rows.
         lanes: number of blocks of a step; a property of the run, never of the cluster.
         block_rows: rows of a block; the last block of a lane may have fewer.
         window_blocks: blocks of a window: rows are shuffled within a window, and gathered from their chunks together.
@@ -446,7 +443,6 @@ class Scan:
     the blocks with the next copy number.
 
     Args:
-        assembly: builds blocks from the dataset's rows.
         block_rows: most rows of a block.
         only: ascending ids of the rows to read; None for all.
     """
@@ -491,7 +487,6 @@ class Scan:
         return self._full
 
     def block(self, key: Key) -> Block:
-        """Build block (index,)."""
         raw, where = self.raw(key)
         return self.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key, where)
 

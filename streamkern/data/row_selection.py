@@ -151,14 +151,8 @@ def draw_ids(
 
     The order is random, and a larger draw begins with every smaller one. Memory is O(k).
 
-    Args:
-        rules: rules that select the rows to draw from.
-        n_rows: row ids run over [0, n_rows).
-        k: number of rows to draw; all, if there are fewer.
-        key: integers that name the draw.
-
-    Returns:
-        ids, shape (k,), by ascending hash, and the hashes.
+    If there are fewer than k, all are returned. ``key`` are integers that name the draw. Return ids, shape (k,), by
+    ascending hash, and the hashes.
     """
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)

@@ -55,12 +55,7 @@ class LabelWeights(dict[Any, tuple[int, float, float]]):
 
 
 class Extremes:
-    """Lowest and highest value of each feature; adding takes the wider range.
-
-    Args:
-        low: shape (d,), or a number.
-        high: shape (d,), or a number.
-    """
+    """Lowest and highest value of each feature, shape (d,), or a number; adding takes the wider range."""
 
     def __init__(self, low: Array | float, high: Array | float) -> None:
         self.low = low
@@ -106,7 +101,6 @@ class Moments:
     Args:
         pivot: c, shape (d,), a point near the rows, so that sums of differences keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
-        names: names of the features, for messages, or None.
         labels: name of a target with several labels a row, each 0 or 1; None for other targets.
     """
 
@@ -116,11 +110,6 @@ class Moments:
     labels: str | None = None
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        """Return the sums over one block.
-
-        Raises:
-            DataError: a feature or a target is NaN or infinite, or its square overflows.
-        """
         from streamkern.cpu.columns import moments
 
         finite_rows = default_engine().loops.finite_rows
@@ -199,14 +188,8 @@ def _require_squares(
 def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], centred: bool) -> None:
     """Check that squared distances of rows can be computed in a floating dtype.
 
-    Args:
-        dataset: scaled rows.
-        facts: the rows' statistics, before the dataset's factor and shift.
-        dtype: dtype of the arithmetic.
-        centred: whether only differences of rows matter, as for a kernel that is translation invariant.
-
-    Raises:
-        DataError: they overflow; the message names the row and the column of the largest value.
+    ``facts`` are before the dataset's factor and shift. ``centred`` says whether only differences of rows matter, as
+    for a kernel that is translation invariant.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         ends = np.stack([facts.low * dataset.factor + dataset.shift, facts.high * dataset.factor + dataset.shift])
@@ -277,7 +260,6 @@ class Statistics:
     """Facts about the rows of a dataset, after its transforms and before its factor and shift.
 
     Attributes:
-        n: number of rows.
         low: lowest value of each feature, shape (d,).
         high: highest value of each feature, shape (d,).
         mean: shape (d,), float64.
@@ -308,12 +290,8 @@ def summarise(
 ) -> Statistics:
     """Finish the sums of ``Moments``.
 
-    Args:
-        sums: the result of the sweep.
-        moments: the contribution of the sweep.
-        flat: whether stored targets have shape (n,).
-        has_target: whether there are targets.
-        known: all classes, if there may be more than those of the rows.
+    ``flat`` says whether stored targets have shape (n,). ``known`` are all classes, if there may be more than those of
+    the rows.
 
     Raises:
         DataError: every feature is constant, or there is one class only.
@@ -373,9 +351,7 @@ def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str 
 
     Pixels of an image, codes of categories and standardised features pass; metres with incomes do not.
 
-    Args:
-        variance: variance of each feature as the kernel sees it, shape (d,).
-        columns: the features' names, or None.
+    The variance, shape (d,), is that of the features as the kernel sees them.
     """
     varying = variance[variance > 0]
     if len(varying) < 2:

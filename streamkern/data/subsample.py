@@ -31,18 +31,7 @@ def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int,
         depend on chunks, and a larger share contains a smaller one. Makes two passes over the targets; memory is
         O(rows).
 
-    Args:
-        source: the stored rows, with one label a row.
-        rules: which rows take part.
-        rows: how many to take.
-        key: integers that name the draw.
-
-    Returns:
-        Row ids, ascending, shape (rows,).
-
-    Raises:
-        UsageError: there is no target, or it has several values a row.
-        DataError: a label is NaN.
+    The source has one label a row. ``key`` are integers that name the draw. Return row ids, ascending, shape (rows,).
     """
     if source.target is None or source.target.outputs:
         raise UsageError(
@@ -74,11 +63,7 @@ def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int,
 
 
 def class_counts(source: Source, rules: Sequence[SelectionRule]) -> dict[Any, int]:
-    """Count the selected rows of each label, in one pass over the targets.
-
-    Raises:
-        DataError: a label is NaN.
-    """
+    """Count the selected rows of each label, in one pass over the targets."""
     counts: Counter[Any] = Counter()
     part = FilteredSource(source, rules)
     for chunk in range(len(part.bounds) - 1):
@@ -112,18 +97,10 @@ def weighted_sample(
     Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u
     is uniform and a function of the row id. One pass; memory is O(rows).
 
-    Args:
-        source: the stored rows.
-        rules: which rows take part.
-        rows: how many to take.
-        weights: weights w >= 0: the name or position of a stored column, or an array with a weight for each stored row.
-        key: integers that name the draw.
-
-    Returns:
-        Row ids, ascending, shape (rows,).
+    Weights w >= 0 are the name or position of a stored column, or an array with a weight for each stored row. ``key``
+    are integers that name the draw. Return row ids, ascending, shape (rows,).
 
     Raises:
-        UsageError: no such column, an array of another length, or fewer rows with a positive weight than requested.
         DataError: a weight is negative or not finite.
     """
     n = int(source.bounds[-1])

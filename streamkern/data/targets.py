@@ -170,10 +170,7 @@ class Continuous:
     def of(cls, mean: Array, spread: Array, flat: bool) -> Continuous:
         """Return the encoding of targets.
 
-        Args:
-            mean: shape (c,), float64.
-            spread: standard deviations, shape (c,).
-            flat: whether stored targets have shape (n,).
+        Mean and standard deviations (``spread``) are (c,). ``flat`` says whether stored targets have shape (n,).
         """
         precision = "float64" if np.any(has_large_offset(mean, spread, MAX_TARGET_OFFSET)) else "float32"
         varying = spread[spread > 0]
@@ -273,11 +270,7 @@ def not_finite_target(where: str) -> DataError:
 
 
 def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
-    """Refuse labels that are neither 0 nor 1.
-
-    Raises:
-        DataError: a label is neither; the message names its row and column.
-    """
+    """Refuse labels that are neither 0 nor 1."""
     wrong = (y != 0) & (y != 1)
     if wrong.any():
         row, column = (int(i) for i in np.argwhere(wrong)[0])

@@ -69,12 +69,7 @@ _MAX_FEATURES = 1 << 31  # most features of a saved transform
 @serializable
 @dataclass(frozen=True, eq=False)
 class Affine(_SameColumns):
-    """Features times ``factor`` plus ``shift``.
-
-    Args:
-        factor: shape (d,), float64.
-        shift: shape (d,), float64.
-    """
+    """Features times ``factor`` plus ``shift``, both of shape (d,), float64."""
 
     factor: Array
     shift: Array
@@ -130,11 +125,7 @@ class Fill:
 
 
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
-    """Refuse rows with text or dates in a column that the model treats as numbers.
-
-    Raises:
-        DataError: a feature is text or a date, and no transform encodes it.
-    """
+    """Refuse rows with text or dates in a column that the model treats as numbers."""
     text, names, schema = set(source.text), source.columns, source.schema
     dates = set() if schema is None else {column.name for column in schema.columns if column.kind == "datetime"}
     text |= dates
@@ -174,10 +165,7 @@ class Project:
     """Multiply rows by a random matrix, a function of the parameters, so that no array is saved.
 
     Args:
-        n_in: d.
-        n_out: k.
         density: share of nonzero entries; None for normal entries.
-        seed: seed of the matrix.
     """
 
     n_in: int
@@ -335,10 +323,7 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
 def _require_sound(made: Transform, width: int, number: int) -> None:
     """Raise ValueError if a transform that was read cannot be applied to rows.
 
-    Args:
-        made: the transform.
-        width: width of the input rows; 0 if unknown.
-        number: position of the transform in its chain.
+    A width of 0 is unknown; ``number`` is the position of the transform in its chain.
     """
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")

@@ -17,7 +17,6 @@ def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
 
     Raises:
         DataError: a weight is negative or not finite, or every weight is 0.
-        StorageError: the weights of a chunk cannot be read.
     """
     source = dataset.source
     if source.weight is None:

@@ -23,7 +23,6 @@ class CostMeter:
     """Count operations by kind, and allocated bytes.
 
     Attributes:
-        counts: operations by kind.
         alive: bytes allocated now.
         peak: most bytes allocated since ``restart``.
         scale: current factor for counted operations.
@@ -96,9 +95,6 @@ class AbstractArray(NDArrayOperatorsMixin):
     """An array without values. Using its values or truth is an error.
 
     Args:
-        meter: counts operations on it.
-        shape: its shape.
-        dtype: its dtype.
         memory: memory of the array.
         kind: ``panel`` for values of a basis, whose products are counted separately.
     """

@@ -52,10 +52,8 @@ class MeterEngine:
     """The engine's methods on arrays without values.
 
     Args:
-        meter: counts the operations and bytes.
         real: the engine of the run, which states the memory of centers.
         slots: threads, or blocks that run concurrently.
-        overlaps: as for the executor of the run.
         top: the largest eigenvalue of a preconditioned kernel, as a share of its trace, which determines the batch.
         likely: whether decisions take the likely value instead of the bound.
     """
@@ -111,17 +109,14 @@ class MeterEngine:
         return self._new(shape)
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """Return the bound, or the likely value if requested."""
         return likely if self.likely and likely is not None else bound
 
     def count(self, mask: Array) -> int:
-        """All."""
         return int(mask.size)
 
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Array) -> Any:
-        """Return norms and packed centers as the real engine does."""
         return self._new((self.real.held_bytes(Z.shape[0], Z.shape[1], Z.dtype),), np.uint8)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
@@ -135,11 +130,9 @@ class MeterEngine:
         return self.real.compiling_bytes()
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
-        """As the real engine says."""
         return self.real.held_bytes(p, d, dtype)
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
-        """k(x, x) of every row."""
         return self._new((len(X),), X.dtype)
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
@@ -221,7 +214,6 @@ class MeterEngine:
             return self.meter.array(shape, dtype)
 
     def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
-        """ΦᵀΦ V in float64."""
         n, M = len(X), basis.width
         with self.meter.scaled(n / min(n, ROW_TILE)):
             basis.block(X[: min(n, ROW_TILE)])
@@ -235,7 +227,6 @@ class MeterEngine:
         return self.values(expansion, X)
 
     def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
-        """k(Z_s, Z_s)."""
         K = self._new((s, s), dtype)
         for _ in self.kernel_rows(expansion, s, dtype):
             pass
@@ -264,7 +255,6 @@ class MeterEngine:
     # ------------------------------------------------------------------------------ matrices
 
     def right_factor(self, B: Array) -> Any:
-        """B packed."""
         return _Right(self, B)
 
     def product(self, A: Array, B: Array) -> Array:
@@ -277,7 +267,6 @@ class MeterEngine:
             return self._new(shape, dtype)
 
     def product_t(self, U: Array, V: Array) -> Array:
-        """Uᵀ V."""
         return self.product(U.T, V)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
@@ -285,13 +274,11 @@ class MeterEngine:
         return self.product(K, W)
 
     def times_lower(self, B: Array, W: Array) -> Array:
-        """B Wᵀ for lower triangular W."""
         self._gemm(1.0 * len(B) * W.size, B.dtype)
         with self.meter.scratch(self.slots * TILE * W.shape[1] * W.dtype.itemsize):
             return self._new((len(B), len(W)), np.result_type(B.dtype, W.dtype))
 
     def row_squares(self, A: Array) -> Array:
-        """Σ_j A_ij² of each row."""
         self.meter.count("numbers", A.size / self.slots)
         return self._new((len(A),))
 
@@ -302,7 +289,6 @@ class MeterEngine:
             return self._new((len(A), len(A)), A.dtype)
 
     def add_gram(self, packed: Array, phi: Array) -> None:
-        """ΦᵀΦ added to a packed triangle."""
         rows, M = phi.shape
         self.meter.count("gemm64", float(rows) * M * (M + min(M, TILE)))
         self.meter.count("numbers", 3.0 * M * M * rows / ROW_TILE)
@@ -310,7 +296,6 @@ class MeterEngine:
             pass
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B."""
         n, c = B.shape
         dtype = np.result_type(W.dtype, B.dtype)
         self.meter.count("thin" if dtype == np.float32 else "thin64", (2.0 if lower else 4.0) * W.size * c)
@@ -318,7 +303,6 @@ class MeterEngine:
             return self._new((n, c), dtype)
 
     def place(self, W: Any) -> Any:
-        """W itself."""
         return W
 
     def place_projection(self, W: Array, F: Array | None) -> Any:
@@ -383,7 +367,6 @@ class MeterEngine:
             return self._new((n, c), np.float32)
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        """B Wᵀ."""
         self.meter.count("gemm", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
         widened = 0 if B.dtype == np.float32 else B.size * 4
         widest = max(panel.size for panel in W.numbers)
@@ -391,13 +374,11 @@ class MeterEngine:
             return self._new((len(B), W.p), np.float32)
 
     def cholesky(self, A: Array) -> Array:
-        """The factor, in place."""
         self._gemm(float(len(A)) ** 3 / 3, A.dtype)
         with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * A.dtype.itemsize):
             return A
 
     def spd_solve(self, A: Array, B: Array) -> Array:
-        """A⁻¹ B."""
         self.cholesky(A)
         return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
 
@@ -413,7 +394,6 @@ class MeterEngine:
             return self._new((len(A),), np.int64), self._new(A.shape)
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        """R⁻¹ B."""
         columns = B.shape[1] if B.ndim > 1 else 1
         operations = float(len(R)) ** 2 * columns * B.dtype.itemsize / 8
         tasks = min(self.slots, -(-columns // TILE))
@@ -422,12 +402,10 @@ class MeterEngine:
             return self._new(B.shape)
 
     def mirror(self, A: Array) -> Array:
-        """A."""
         self.meter.count("numbers", A.size)
         return A
 
     def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        """As many as are requested."""
         s = len(K)
         self.meter.count("eigen", eigh(s) * K.dtype.itemsize / 8)
         if is_cheaper(s, k):
@@ -440,7 +418,6 @@ class MeterEngine:
             return self._new((k,), K.dtype), self._new((s, k), K.dtype)
 
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
-        """Eigenpairs."""
         n = len(A)
         k = n if top is None else min(n, top)
         self.meter.count("eigen", eigh(n))
@@ -448,7 +425,6 @@ class MeterEngine:
             return self._new((k,)), self._new((n, k))
 
     def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
-        """Q and R."""
         n, k = A.shape
         self.meter.count("serial64", 4.0 * n * k * k)
         with self.meter.scratch(A.nbytes):

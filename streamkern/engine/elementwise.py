@@ -98,16 +98,8 @@ class Loops(Protocol):
     ) -> None:
         """``assemble``, then ``add_noise``, in one pass over ``out``; the same result to the bit.
 
-        Args:
-            raw: as in ``assemble``.
-            index: as in ``assemble``.
-            out: as in ``assemble``.
-            scale: as in ``assemble``.
-            offset: as in ``assemble``.
-            row_ids: shape (n,), the ids of the rows of ``out`` (not of ``raw``).
-            copies: as in ``add_noise``.
-            seed: as in ``add_noise``.
-            sigma: as in ``add_noise``, in the units of ``out``, that is after scaling.
+        Arguments are those of ``assemble`` and ``add_noise``; ``row_ids`` are ids of the rows of ``out`` (not of
+        ``raw``), and ``sigma`` is in the units of ``out``, that is after scaling.
 
         Raises:
             UsageError: the shapes disagree or an index is out of range.
@@ -255,9 +247,6 @@ def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, 
 
     With s the squared distance and t = √(a s): (1 + b t + c t²) exp(−t) for ``laplace`` and the Matern kinds; for
     the others exp(−a s), 1/(1 + a s) and exp(−(a s)^b) in the order of ``RADIAL_KINDS``.
-
-    Raises:
-        UsageError: the kind is unknown, or a parameter is missing or out of range.
     """
     if kind not in RADIAL_KINDS:
         raise UsageError(f"Unknown radial kernel {kind!r}.", where="kind", expected=f"one of {', '.join(RADIAL_KINDS)}")
@@ -281,9 +270,6 @@ def radial_formula(kind: str, params: Mapping[str, float]) -> tuple[str, tuple[f
 
     In the L1 norm s is the distance, not squared: ``laplace`` is exp(−a s), the formula of
     ``gaussian``, and ``exponential_power`` is exp(−(a s)^γ) with a = 1/σ.
-
-    Raises:
-        UsageError: as ``radial_coefficients``, or the kind has no L1 norm.
     """
     a, b, c = radial_coefficients(kind, params)
     if params.get("norm", 2) == 2:
@@ -311,11 +297,7 @@ def has_dense_rows(X: Array) -> bool:
 
 
 def check_gather(raw: Array, index: IntArray, out: Array) -> None:
-    """Check the indices and shapes of a compiled gather, which would otherwise read or write out of bounds.
-
-    Raises:
-        UsageError: the shapes disagree, an index is out of range, or the output cannot be written row by row.
-    """
+    """Check the indices and shapes of a compiled gather, which would otherwise read or write out of bounds."""
     if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
         raise UsageError(
             f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
@@ -338,11 +320,7 @@ def check_row_ids(row_ids: IntArray, n: int) -> None:
 
 
 def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-    """Check a kind and a depth, and make the checks of ``check_tile``.
-
-    Raises:
-        UsageError: an argument is invalid for ``Loops.angular``.
-    """
+    """Check a kind and a depth, and make the checks of ``check_tile``."""
     if kind not in ANGULAR_KINDS or depth < 1:
         raise UsageError(
             f"Unknown angular kernel {kind!r} of depth {depth}.",
@@ -353,11 +331,7 @@ def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: in
 
 
 def check_cosines(S: Array, phases: Array) -> None:
-    """Check that phases fit a tile, and that the tile can be written row by row.
-
-    Raises:
-        UsageError: they do not fit, or the tile cannot be written.
-    """
+    """Check that phases fit a tile, and that the tile can be written row by row."""
     if S.ndim != 2 or phases.shape != S.shape[1:]:
         raise UsageError(
             f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.",
@@ -368,11 +342,7 @@ def check_cosines(S: Array, phases: Array) -> None:
 
 
 def check_manhattan(X: Array, Z: Array, out: Array) -> None:
-    """Check that rows, centers and distances fit.
-
-    Raises:
-        UsageError: shapes or dtypes do not fit.
-    """
+    """Check that rows, centers and distances fit."""
     if X.shape[1:] != Z.shape[1:] or out.shape != (len(X), len(Z)) or not X.dtype == Z.dtype == out.dtype:
         raise UsageError(
             f"{X.dtype} rows {X.shape} and {Z.dtype} centers {Z.shape} do not fit distances {out.dtype} {out.shape}.",
@@ -382,11 +352,7 @@ def check_manhattan(X: Array, Z: Array, out: Array) -> None:
 
 
 def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
-    """Check that norms fit a tile of inner products, and that the tile can be written row by row.
-
-    Raises:
-        UsageError: the shapes disagree, or the tile cannot be written.
-    """
+    """Check that norms fit a tile of inner products, and that the tile can be written row by row."""
     if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape:
         raise UsageError(
             f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a tile of shape {S.shape}.",
@@ -397,11 +363,7 @@ def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
 
 
 def check_written(X: Array, *dtypes: type[np.floating]) -> None:
-    """Check that a loop can write to an array row by row.
-
-    Raises:
-        UsageError: the array cannot be written, or has another dtype.
-    """
+    """Check that a loop can write to an array row by row."""
     if X.dtype not in dtypes or not has_dense_rows(X) or not X.flags.writeable:
         raise UsageError(
             f"Cannot write to an array of {X.dtype} with strides {X.strides}, writeable: {X.flags.writeable}.",

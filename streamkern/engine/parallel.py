@@ -40,11 +40,7 @@ def row_parts(n: int, p: int, d: int) -> list[slice]:
 
 
 def run_parts(task: Callable[[slice], Any], parts: list[slice], threads: int | None) -> None:
-    """Call ``task`` with each part in ``threads`` threads; None for the cores of the process.
-
-    Raises:
-        UsageError: see ``thread_count``.
-    """
+    """Call ``task`` with each part in ``threads`` threads; None for the cores of the process."""
     threads = min(thread_count(threads), len(parts))
     if len(parts) < 2:  # too little work for threads; BLAS may use its own
         for part in parts:

@@ -52,7 +52,6 @@ class NumpyEngine:
     Args:
         parallel: runs tiles in threads of this process.
         imap: runs tiles of kernel values where blocks are computed; ``parallel`` by default.
-        overlaps: see ``Engine.overlaps``.
     """
 
     name = "numpy"
@@ -75,7 +74,6 @@ class NumpyEngine:
         return type(self)(self.parallel)
 
     def imap(self, fn: Callable[..., Any], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[Any]:
-        """``fn(item, *shared)`` in order, wherever blocks are computed."""
         if self._imap is not None:
             return self._imap(fn, items, shared)
         return iter(self.parallel(lambda item: fn(item, *shared), items))
@@ -100,29 +98,23 @@ class NumpyEngine:
     # ------------------------------------------------------------------------------ arrays and decisions
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
-        """An array whose numbers are not set."""
         return np.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
-        """An array of zeros."""
         return np.zeros(shape, dtype)
 
     def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
-        """Standard normals of a key."""
         return generator(*key).standard_normal(shape)
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """The condition, as the data have it."""
         return bool(condition)
 
     def count(self, mask: Array) -> int:
-        """Number of true entries of a mask."""
         return int(np.count_nonzero(mask))
 
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Array) -> Any:
-        """Squared norms of the centers."""
         return self.loops.row_norms(Z)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
@@ -136,7 +128,6 @@ class NumpyEngine:
         return 0
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
-        """Bytes of the norms."""
         return int(p * np.dtype(dtype).itemsize)
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
@@ -178,7 +169,6 @@ class NumpyEngine:
         return self.multiplier(W)
 
     def sums(self, p: int, c: int, dtype: Any) -> Array:
-        """Zeros."""
         return np.zeros((p, c), dtype)
 
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
@@ -287,16 +277,13 @@ class NumpyEngine:
         return _Plain(B)
 
     def product(self, A: Array, B: Array) -> Array:
-        """A B."""
         return np.asarray(A @ B)
 
     def row_squares(self, A: Array) -> Array:
-        """Σ_j A_ij² of each row."""
         tiles = self.parallel(lambda rows: np.einsum("ij,ij->i", A[rows], A[rows], dtype=np.float64), cuts(len(A)))
         return np.concatenate(tiles)
 
     def product_t(self, U: Array, V: Array) -> Array:
-        """Uᵀ V."""
         return np.asarray(U.T @ V)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
@@ -305,11 +292,9 @@ class NumpyEngine:
         return np.asarray(lower @ W + np.tril(lower, -1).T @ W)
 
     def times_lower(self, B: Array, W: Array) -> Array:
-        """B Wᵀ."""
         return np.asarray(B @ W.T)
 
     def gram(self, A: Array) -> Array:
-        """A Aᵀ."""
         return np.asarray(A @ A.T)
 
     def add_gram(self, packed: Array, phi: Array) -> None:
@@ -317,11 +302,9 @@ class NumpyEngine:
             panel += phi[:, cols.start :].T @ phi[:, cols]
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B."""
         return np.asarray(W.T @ (W @ B))
 
     def place(self, W: Any) -> Any:
-        """W itself."""
         return W
 
     def place_projection(self, W: Array, F: Array | None) -> Any:
@@ -356,7 +339,6 @@ class NumpyEngine:
         return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, expansion.p))
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
-        """Return L⁻¹ of A = L Lᵀ in ``dtype``; A is overwritten."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
 
@@ -410,12 +392,10 @@ class NumpyEngine:
         return pivots[:rank] - 1, np.tril(inverse).T
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        """R⁻¹ B or R⁻ᵀ B."""
         trans: Any = "T" if transposed else "N"
         return np.asarray(scipy.linalg.solve_triangular(R, B, lower=lower, trans=trans, check_finite=False))
 
     def mirror(self, A: Array) -> Array:
-        """The lower triangle above the diagonal too, in place."""
         A[...] = np.tril(A) + np.tril(A, -1).T
         return A
 

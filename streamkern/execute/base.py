@@ -88,10 +88,8 @@ class SharedWork(Protocol):
     def start(self, held: Any, kept: Tile | None, steps: int) -> Any:
         """A tile's part of a state.
 
-        Args:
-            held: the tile of centers.
-            kept: arrays of a state, as ``kept`` returned them; None for those of the first state.
-            steps: taken before that state.
+        ``kept`` has arrays of a state, as ``kept`` returned them, or is None for those of the first state; ``steps``
+        were taken before that state.
         """
 
     def kept(self, part: Any) -> Tile:
@@ -101,13 +99,7 @@ class SharedWork(Protocol):
         """The solution for a tile's centers, shape (rows, c)."""
 
     def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
-        """Return the tile's sums for each block, such as its outputs, and the values that the first ``addend`` needs.
-
-        Args:
-            held: a tile of centers.
-            part: the part of the state that belongs to it.
-            blocks: of rows.
-        """
+        """Return the tile's sums for each block, such as its outputs, and the values for the first ``addend``."""
 
     def respond(self, block: Any, *sums: Any) -> Any:
         """The block's response to the sums over all tiles, which may be overwritten."""
@@ -115,12 +107,8 @@ class SharedWork(Protocol):
     def addend(self, number: int, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Any:
         """Return a tile's contributions to a sum, each of which is summed by itself, and ``values`` of the next call.
 
-        Args:
-            number: of the sum.
-            held: the tile of centers.
-            values: those that the call before returned; at first those of ``forward``, for each block.
-            responses: of the blocks.
-            totals: of each sum before, the list of contributions of all tiles.
+        ``values`` are those that the call before returned; at first those of ``forward``, for each block. ``totals``
+        has, of each sum before, the list of contributions of all tiles.
         """
 
     def common(self, blocks: Sequence[Any], responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
@@ -132,10 +120,7 @@ class SharedWork(Protocol):
     def advance(self, held: Any, part: Any, parts: Parts) -> Any:
         """Return a tile's part of the state after a step.
 
-        Args:
-            held: the tile of centers.
-            part: the part of the state before the step.
-            parts: sums of the step: ``own``, of all tiles or of this one, and ``common``.
+        ``parts`` are sums of the step: ``own``, of all tiles or of this one, and ``common``.
         """
 
 
@@ -230,7 +215,6 @@ class Share(NamedTuple):
 
     Attributes:
         worker: its address; ``here`` for this process.
-        lanes: lanes that it held.
         wait: seconds that its slots waited for rows, together.
         compute: seconds that its slots computed, together.
     """
@@ -245,7 +229,6 @@ class StepResult(NamedTuple):
     """Sums over a step's lanes, and where its time went.
 
     Attributes:
-        parts: the sums.
         shares: of each worker in the work.
         reduce: seconds outside the slowest worker: pickling, the wire, adding up.
         retries: attempts that were lost with a worker.
@@ -298,12 +281,7 @@ class Allowance(NamedTuple):
     more: int
 
     def bytes(self, before: int, threads: int) -> int:
-        """Return the bytes that a worker may hold.
-
-        Args:
-            before: its memory before.
-            threads: its threads.
-        """
+        """Return the bytes that a worker may hold, given its memory before and its threads."""
         return max(self.budget, before + self.first + (threads - 1) * self.more)
 
 
@@ -440,11 +418,6 @@ class Tree:
             level, index = level + 1, index >> 1
 
     def total(self) -> Parts:
-        """The sum.
-
-        Raises:
-            KeyError: a leaf is missing.
-        """
         return self.nodes[max(0, self.leaves - 1).bit_length(), 0]
 
 

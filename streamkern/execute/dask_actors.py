@@ -88,13 +88,7 @@ class Cluster(Protocol):
 
 
 class Lanes:
-    """Lanes on the workers of a cluster, made again wherever there are workers when one is lost.
-
-    Args:
-        executor: whose workers.
-        payload: the pickled work.
-        lanes: how many.
-    """
+    """Lanes on the workers of a cluster, made again wherever there are workers when one is lost."""
 
     def __init__(self, executor: Cluster, payload: bytes, lanes: int) -> None:
         self.executor = executor
@@ -122,11 +116,7 @@ class Lanes:
         return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
 
     def _tried(self, name: str, once: Callable[[], T]) -> tuple[T, int]:
-        """The result of calls to the actors, repeated from the start if a worker is lost; and how often it was.
-
-        Raises:
-            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
-        """
+        """The result of calls to the actors, repeated from the start if a worker is lost; and how often it was."""
         for retries in range(MAX_ATTEMPTS):
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
@@ -267,9 +257,7 @@ class Lanes:
 def tree_roots(workers: int, most: int | None = None) -> list[int]:
     """Return the numbers of the workers that are roots; each tree has a root and the workers up to the next root.
 
-    Args:
-        workers: number of workers.
-        most: largest number of roots; ``MAX_TREE_ROOTS`` by default.
+    There are at most ``most`` roots, ``MAX_TREE_ROOTS`` by default.
     """
     count = min(MAX_TREE_ROOTS if most is None else most, workers)
     return [workers * number // count for number in range(count)]
@@ -319,16 +307,7 @@ class TreeResult(NamedTuple):
 
 
 class LaneActor:
-    """Some of the lanes, on a worker.
-
-    Args:
-        shared: the work.
-        route: the position of the worker in its tree.
-        assigned: the lanes held here.
-        lanes: how many there are.
-        threads: how many may compute here.
-        driver: name of the driver's machine.
-    """
+    """Some of the lanes, on a worker."""
 
     def __init__(self, shared: Shared, route: Route, assigned: range, lanes: int, threads: int, driver: str) -> None:
         keep_heap()

@@ -35,8 +35,7 @@ class _Client(Client):
 def connect(address: str) -> Iterator[Any]:  # a Client, whose methods have no types
     """A client of the scheduler, which prints no tracebacks in addition to our error when it loses the scheduler.
 
-    Args:
-        address: ``tcp://HOST:PORT`` or ``tls://HOST:PORT``.
+    The address is ``tcp://HOST:PORT`` or ``tls://HOST:PORT``.
 
     Raises:
         StorageError: nobody answers there.

@@ -68,9 +68,7 @@ class _WorkerState(NamedTuple):
 def local_processes_executor(processes: int | None = None, threads: int | None = None) -> Iterator[DaskExecutor]:
     """An executor over worker processes of one thread each on this machine, which end with it.
 
-    Args:
-        processes: how many; the cores of this process by default.
-        threads: threads of this process, for host-side linear algebra.
+    By default there are as many as this process has cores; ``threads`` of it do host-side linear algebra.
     """
     try:
         with dask.config.set(_WORKER_SETTINGS):
@@ -167,7 +165,6 @@ class DaskExecutor:
 
     @property
     def dashboard(self) -> str | None:
-        """Address of Dask's dashboard; None if the scheduler has no dashboard."""
         known = "dashboard" in self.client.scheduler_info(n_workers=0).get("services", {})
         return str(self.client.dashboard_link) if known else None
 
@@ -213,11 +210,7 @@ class DaskExecutor:
         return list(self._pool.map(fn, items))
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
-        """``fn(item, *shared)`` in order, at most two tasks in flight for each thread of the workers.
-
-        Raises:
-            StorageError: the cluster is gone, has no workers, or cannot run the tasks.
-        """
+        """``fn(item, *shared)`` in order, at most two tasks in flight for each thread of the workers."""
         payload = dumps((fn, shared))
         broadcast = self.broadcast(payload)
         feed = map(dumps, items)
@@ -292,11 +285,7 @@ class DaskExecutor:
         return task
 
     def update_workers(self, age: float = 0.0) -> None:
-        """See which workers there are, unless that was seen less than ``age`` seconds ago.
-
-        Raises:
-            StorageError: the scheduler does not answer.
-        """
+        """See which workers there are, unless that was seen less than ``age`` seconds ago."""
         now = time.monotonic()
         if now < self._looked + age:
             return
@@ -346,10 +335,8 @@ class DaskExecutor:
     def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
         """The result of a future.
 
-        Args:
-            future: of a task whose function raises only where the cluster is at fault.
-            worker: the only one that can run it; None if any can.
-            deadline: when to give up the worker, on the monotonic clock; None for never.
+        The function of its task raises only where the cluster is at fault. ``worker`` is the only one that can run it,
+        or None if any can. At ``deadline``, on the monotonic clock, the worker is given up; None is never.
 
         Raises:
             LostError: a worker was lost, and the future may be.

@@ -13,9 +13,6 @@ class Prefetch:
     """Builds blocks in the background, in the order they were announced, and hands each out once.
 
     Its memory is bounded by the announced blocks: the caller announces a step or two.
-
-    Args:
-        build: makes the block of a key.
     """
 
     def __init__(self, build: Callable[..., Any]) -> None:
@@ -45,9 +42,7 @@ class Prefetch:
     def peek(self, key: tuple[Hashable, ...], wait: bool = True) -> Any:
         """The block once it is made, which ``take`` still hands out; None where it is not announced, or fails.
 
-        Args:
-            key: of the block.
-            wait: until it is made; else None where it is not.
+        Without ``wait``, it is None also where it is not made yet.
         """
         with self._lock:
             future = self._ready.get(key)

@@ -30,11 +30,7 @@ def stacked_tiles(tiles: Sequence[Tile]) -> tuple[list[int], dict[str, Array]]:
 def write_share(folder: Path, first: int, rows: Sequence[int], arrays: Mapping[str, Array]) -> None:
     """Write a share: it is there whole or not at all.
 
-    Args:
-        folder: of the set.
-        first: number of its first tile.
-        rows: of each tile.
-        arrays: of its tiles, one after another.
+    ``rows`` are those of each tile, and ``arrays`` those of its tiles, one after another.
 
     Raises:
         StorageError: the disk is full or cannot be written.
@@ -45,10 +41,7 @@ def write_share(folder: Path, first: int, rows: Sequence[int], arrays: Mapping[s
 def read_tiles(folder: Path, kept: KeptShares, tiles: range) -> list[Tile]:
     """Return some tiles of a set, reading no more than the chunks that they lie in.
 
-    Args:
-        folder: of the checkpoints.
-        kept: the set.
-        tiles: contiguous.
+    The tiles are contiguous.
 
     Raises:
         StorageError, ModelFormatError: a share is missing or damaged, or lacks a tile.

@@ -54,12 +54,6 @@ class SharedLanes(Lanes):
     The driver has no weights: it has the last complete set of shares and the sums of the steps since. When a worker is
     lost, the others begin with those, and the step is repeated. Workers need nothing of the driver for the next step
     of a pass: they get its request before they have answered this one, so that they compute while the driver goes on.
-
-    Args:
-        executor: whose workers.
-        work: of the workers.
-        constants: of a tile, see ``Executor.share``.
-        keep: where shares are kept; None for the memory of this process.
     """
 
     def __init__(
@@ -76,15 +70,10 @@ class SharedLanes(Lanes):
         self._due = 0.0 if keep is None else time.monotonic() + keep.seconds
 
     def after(self, position: Position, state: SharedState, parts: Parts) -> SharedState:
-        """The state after a step."""
         return state.after(position, parts, self._newest)
 
     def weights(self, state: SharedState) -> list[Array]:
-        """The solution that a state stands for, tile by tile; asked of the workers, who have it.
-
-        Raises:
-            StorageError: see ``step``.
-        """
+        """The solution that a state stands for, tile by tile; asked of the workers, who have it."""
 
         def once() -> list[Array]:
             if self._asked:  # workers are a step ahead

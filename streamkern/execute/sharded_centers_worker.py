@@ -52,8 +52,6 @@ class Assignment(NamedTuple):
     Attributes:
         tiles: tiles of centers in this worker's memory.
         lanes: lanes whose rows this worker reads.
-        threads: number of computing threads.
-        driver: name of the driver's machine.
         folder: directory of checkpoints if this worker may write there, else empty.
     """
 
@@ -89,14 +87,7 @@ class ShareReply(NamedTuple):
 
 
 class ShareActor:
-    """Some tiles of the centers, on a worker.
-
-    Args:
-        shared: the work, a set of shares, and the sums of steps that followed it.
-        route: the position of the worker in the tree.
-        assignment: tiles and rows of the worker.
-        first: number of the first step.
-    """
+    """Some tiles of the centers, on a worker."""
 
     def __init__(self, shared: Shared, route: Route, assignment: Assignment, first: int) -> None:
         keep_heap()

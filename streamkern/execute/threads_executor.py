@@ -159,7 +159,6 @@ class SubtreeSums(NamedTuple):
     """Sums of the largest complete subtrees over some lanes, by (level, index), and the seconds they took.
 
     Attributes:
-        sums: the sums.
         wait: seconds that threads waited for rows, together.
         compute: seconds that they computed, together.
         elapsed: seconds from the call to the sums.
@@ -190,10 +189,6 @@ class LanePool:
     """Some of a run's lanes, stepped by a pool of threads.
 
     Args:
-        work: of a lane.
-        own_lanes: the lanes held here.
-        lanes: how many lanes the run has.
-        pool: the threads.
         begin: lanes of the next step that are begun before this one's sums are returned.
     """
 
@@ -243,10 +238,8 @@ class LanePool:
     def begin_ahead(self, position: Position, count: int, wait: bool = True) -> None:
         """Have threads begin blocks of the step at ``position``, as far as that goes without the state.
 
-        Args:
-            position: the step; once it comes nothing more is begun.
-            count: blocks at most: those begun stay in memory.
-            wait: for blocks that are not made yet.
+        Once that step comes, nothing more is begun. At most ``count`` blocks are begun, since they stay in memory;
+        ``wait`` says whether to wait for blocks that are not made yet.
         """
         with self._lock:
             self._ahead = position
@@ -280,12 +273,7 @@ class LanePool:
 
 
 class SingleThreadLanes:
-    """All of a run's lanes, stepped by the thread that asks for them: nothing is read ahead, and nobody waits.
-
-    Args:
-        work: of a lane.
-        lanes: how many.
-    """
+    """All of a run's lanes, stepped by the thread that asks for them: nothing is read ahead, and nobody waits."""
 
     def __init__(self, work: LaneWork, lanes: int) -> None:
         self.work, self.lanes = work, lanes

@@ -54,11 +54,7 @@ class Failed(NamedTuple):
 
 
 class Peers:
-    """Send messages to the other workers of a tree, and wait for theirs.
-
-    Args:
-        route: the position of this worker.
-    """
+    """Send messages to the other workers of a tree, and wait for theirs."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -108,13 +104,9 @@ class Peers:
     ) -> T:
         """Combine the results of all workers up the tree, and return the total, which the root sends down.
 
-        Args:
-            name: name of the messages.
-            compute: returns the result of this worker.
-            join: combines the results of two neighbours.
-            close: returns the total from the results of all workers; called at the root.
-            rest: returns the part of the total that a child lacks, given the result of the child, which then joins the
-                two; None to send the total.
+        ``join`` combines the results of two neighbours. ``close`` is called at the root, and returns the total from the
+        results of all workers. ``rest`` returns the part of the total that a child lacks, given the result of the
+        child, which then joins the two; without it, the total is sent.
 
         Raises:
             LostError: a message did not arrive in time, or ``close`` was called.

@@ -66,21 +66,14 @@ def open_source(
 ) -> Source:
     """Open stored rows, or rows in memory, as a source.
 
-    Args:
-        data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array; or
-            a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
-        target: name of the target, or several; for an array, the array of targets.
-        columns: features to use, in this order; for an array, the names of its features.
-        weight: the column of sample weights; for an array, an array of weights, shape (n,). Default: the weights of the
-            training layout, else none.
-        format: "zarr" or "parquet" if the path does not show it.
-        storage_options: for fsspec URLs.
-        retry: timeouts and repetitions of requests to a remote store.
+    ``data`` is a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array;
+    or a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects. For an
+    array, ``target`` is the array of targets, ``columns`` are the names of its features, and ``weight`` is an array of
+    weights, shape (n,). Weights are by default those of the training layout.
 
     Raises:
         StorageError: the path does not exist, its format is unknown, or the store does not answer.
         DataError: the files cannot be read as rows.
-        UsageError: parameters that contradict each other.
     """
     if isinstance(data, str | os.PathLike):
         with paused_collector():  # imports zarr and Arrow

@@ -62,12 +62,8 @@ def fields_of(
 ) -> dict[str, Field]:
     """Return the columns of a table for ``choose_columns``.
 
-    Args:
-        types: every column's type.
-        where: description of the table.
-        notes: dtype and shape of rows stored in a column of binaries.
-        missing: whether values of a column are missing, if known.
-        index: columns that the format records as an index of the rows.
+    ``notes`` are dtype and shape of rows stored in a column of binaries. ``missing`` says whether values of a column
+    are missing, if known. ``index`` are the columns that the format records as an index of the rows.
     """
     return {
         name: replace(
@@ -184,10 +180,7 @@ class TableSource(ChosenSource):
     """Base class of sources of tables, read one chunk at a time.
 
     Args:
-        roles: roles of the columns.
-        request: the user's choice.
         lengths: rows of each piece; a piece without rows is not a chunk.
-        facets: see ``ChosenSource``.
     """
 
     _places: Sequence[Place] = ()
@@ -435,15 +428,9 @@ class FrameSource(TableSource):
     Args:
         pieces: functions that return the pieces, one for each chunk; picklable if the source is to be pickled.
         lengths: rows of each piece.
-        schema: columns and types of every piece, as an empty frame.
-        request: the columns to use.
-        name: name in messages.
         identity: JSON-serialisable, for the fingerprint; None to compute it from the rows as they are read.
         missing: whether values of a column are missing, if known.
         piece_bytes: bytes of the largest piece with all of its columns, if a piece is computed; 0 for pieces in memory.
-
-    Raises:
-        DataError: columns that cannot be features or target.
     """
 
     def __init__(
@@ -508,12 +495,7 @@ class FrameSource(TableSource):
 def frame_source(frame: Any, request: Request) -> FrameSource:
     """Open a table in memory: a frame, an Arrow table or record batch, dicts, an array of objects.
 
-    Args:
-        frame: see ``as_table``.
-        request: the columns to use; an array's columns are called f0, f1, ... unless they are named.
-
-    Raises:
-        DataError: columns that cannot be features or target.
+    An array's columns are called f0, f1, ... unless they are named.
     """
     table = as_table(frame, None if is_table(frame) else request.columns)
     rows = rows_per_chunk(table.nbytes // max(1, table.num_rows))
@@ -540,12 +522,7 @@ def _mapped(file: TableFile) -> Any:
 
 
 class ArrowSource(TableSource):
-    """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
-
-    Raises:
-        StorageError: the file is not an Arrow IPC file.
-        DataError: columns that cannot be features or target.
-    """
+    """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch."""
 
     def __init__(self, file: TableFile, request: Request) -> None:
         self._file, self._places = file, (file,)

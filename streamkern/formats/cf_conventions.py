@@ -75,12 +75,7 @@ def packing_of(
 ) -> Packing | None:
     """Return how an array's numbers are unpacked; None if its attributes change nothing.
 
-    Args:
-        attributes: of the array, as stored.
-        dtype: dtype of the stored numbers.
-        shape: shape of the array.
-        where: description of the array.
-        fill: the stored number of missing values, if the format has it outside the attributes.
+    ``fill`` is the stored number of missing values, if the format has it outside the attributes.
 
     Raises:
         DataError: an attribute has a meaning that is not supported; the message names it.

@@ -362,11 +362,7 @@ class StoredArray:
 
 
 def packing_of_array(array: zarr.Array[Any], where: str) -> Packing | None:
-    """Return how the numbers of an array are unpacked, by its attributes; None if they are values as stored.
-
-    Raises:
-        DataError: an attribute has a meaning that is not supported.
-    """
+    """Return how the numbers of an array are unpacked, by its attributes; None if they are values as stored."""
     attributes = array.attrs.asdict()
     # xarray stores the number of missing values as the fill value of version 2, and names the axes beside it.
     by_xarray = array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes

@@ -57,14 +57,11 @@ class CsvSource(TableSource):
 
     Args:
         file: the file; ``.gz`` is read decompressed.
-        request: the columns to use.
         header: whether the first record names the columns; else they are called f0, f1, ...
         memory: memory limit of the process in bytes, which bounds the text read at once; half of the machine's by
             default.
-        options: see ``read_options``.
 
     Raises:
-        StorageError: the text cannot be parsed.
         DataError: columns that cannot be features or target; a quote that is not closed, a record with more or fewer
             fields than columns, a NUL byte, or a number outside float64; the message names line or row.
         PlanRefusedError: there are too many columns for ``memory``.
@@ -341,7 +338,6 @@ class _LossyValues:
     """Find values that float64 cannot represent: out of range, or whole numbers of a target that would be rounded.
 
     Args:
-        path: the file in words.
         targets: columns whose whole numbers are identifiers, such as labels or ids.
     """
 

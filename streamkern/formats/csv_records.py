@@ -26,13 +26,8 @@ def record_blocks(
 ) -> Iterator[tuple[int, int, bytes]]:
     """Yield (offset, line, text) of whole records, about ``block_bytes`` of text at a time.
 
-    Args:
-        stream: the text.
-        start: byte at which the first record begins.
-        line: line of the first record, from 1.
-        delimiters: bytes that may separate fields.
-        block_bytes: bytes of a block; a record has at most ``MAX_RECORD_BLOCKS`` times as many.
-        path: the file in words.
+    The first record begins at byte ``start``, in line ``line`` (from 1). ``delimiters`` are bytes that may separate
+    fields. A record has at most ``MAX_RECORD_BLOCKS`` times as many bytes as a block.
 
     Raises:
         DataError: a quote is not closed, or closed in the middle of text; a record is too long; a NUL byte.
@@ -75,14 +70,7 @@ def record_blocks(
 def last_record_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
     """Return the end of the last whole record of a text, or 0; and the position of an unclosed quote, or None.
 
-    Args:
-        text: begins with a record.
-        delimiters: bytes that may separate fields.
-        line: line number of the text's beginning.
-        path: the file in words.
-
-    Raises:
-        DataError: a quote is closed in the middle of text.
+    The text begins with a record, in line ``line``. ``delimiters`` are bytes that may separate fields.
     """
     if b'"' not in text:
         return text.rfind(b"\n") + 1, None
@@ -138,11 +126,7 @@ def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -
 
 
 def first_record_end(text: bytes, delimiters: bytes, path: str) -> int:
-    """Return the end of the first record of a text: after a line end outside quotes, else the end of the text.
-
-    Raises:
-        DataError: a quote is closed in the middle of text.
-    """
+    """Return the end of the first record of a text: after a line end outside quotes, else the end of the text."""
     end = 0
     while (found := text.find(b"\n", end)) >= 0:
         end = found + 1

@@ -28,12 +28,6 @@ class DaskArraySource(Source):
     Args:
         X: features, shape (n, ...), at least two axes; rows are flattened.
         y: targets, a Dask or NumPy array of shape (n,) or (n, c), or None.
-        columns: names of the flattened features.
-        target_name: name of the target.
-
-    Raises:
-        DataError: the dtype or shape cannot be used as rows, or X and y have different lengths.
-        UsageError: chunk sizes are unknown, or ``columns`` does not name every feature once.
     """
 
     def __init__(
@@ -113,12 +107,7 @@ def require_known(array: da.Array, name: str) -> None:
 
 
 def dask_frame(frame: Any, request: Request) -> FrameSource:
-    """Open a Dask frame with one partition as a chunk. All partitions are computed once to count rows and gaps.
-
-    Raises:
-        StorageError: computing the frame failed.
-        DataError: columns that cannot be features or target.
-    """
+    """Open a Dask frame with one partition as a chunk. All partitions are computed once to count rows and gaps."""
     try:
         counted = [_counted(_compute_partition(frame, i)) for i in range(frame.npartitions)]
         # A column of objects without values has no recognisable type.

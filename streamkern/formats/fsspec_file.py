@@ -74,10 +74,6 @@ class TableFile:
         url: a local path or an fsspec URL; a file with an ending of ``COMPRESSED`` is decompressed.
         storage_options: for fsspec.
 
-    Attributes:
-        path: path of the file, with secrets hidden.
-        size: size in bytes.
-
     Raises:
         StorageError: there is no such file.
     """
@@ -163,9 +159,7 @@ class TableFile:
     def read_as_text(self, encoding: str = "", carriage_returns: bool = False) -> None:
         """Convert what ``open`` and ``read`` return from now on to UTF-8, with lines that end in a line feed.
 
-        Args:
-            encoding: encoding of the file; "" for UTF-8.
-            carriage_returns: whether lines end in a carriage return alone.
+        ``carriage_returns`` says whether lines end in a carriage return alone.
         """
         self._encoding, self._carriage_returns = encoding, carriage_returns
 
@@ -202,11 +196,7 @@ class TableFile:
         return open(stored(), "rb") if self._remote is None else stored()
 
     def unchanged(self) -> str:
-        """Return the path of a local file after checking its size.
-
-        Raises:
-            StorageError: the file's size has changed.
-        """
+        """Return the path of a local file after checking its size."""
         if not os.path.exists(self.path):
             raise not_visible_error(self.path)
         size = os.stat(self.path).st_size

@@ -86,9 +86,7 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
     """Open the datasets of a file, named as ``group/dataset``.
 
     Raises:
-        UsageError: h5py is not installed.
         StorageError: the file is not an HDF5 file, or its values are in other files.
-        DataError: datasets cannot be features or target.
     """
     try:
         import h5py

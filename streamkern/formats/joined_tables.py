@@ -60,28 +60,17 @@ def open_tables(
 ) -> Source:
     """Open tables and join their rows in the given order.
 
-    Args:
-        sources: paths, globs and fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or triples
-            (X, y, weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
-        target: the column of targets, or several for c values a row.
-        columns: features to use, in this order.
-        weight: the column of sample weights, or, for a ``.npy`` file, another ``.npy`` file.
-        id: a column of row ids, read in place of a target.
-        header: whether the first line of a text table names its columns.
-        lenient: skip columns other than plain numbers, such as text: ``non_features`` of the source names them, and
-            ``describe`` describes their values. Null labels are read as None.
-        schema: kinds of columns by name, or a Schema, to override their types.
-        exclude: columns to leave out.
-        format: ``zarr`` or ``parquet`` if the path does not show it.
-        retry: timeouts and repetitions of requests to a remote store.
-        memory: memory limit of the process in bytes, which bounds the part of a text table read at once.
-        storage_options: for fsspec.
-        read_options: for text tables; see ``read_options``.
+    Sources are paths, globs and fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or triples (X, y,
+    weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts. The weight of a
+    ``.npy`` file is another ``.npy`` file. ``id`` is a column of row ids, read in place of a target. ``header`` says
+    whether the first line of a text table names its columns. A ``lenient`` call skips columns other than plain numbers,
+    such as text: ``non_features`` of the source names them, and ``describe`` describes their values; null labels are
+    read as None. ``memory`` is the memory limit of the process in bytes, which bounds the part of a text table read at
+    once. Other arguments are those of ``open_dataset``.
 
     Raises:
         StorageError: a path does not exist, or its format is unknown.
         DataError: the files cannot be read as rows, or differ from one table to the next.
-        UsageError: parameters that contradict each other.
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)
@@ -125,9 +114,6 @@ class JoinedSource(DerivedSource):
     """The concatenated rows of several sources.
 
     The result does not count as shuffled, even if all sources are.
-
-    Args:
-        parts: sources with equal columns, text, target and weight; see ``open_tables``.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:

@@ -89,19 +89,9 @@ def roles_of(
     The features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are several),
     else all one-dimensional arrays, sorted by name: the columns of a table, which may hold text, dates and times.
 
-    Args:
-        arrays: by name.
-        request: the user's choice.
-        path: the file.
-        where: function from an array's name to its description.
-        names: names of the features, if the data record them.
-        nameable: whether the user's columns may name the features of an array without names.
-        index: arrays that count the rows.
-        missing: arrays that have a number for missing values.
-
-    Raises:
-        DataError: see ``choose``.
-        UsageError: see ``choose``.
+    ``names`` are those of the features, if the data record them; ``nameable`` says whether the user's columns may name
+    the features of an array without names. ``index`` are arrays that count the rows, and ``missing`` those that have a
+    number for missing values. Errors are those of ``choose_columns``.
     """
     require_unstructured(arrays, where)
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
@@ -153,11 +143,8 @@ class NamedArrays(TableSource):
 
     Args:
         arrays: arrays by name: those with a role, and those that a lenient request skips.
-        roles: roles of the arrays.
-        request: the user's choice.
         places: files or arrays, for identity and changes.
         bounds: bounds of the chunks; about 4 MiB each by default.
-        facets: see ``ChosenSource``.
     """
 
     def __init__(

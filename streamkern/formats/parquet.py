@@ -67,19 +67,13 @@ def open_parquet(
     The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
     fixed-size list, or the fixed-size binary that `write_parquet` writes.
 
-    Args:
-        url: a local path, or any fsspec URL.
-        target: the column of targets, or several for c values a row; a partition key may be the target. Strings stay
-            strings. Default: the target recorded by `write_parquet`, else none.
-        columns: features to use, in this order; partition keys are features only if named here.
-        storage_options: for fsspec.
-        weight: the column of sample weights. Default: the weights recorded by `write_parquet`, else none.
-        retry: timeouts and repetitions of requests to a remote store.
+    ``target`` may be several columns for c values a row, or a partition key; strings stay strings. Partition keys are
+    features only if ``columns`` names them. Target and weight are by default those that `write_parquet` recorded, else
+    none.
 
     Raises:
         StorageError: no files, a file without a whole footer, or a store that does not answer.
         DataError: columns cannot be features, target or weight, or differ between files.
-        UsageError: ``columns`` cannot be chosen.
     """
     return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
 

@@ -185,11 +185,7 @@ class DatasetFiles:
     ) -> pa.Table:
         """Return columns of neighbouring row groups of one file. A page that does not decode is read again.
 
-        Args:
-            file: the file.
-            groups: numbers of the row groups.
-            columns: names of the columns.
-            words: columns of text to read as dictionaries, as stored, to save memory for long texts in many rows.
+        ``words`` are columns of text to read as dictionaries, as stored, to save memory for long texts in many rows.
 
         Raises:
             CorruptChunkError: a page does not decode.
@@ -267,11 +263,7 @@ class DatasetFiles:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
-        """Return the first values of a column of a file with rows, reading only their pages.
-
-        Raises:
-            StorageError: the file is gone or has changed, or the store cannot be read.
-        """
+        """Return the first values of a column of a file with rows, reading only their pages."""
         with self._opened(file, False, ()) as opened:
             for batch in opened.iter_batches(rows, columns=[column], use_threads=False):
                 return list(batch.column(0).to_pylist())

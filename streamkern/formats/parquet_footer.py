@@ -37,10 +37,6 @@ class Chunks(NamedTuple):
 def read_chunks(footer: bytes, columns: int) -> Chunks:
     """Return the numbers of all column chunks.
 
-    Args:
-        footer: its bytes.
-        columns: number of columns in the schema.
-
     Raises:
         ValueError: the footer contradicts itself.
         IndexError: it ends early.

@@ -21,10 +21,6 @@ def lazy_source(frame: Any, request: Request) -> ArrowSource:
     """Open a LazyFrame.
 
     Its rows never are in memory all at once. The temporary file, below TMPDIR, is removed with the source.
-
-    Raises:
-        StorageError: the query fails, or the disk is full.
-        DataError: columns that cannot be features or target.
     """
     folder = tempfile.mkdtemp(prefix="streamkern-")
     path = Path(folder) / "LazyFrame.arrow"

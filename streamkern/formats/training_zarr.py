@@ -19,15 +19,9 @@ class TrainingZarr:
 
     Args:
         place: a local directory; files of an earlier attempt are kept.
-        n: number of rows.
-        n_features: width d of a row.
-        dtype: dtype of the features.
         target: name, kind and dtype of the target, or None.
-        columns: names of the features.
         record: origin of the data, stored with them.
         shard_bytes: approximate bytes of a shard; None for chunks without shards.
-        weight: name of the sample weights, or None.
-        compression: as in ``write_zarr``.
     """
 
     def __init__(

@@ -70,23 +70,17 @@ def open_zarr(
     several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
     be text, dates and times. NaN, NaT and an empty text are missing values.
 
-    Args:
-        url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
-        target: the array of targets, shape (n,) or (n, c), or several of shape (n,); "" for none. Default: the target
-            of the training layout.
-        columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
-            lists; or the name of the one features array.
-        storage_options: for fsspec.
-        weight: the array of sample weights, shape (n,). Default: the weights of the training layout.
-        retry: timeouts and repetitions of requests to a remote store.
-        sparse: read an absent chunk as the fill value. By default it is an error, because a lost chunk looks the same;
-            an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
+    ``target`` is an array of shape (n,) or (n, c), or several of shape (n,); "" is none. ``columns`` are names of
+    one-dimensional arrays, or of columns that the training layout lists, or the name of the one features array. Target
+    and weight, shape (n,), are by default those of the training layout.
+
+    With ``sparse``, an absent chunk is read as the fill value. By default it is an error, because a lost chunk looks
+    the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
 
     Raises:
         StorageError: the path does not exist, is not zarr, or is an incomplete training layout; or the store does not
             answer.
         DataError: arrays cannot be features, target or weight.
-        UsageError: ``columns`` cannot be chosen.
     """
     return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
 

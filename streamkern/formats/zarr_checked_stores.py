@@ -147,7 +147,6 @@ class WholeBlosc(WrapperStore[Store]):
     returns garbage as rows.
 
     Args:
-        store: store of the chunks.
         chunk_bytes: bytes of a decoded chunk; a frame that declares more is refused. None if other codecs follow.
     """
 

@@ -34,8 +34,7 @@ _DTYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
 def forbidden_codec(document: Any) -> str | None:
     """Return why the arrays of a zarr metadata document must not be read, or None.
 
-    Args:
-        document: ``zarr.json``, ``.zarray`` or ``.zmetadata``, parsed, with its consolidated metadata.
+    The document is ``zarr.json``, ``.zarray`` or ``.zmetadata``, parsed, with its consolidated metadata.
     """
     if not isinstance(document, dict):
         return None

@@ -313,7 +313,6 @@ class CupyDevice:
     # -------------------------------------------------------------------------------------------- the card
 
     def describe(self) -> str:
-        """Return name, memory and precision, for ``doctor``."""
         free, total = cupy.cuda.runtime.memGetInfo()
         products = (
             "tf32, because CUPY_TF32 is set" if tf32() else "float32, of two halves each" if self.splits else "float32"

@@ -15,9 +15,6 @@ class DeviceEngine(OnDevice, HostEngine):
     """Compute rows against centers on a device, and matrices of the set-up on the host, except the factor of K(Z, Z).
 
     Args:
-        device: where values are computed.
-        parallel: runs tiles of the host in threads of this process.
-        imap: runs tiles where blocks are computed.
         overlaps: ignored, because K(Z, Z) is on the device.
         alone: whether all blocks are computed in this process.
     """

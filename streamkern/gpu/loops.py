@@ -105,13 +105,7 @@ class CudaLoops:
     ) -> None:
         """Run a kernel of a variant.
 
-        Args:
-            file: one of ``KERNELS``.
-            definitions: of the variant.
-            kernel: its name.
-            grid: blocks of threads, along columns and rows.
-            block: threads of a block.
-            args: arrays of the device, None for a null pointer, and NumPy's numbers of the parameters' types.
+        ``args`` are arrays of the device, None for a null pointer, and NumPy's numbers of the parameters' types.
         """
         raise NotImplementedError
 
@@ -230,9 +224,7 @@ class CudaLoops:
     def split(self, X: Any, centers: bool) -> Halves:
         """Return rows as sums of two numbers of 16 bits.
 
-        Args:
-            X: shape (n, d), float32, finite.
-            centers: whether these are the right factor of products.
+        X (n, d) is float32 and finite. ``centers`` are the right factor of products.
         """
         n, d = X.shape
         width = -(-d // _ALIGNED) * _ALIGNED
@@ -324,14 +316,8 @@ class CudaLoops:
     def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """Return K W for the kernel values K of inner products S, which are not stored, and losses.
 
-        Args:
-            S: shape (n, p).
-            sides: norms and profile.
-            W: shape (p, c), c <= ``source.OUTPUTS``, in the type of S.
-            target: targets; then the residual K W − y, times the rows' weights, is returned in place of K W.
-
-        Returns:
-            Shape (n, c); and with a target Σ w ‖K W − y‖² in parts to add up, float64.
+        S is (n, p), and W (p, c), c <= ``source.OUTPUTS``, has its type. K W is (n, c). With a target, the residual K W
+        − y, times the rows' weights, is returned in its place, and Σ w ‖K W − y‖² in parts to add up, float64.
         """
         return self._outputs(S, sides, W, target, len(S), 0)
 
@@ -407,15 +393,8 @@ class CudaLoops:
     ) -> tuple[Any, Any, Any]:
         """Return α, the weights of the next gradient and the average after a step: see ``Momentum`` of the solvers.
 
-        Args:
-            ahead: weights at which the gradient was taken, shape (p, c).
-            before: α before.
-            mean: the average before, float64.
-            g: the projected gradient.
-            rate: η/m.
-            gamma: γ.
-            second: η₂/η.
-            share: weight of α in the new average.
+        ``ahead`` (p, c) are the weights at which the gradient was taken, ``before`` is α before, and ``mean`` is
+        float64. ``rate`` is η/m, ``second`` is η₂/η, and ``share`` is the weight of α in the new average.
         """
         real = g.dtype.type
         made = self.empty(g.shape, g.dtype), self.empty(g.shape, g.dtype), self.empty(g.shape, np.float64)

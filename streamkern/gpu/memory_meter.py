@@ -73,12 +73,7 @@ class _Loops:
 
 
 class MeteredDevice:
-    """Arrays of a device as shapes.
-
-    Args:
-        host: the meter of the process.
-        threads: threads of the process.
-    """
+    """Arrays of a device as shapes."""
 
     name = "meter"
     budget = 0
@@ -119,21 +114,17 @@ class MeteredDevice:
             self.host.parallel = before
 
     def put(self, array: Any, dtype: Any = None) -> Any:
-        """Return a copy on the device."""
         if isinstance(array, AbstractArray) and array.meter is self.meter:
             return array
         return self.meter.array(array.shape, array.dtype if dtype is None else dtype)
 
     def take(self, array: Any) -> Any:
-        """Return a copy on the host."""
         return self.host.array(array.shape, array.dtype)
 
     def half_product(self, A: Any, B: Any) -> Any:
-        """Return A Bᵀ."""
         return self.meter.array((len(A), len(B)), np.float32)
 
     def number(self, parts: Any) -> float:
-        """Return a number."""
         return 0.0
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
@@ -150,9 +141,6 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
 
     Args:
         meter: counts the work of the host.
-        real: the engine of the host.
-        slots: threads.
-        top: as for ``MeterEngine``.
     """
 
     def __init__(self, meter: CostMeter, real: Engine, slots: int, top: float) -> None:

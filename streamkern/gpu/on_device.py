@@ -57,8 +57,6 @@ class OnDevice:
 
     Attributes:
         device: where values are computed.
-        host: the engine of the host.
-        keeps_state: see ``Engine.keeps_state``.
     """
 
     device: Device
@@ -185,11 +183,6 @@ class OnDevice:
         return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s, dtype)
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """Evaluate and factor K(Z, Z) + shift I on the device; see ``Engine.kernel_factor``.
-
-        Raises:
-            NumericalError: K(Z, Z) + shift I is not positive definite.
-        """
         device, wide = self.device, expansion.at(expansion.Z.astype(np.float64))
         diagonal = self.host.diagonal(wide, wide.Z)
         with device.turn():

@@ -424,9 +424,7 @@ class Expansion(Basis):
     """f(x) = Σ_j α_j k(x, z_j): a kernel against fixed centers, evaluated by an engine.
 
     Args:
-        kernel: the kernel.
         Z: centers, shape (p, d), float32 or float64, already centred if the kernel allows it.
-        engine: engine that evaluates.
         tile_bytes: largest panel held by one thread, in bytes.
     """
 
@@ -495,11 +493,7 @@ def tiles(n: int, size: int) -> Iterator[slice]:
 
 
 def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
-    """Convert a field of a frozen dataclass to a Python float, for JSON, and check it.
-
-    Raises:
-        UsageError: the value is not a finite number >= 0, or > 0 if ``positive``.
-    """
+    """Convert a field of a frozen dataclass to a Python float >= 0 (or > 0 if ``positive``), for JSON."""
     value = getattr(owner, name)
     real = isinstance(value, SupportsFloat) and not isinstance(value, bool | np.ndarray)
     try:
@@ -516,11 +510,7 @@ def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
 
 
 def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> None:
-    """Convert a field of a frozen dataclass to a Python int and check its range.
-
-    Raises:
-        UsageError: the value is not a whole number in [low, high].
-    """
+    """Convert a field of a frozen dataclass to a Python int and check that it is in [low, high]."""
     value = getattr(owner, name)
     try:
         number = low - 1 if isinstance(value, bool) else operator.index(value)

@@ -226,7 +226,6 @@ class _AtCenters:
 
     @property
     def translation_invariant(self) -> bool:
-        """True if the kernel is translation invariant, so that rows may be centred."""
         return self.kernel.translation_invariant
 
     def width(self, d: int, p: int = 0) -> int:

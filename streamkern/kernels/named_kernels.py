@@ -43,15 +43,7 @@ NAMED_KERNELS: dict[str, Kernel] = RADIAL_KERNELS | {
 
 
 def named_kernel(given: Any, where: str) -> Kernel | None:
-    """Return the kernel of a parameter, which may be a kernel or its name; None for None and ``"auto"``.
-
-    Args:
-        given: the parameter.
-        where: name of the parameter in an error.
-
-    Raises:
-        UsageError: the parameter is neither a kernel nor the name of one.
-    """
+    """Return the kernel of a parameter, which may be a kernel or its name; None for None and ``"auto"``."""
     if isinstance(given, str) and given.lower() == "auto":
         return None
     if isinstance(given, str) and given.lower() in NAMED_KERNELS:
@@ -95,11 +87,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
 
 
 def restored(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[str, Any]) -> Any:
-    """Return an object from a saved model, given the name of its class and its constructor's arguments.
-
-    Raises:
-        ModelFormatError: the name or the parameters are unknown.
-    """
+    """Return an object from a saved model, given the name of its class and its constructor's arguments."""
     if name not in kinds:
         raise ModelFormatError(
             f"The {what} {name!r} is unknown.",

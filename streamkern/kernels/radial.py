@@ -264,21 +264,13 @@ class RadialProfile(Kernel):
 
 
 def check_profile(kernel: Any) -> None:
-    """Check that a user's profile can be called.
-
-    Raises:
-        UsageError: the function is not callable.
-    """
+    """Check that a user's profile can be called."""
     if not callable(kernel.function):
         raise UsageError(f"The function is {kernel.function!r}.", where=type(kernel).__name__, expected="a function")
 
 
 def profile_values(kernel: Any, values: Array) -> Array:
-    """Call a user's profile.
-
-    Raises:
-        UsageError: it raised an exception, or did not return numbers of this shape.
-    """
+    """Return the values of a user's profile after checking that they are numbers of this shape."""
     try:
         made = np.asarray(kernel.function(values))
     except Exception as error:  # the user's code may raise anything
@@ -298,11 +290,7 @@ def profile_values(kernel: Any, values: Array) -> Array:
 
 
 def name_of(function: Any) -> str:
-    """Return ``module:qualified.name`` of a function defined at the top level of a module.
-
-    Raises:
-        UsageError: the function is a lambda, is defined inside another function, or has no name.
-    """
+    """Return ``module:qualified.name`` of a function defined at the top level of a module."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
     if module is None or "<" in name:
         raise UsageError(

@@ -66,10 +66,8 @@ class StreamedExpansion(Basis):
     """f(x) = Σ_j α_j k(x, z_j) as ``Expansion``, but with centers read tile by tile, in the memory of a tile.
 
     Args:
-        kernel: the kernel.
         Z: centers, shape (p, d).
         center: subtracted from the centers, shape (d,).
-        engine: engine that evaluates.
     """
 
     centers_in_memory = False

@@ -59,7 +59,6 @@ class ExactProjection:
     Args:
         W: shape (p, p), in the expansion's dtype.
         nystrom: the preconditioner on X_s, or None.
-        engine: takes the products.
         jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
     """
 
@@ -91,12 +90,8 @@ def project_exactly(
 ) -> ExactProjection:
     """Factor K(Z, Z) + ε I. The jitter ε changes the speed and not the fixed point.
 
-    Args:
-        expansion: kernel and centers.
-        nystrom: the preconditioner, or None.
-        engine: evaluates and factors K(Z, Z).
-        K: K(Z, Z) where it is known, in float64 or the centers' dtype; it is used up.
-        scale: see ``jittered_factor``.
+    K(Z, Z), where it is known, is in float64 or the centers' dtype; it is used up. For ``scale`` see
+    ``jittered_factor``.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
@@ -120,13 +115,8 @@ def jittered_factor(
 ) -> tuple[_W, float]:
     """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype; and ε over σ_1.
 
-    Args:
-        expansion: kernel and centers.
-        nystrom: the preconditioner, whose largest eigenvalue is the scale of ε, or None.
-        engine: evaluates.
-        dtype: of the arithmetic.
-        factor: of ε.
-        scale: an estimate of the largest eigenvalue of K(Z, Z); if None, the preconditioner's, or else the trace.
+    ``scale`` is an estimate of the largest eigenvalue of K(Z, Z); if None, the preconditioner's, or else the trace is
+    taken.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
@@ -178,11 +168,9 @@ class InexactProjection:
     projection costs speed and not accuracy. Batch and step are measured with the P in use.
 
     Args:
-        expansion: kernel and centers.
         nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
         bound: b, no less than the largest eigenvalue of V K V where products are taken.
         products: products with K(Z, Z) that one projection takes, each p² kernel values.
-        engine: takes the products, in threads of this process.
     """
 
     expansion: Expansion
@@ -235,14 +223,7 @@ class InexactProjection:
 def project_inexactly(
     expansion: Expansion, nystrom: NystromPreconditioner, products: int, engine: Engine
 ) -> InexactProjection:
-    """An inexact projection that takes a number of products with K(Z, Z).
-
-    Args:
-        expansion: kernel and centers.
-        nystrom: the preconditioner on all centers.
-        products: products with K(Z, Z) in one projection.
-        engine: takes products and kernel values.
-    """
+    """An inexact projection that takes a number of products with K(Z, Z)."""
     projection = InexactProjection(expansion, nystrom, nystrom.eigensystem.tail, products, engine.here())
     if not products:
         return projection
@@ -264,13 +245,7 @@ def center_eigensystem(
     one product with K(Z, Z) (Frangella, Tropp & Udell 2023, Algorithm 2.1, from a better start than a random one). Its
     eigenvectors are much nearer to the true ones than Ritz vectors in V: what they miss of an eigenvector weighs λ².
 
-    Args:
-        expansion: kernel and centers.
-        s: centers whose kernel matrix is decomposed.
-        q: eigenpairs wanted, below min(s, p).
-        floor: see ``top_eigensystem``.
-        engine: evaluates and decomposes.
-        K: K(Z, Z) where it is known.
+    q is below min(s, p); for ``floor`` see ``top_eigensystem``.
 
     Raises:
         NumericalError: no eigenvalue is positive.
@@ -309,11 +284,7 @@ def center_eigensystem(
 def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X: Array, engine: Engine) -> StepSize:
     """β and λ of k_P(x, x') = k(x, x') − Σ_i (1 − σ_{q+1}/σ_i) φ_i(x) φ_i(x')/σ_i, φ_i(x) = K(x, X_s) e_i.
 
-    Args:
-        expansion: kernel and centers, of which X_s is the first s.
-        nystrom: the preconditioner.
-        X: held-out rows, centred, shape (n, d).
-        engine: evaluates.
+    X_s is the first s centers. The held-out rows X (n, d) are centred.
     """
     E = nystrom.eigensystem.vectors
     K = expansion.at(X).block(X)
@@ -332,7 +303,6 @@ class ProjectedKernel:
     M differs between preconditioners of one eigensystem by a low rank only, so the p² work is done once for all.
 
     Args:
-        expansion: kernel and centers.
         projection: M with the deepest preconditioner that is to be measured.
         X: held-out rows, centred, shape (n, d).
     """
@@ -364,10 +334,7 @@ class ProjectedKernel:
 def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Array) -> StepSize:
     """β and λ of the iteration with inexact projection, whose kernel is K(x, Z) P K(Z, x').
 
-    Args:
-        expansion: kernel and centers.
-        projection: P.
-        X: held-out rows, centred, shape (n, d).
+    The held-out rows X (n, d) are centred.
     """
     K = projection.kernel(projection.engine.values(expansion, X))
     size = measure(np.diag(K), lambda v: K @ v, projection.engine)

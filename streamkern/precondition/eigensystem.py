@@ -36,15 +36,10 @@ def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float
     number, with residuals of at most a hundredth of each eigenvalue; if that fails, the whole matrix is decomposed. On
     any space V the approximate inverse V (Vᵀ K V)⁻¹ Vᵀ is at most K⁻¹, so a preconditioned kernel stays positive.
 
-    Args:
-        K: symmetric positive semi-definite, shape (s, s). In float32 it takes half the time, but eigenpairs below 1e-7
-            s of the largest are lost.
-        q: number of eigenpairs, below s.
-        engine: engine of the decomposition; the default engine if None.
-        floor: share of σ_1 below which eigenvalues are rounding errors in the arithmetic that uses them.
+    K (s, s) in float32 takes half the time, but loses eigenpairs below 1e-7 s of the largest. q is below s. ``floor``
+    is the share of σ_1 below which eigenvalues are rounding errors in the arithmetic that uses them.
 
     Raises:
-        UsageError: q is not in [1, s).
         NumericalError: the matrix is not finite, or no eigenvalue is positive.
     """
     s, engine = len(K), engine or default_engine()

@@ -55,7 +55,6 @@ class ProjectedTiles:
 
     Args:
         damping: σ_{q+1} Σ⁻², shape (q,).
-        engine: takes the products.
     """
 
     damping: Array
@@ -66,11 +65,8 @@ class ProjectedTiles:
     def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
         """Return what a tile adds to a sum, and the values that its next call takes.
 
-        Args:
-            number: of the sum.
-            tile: of centers.
-            v: g of the tile, shape (t, c), for the first sum; then the values that the call before returned.
-            totals: the sums before it, of all tiles.
+        ``v`` is g of the tile, shape (t, c), for the first sum; then the values that the call before returned.
+        ``totals`` are the sums before it, of all tiles.
         """
         engine, inside = self.engine, tile.place.stop - tile.place.start
         if number == 0:
@@ -97,9 +93,7 @@ class PackedProjection:
     """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ.
 
     Args:
-        W: the packed inverse factor.
         nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
-        engine: takes the products.
         jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
     """
 
@@ -159,12 +153,6 @@ def packed_lead(p: int, memory: int | None) -> int:
 def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:
     """Factor K(Z, Z) + ε I, ε that of float32 whatever the dtype.
 
-    Args:
-        expansion: kernel and centers.
-        nystrom: the preconditioner on all centers.
-        lead: see ``packed_lead``.
-        engine: evaluates and factors.
-
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
@@ -181,7 +169,6 @@ class PackedKernel:
     the work of order p² is done once for all preconditioners of one eigensystem.
 
     Args:
-        expansion: kernel and centers.
         projection: M with the deepest preconditioner that is to be measured.
         X: held-out rows, centred, shape (n, d).
     """

@@ -28,11 +28,7 @@ _MIN_RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is
 
 @dataclass(eq=False)
 class CovarianceProduct:
-    """Sum φ(X)ᵀ W φ(X) V in float64, with sample weights W, and the number of rows.
-
-    Args:
-        basis: the functions φ.
-    """
+    """Sum φ(X)ᵀ W φ(X) V in float64, with sample weights W, and the number of rows."""
 
     basis: Basis
 
@@ -78,16 +74,10 @@ def block_lanczos(
     It stops earlier once every residual is below ε σ_k². Products with Φ are computed in the basis's dtype; sums and
     the linear algebra of the Krylov space, which takes 2 M k numbers for each sweep, in float64.
 
-    Args:
-        sweep: function that sums a contribution over all rows.
-        basis: φ, of width M.
-        k: number of eigenpairs; fewer are returned if M, or the rank of the data, is smaller.
-        engine: engine for products in the Krylov space.
-        epsilon: ε in (0, 1).
-        seed: seed of the first block.
+    ``sweep`` sums a contribution over all rows. Fewer than k pairs are returned if M, or the rank of the data, is
+    smaller.
 
     Raises:
-        UsageError: k is below 1, or ε outside (0, 1).
         NumericalError: C is not finite, or 0.
     """
     if k < 1:
@@ -195,12 +185,7 @@ class LowRank:
 
 
 def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:
-    """Return P with P^{−1/2} = Σ u_i u_iᵀ/√(σ_i² + λ) + (I − Σ u_i u_iᵀ)/√(σ_k² + λ) (Gonen et al. 2016, eq. 8).
-
-    Args:
-        spectrum: σ_i² and u_i.
-        ridge: λ >= 0.
-    """
+    """Return P with P^{−1/2} = Σ u_i u_iᵀ/√(σ_i² + λ) + (I − Σ u_i u_iᵀ)/√(σ_k² + λ) (Gonen et al. 2016, eq. 8)."""
     scales = spectrum.values + ridge
     return LowRank(spectrum.vectors, scales, float(scales[-1]))
 
@@ -215,13 +200,7 @@ def speedup_ratio(eigenvalues: Array, k: int, ridge: float = 0.0) -> float:
 
     Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)): the paper's ratio (Gonen et al. 2016, eq. 3) has the ridge λ = 0.
 
-    Args:
-        eigenvalues: all eigenvalues of C, in any order, shape (d,).
-        k: rank of the preconditioner, in [1, d].
-        ridge: λ >= 0.
-
-    Raises:
-        UsageError: k is out of range.
+    ``eigenvalues`` (d,) are all eigenvalues of C, in any order; k is in [1, d].
     """
     spectrum = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1] + ridge
     if not 1 <= k <= len(spectrum):

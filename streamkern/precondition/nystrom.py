@@ -104,12 +104,7 @@ class StepSize:
 
 
 def with_halved_step(prepared: S, step: float | None) -> S | None:
-    """Return a solver's prepared value with half the step; None for a user's step, or after too many halvings.
-
-    Args:
-        prepared: a dataclass with a ``size``.
-        step: the user's step, if any.
-    """
+    """Return a solver's prepared value with half the step; None for a user's step, or after too many halvings."""
     given: Any = prepared
     size: StepSize = given.size
     if step is not None or size.halvings >= MAX_HALVINGS:
@@ -121,10 +116,7 @@ def with_halved_step(prepared: S, step: float | None) -> S | None:
 def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:
     """Return β and λ of a preconditioned kernel over n held-out rows.
 
-    Args:
-        diagonal: k_P(x_i, x_i), shape (n,).
-        matvec: v -> K_P v, shape (n,) to (n,).
-        engine: engine of the Lanczos method; the default engine if None.
+    ``diagonal`` (n,) is k_P(x_i, x_i), and ``matvec`` maps v to K_P v, both (n,).
 
     Raises:
         NumericalError: the preconditioned kernel is not positive.

@@ -44,16 +44,10 @@ def randomized_eigensystem(
     Ritz: exact if q + 21 vectors span the space, else Ritz values are at most the eigenvalues. Takes 3 arrays of (size,
     q + 21) float64. Returns fewer pairs if the rest are below the floor.
 
-    Args:
-        product: V -> H V, shape (size, k) to (size, k), float64, for H symmetric positive semi-definite.
-        size: size of H.
-        q: number of eigenpairs, below ``size``.
-        engine: engine of the decomposition; the default engine if None.
-        seed: seed of the random vectors.
-        floor: share of λ_1 below which eigenvalues are rounding errors in the arithmetic of H.
+    ``product`` maps V to H V, shape (size, k), float64, for H symmetric positive semi-definite; q is below ``size``.
+    ``floor`` is the share of λ_1 below which eigenvalues are rounding errors in the arithmetic of H.
 
     Raises:
-        UsageError: q is not in [1, size).
         NumericalError: no eigenvalue is positive.
     """
     if not 1 <= q < size:
@@ -120,12 +114,8 @@ def theorem_1(tail: float, kappa: float, m: int, size: int, delta: float = 0.1) 
     A step of at most its inverse contracts in every such batch. The step of ``StepSize`` only contracts in mean square:
         its inverse is λ + (β − λ)/m, without the logarithm, and with the mean β of k_P(x, x) in place of the bound κ.
 
-    Args:
-        tail: λ_{q+1}, the largest eigenvalue of P H.
-        kappa: κ, an upper bound on φ(x)ᵀ P φ(x).
-        m: rows of the batch.
-        size: number d of features.
-        delta: δ in (0, 1).
+    ``tail`` is λ_{q+1}, the largest eigenvalue of P H; ``kappa`` is κ, an upper bound on φ(x)ᵀ P φ(x); ``size`` is the
+    number d of features.
     """
     log = np.log(2.0 * size / delta)
     return float(tail + 2.0 * (tail + kappa) / (3.0 * m) * log + np.sqrt(2.0 * tail * kappa / m * log))

@@ -56,19 +56,13 @@ def steps_ahead(batch: int, width: int) -> int:
     Where rows are narrow, a step takes less time than decoding the chunks that the next step begins, so more steps are
     read ahead.
 
-    Args:
-        batch: rows of a step.
-        width: bytes of a row, see ``row_bytes``.
+    ``width`` is bytes of a row, see ``row_bytes``.
     """
     return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
 
 def ahead_bytes(step: int) -> int:
-    """Return the bytes, at most, of the blocks read ahead and of the block that is being assembled.
-
-    Args:
-        step: bytes of the blocks of one step.
-    """
+    """Return the bytes, at most, of the blocks read ahead and of the block that is being assembled."""
     return max(STEPS_AHEAD * step, BYTES_AHEAD) + step
 
 
@@ -77,11 +71,6 @@ class Problem:
     """The input of a solver: rows, kernel, centers, budgets, and where to compute.
 
     Attributes:
-        train: rows to fit.
-        encoding: how targets become numbers.
-        kernel: the kernel.
-        centers: Z.
-        executor: where blocks run.
         dtype: dtype of the streaming arithmetic.
         seed: seed of the order of rows.
         lanes: blocks of a step.
@@ -182,10 +171,7 @@ class Problem:
     def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Stream:
         """Return the order of the training rows, in steps of ``batch`` rows.
 
-        Args:
-            batch: rows of a step.
-            replacement: whether rows are drawn with replacement.
-            chances: relative chances of the stored rows to be drawn; None for equal ones.
+        ``chances`` are relative chances of the stored rows to be drawn; None stands for equal ones.
         """
         stream = Stream(
             assembly_on_device(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
@@ -247,13 +233,8 @@ class Problem:
     def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
         """Average values over rows of equal features.
 
-        Args:
-            X: rows, shape (n, d).
-            values: shape (n, c).
-            w: sample weights, shape (n,), or None.
-
-        Returns:
-            For each row the mean of its group's values, shape (n, c), the group's weight, shape (n,), and its number.
+        X is (n, d), ``values`` (n, c), and w (n,) or None. Return for each row the mean of its group's values, shape
+        (n, c), the group's weight, shape (n,), and its number.
         """
         codes, first = equal_rows(X)
         weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
@@ -265,11 +246,7 @@ class Problem:
         return (means / np.where(mass > 0, mass, 1.0)[:, None])[codes], mass[codes], codes
 
     def all_rows(self) -> tuple[IntArray, IntArray]:
-        """Return the ids of the training rows, ascending, shape (n,), and the position of each center's row among them.
-
-        Raises:
-            UsageError: rows are augmented or repeated, or the centers are not all of them.
-        """
+        """Return the ids of the training rows, ascending, shape (n,), and the position among them of each center."""
         data, centers = self.train, self.centers.ids
         if data.augmentations or len(data) != data.base_rows:
             raise UsageError(
@@ -332,8 +309,6 @@ class Failure:
 
     Attributes:
         kind: ``diverged``, ``non-finite`` or ``stagnated``.
-        message: what happened.
-        remedy: what to change.
     """
 
     kind: str

@@ -43,7 +43,6 @@ class TiledGradient(Gradient):
     Args:
         basis: the kernel at the centers; a worker needs none of them.
         panel: rows whose kernel values are in memory at a time.
-        tiles: slices of the centers.
     """
 
     panel: int
@@ -133,8 +132,6 @@ class NormalEquations(Contribution):
     positive definite at n = 60,000 and p = 5,000.
 
     Args:
-        basis: the functions φ.
-        outputs: number c of outputs.
         change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
         totals: whether φ(X)ᵀ W 1, shape (M, 1), yᵀ W 1, shape (c, 1), and Σ w follow the first two.
     """

@@ -40,9 +40,7 @@ _UNREACHED = "has not reached the exact solution"
 def relative_residual(residual: Array, whole: Array) -> float:
     """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
 
-    Args:
-        residual: r, shape (M, c), float64.
-        whole: b, shape (M, c), float64.
+    Both are (M, c), float64.
     """
     found, size = (np.sum(np.square(x), axis=0) for x in (residual, whole))
     return float(np.sqrt(np.max(np.where(size > 0, found / np.where(size > 0, size, 1.0), 0.0))))
@@ -53,13 +51,8 @@ def report_residual(
 ) -> None:
     """Add a residual to a report, and a warning if it is too large.
 
-    Args:
-        report: report of the iteration; gets ``residual``, and ``warnings`` if there is one.
-        solver: name of the solver.
-        residual: relative residual.
-        causes: why it is large, if known, in words.
-        remedies: what to change, in words.
-        far: whether the residual is too large.
+    ``report`` gets ``residual``, and ``warnings`` if it is too large (``far``). ``causes`` are why it is large, if
+    known, and ``remedies`` what to change, both in words.
     """
     report["residual"] = residual
     # A residual that was reported before is replaced; other warnings stay.
@@ -78,13 +71,8 @@ def report_unlearned(
 ) -> None:
     """Measure what is left to learn, and add it to the report of a fit as ``residual``, with a warning if it is much.
 
-    Args:
-        problem: the problem that was solved.
-        report: report of the iteration; unchanged if the method measures its residual itself.
-        solver: name of the method.
-        weights: the solution, shape (M, c).
-        passes: the number of passes, in words.
-        worse: whether later passes were worse on validation rows: then more are no remedy, and nothing is warned.
+    The report is unchanged if the method measures its residual itself. ``passes`` is their number in words. If later
+    passes were ``worse`` on validation rows, more are no remedy, and nothing is warned.
     """
     if measured_by_itself(report):
         return

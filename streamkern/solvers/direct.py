@@ -110,11 +110,7 @@ class Direct(NoChoices):
 
 
 def check_ridge(ridge: float, solver: str) -> None:
-    """Check that a ridge is a finite number >= 0.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that a ridge is a finite number >= 0."""
     real = isinstance(ridge, int | float | np.integer | np.floating) and not isinstance(ridge, bool)
     if not (real and np.isfinite(ridge) and ridge >= 0):
         raise UsageError(f"The ridge is {ridge!r}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
@@ -417,10 +413,8 @@ class Sums:
     def plus(self, parts: Parts, sign: int, unit: float = 1.0) -> Sums:
         """Return the sums with those of other rows added or subtracted; arrays of ``parts`` are overwritten.
 
-        Args:
-            parts: contributions of ``normal_equations``.
-            sign: 1 to add, -1 to subtract.
-            unit: divisor that their weights still need.
+        ``parts`` are contributions of ``normal_equations``. ``sign`` is 1 to add, -1 to subtract; ``unit`` is the
+        divisor that their weights still need.
 
         Raises:
             DataError: more is subtracted than there is.
@@ -440,11 +434,7 @@ class Sums:
         return made
 
     def require_rows(self, forgotten: int) -> None:
-        """Check that no more was subtracted than had been added.
-
-        Raises:
-            DataError: no row is left, or a sum of squares is negative.
-        """
+        """Check that no more was subtracted than had been added."""
         p = len(self.moment)
         diagonal = np.concatenate([np.diagonal(panel) for _, panel in packed_panels(self.gram, p)])
         never = bool(diagonal.min() < -_NEVER_SEEN * np.abs(diagonal).max())
@@ -489,10 +479,7 @@ class Sums:
 
         This is least squares over the rows of the sums, with a ridge that rounding requires.
 
-        Args:
-            weights: weights of the first functions, shape (q, c).
-            centers: the centers to remove, shape (k,).
-            engine: where it is computed.
+        ``weights`` (q, c) are those of the first functions, and ``centers`` (k,) those to remove.
         """
         assert self.change is None
         M = len(self.moment)
@@ -516,11 +503,7 @@ class StoredSums:
     """The sums of a saved model, read when rows are added or subtracted.
 
     Args:
-        path: path of the model.
         weights: digest of the model's weights.
-        nbytes: bytes of the sums in memory.
-        rows: number of rows in the sums.
-        shape: shape of the model's weights.
     """
 
     path: Path

@@ -326,7 +326,6 @@ class Prepared:
         s: number of centers whose kernel matrix was decomposed.
         nystrom: the preconditioner, or None.
         size: measured β, λ and the largest diagonal value.
-        batch: rows of a step.
         W: the inverse factor of the exact projection, shape (p, p), or packed; None for other projections.
         bound: see ``InexactProjection``; 0 for other projections.
         jitter: jitter of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 without a factor.

@@ -115,9 +115,7 @@ class PreparedFeatures:
     """The values that the first step needs.
 
     Attributes:
-        preconditioner: P.
         size: measured β, λ and the largest diagonal value of the preconditioned features.
-        batch: rows of a step.
     """
 
     preconditioner: RandomizedSVD

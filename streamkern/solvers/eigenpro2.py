@@ -129,7 +129,6 @@ class PreparedRows:
         ids: ids of these rows.
         nystrom: the preconditioner on them.
         size: measured β, λ and the largest diagonal value.
-        batch: rows of a step.
     """
 
     X: Array
@@ -176,15 +175,7 @@ class Residual(Contribution):
         return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
 
     def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
-        """Return K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
-
-        Args:
-            leaf: number of the tile.
-            ids: row ids of the tile.
-            tile: kernel and rows of the tile.
-            alpha: weights of the tile's rows.
-            block: X_m.
-        """
+        """Return K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s in the tile."""
         X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
         F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
         K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
@@ -338,12 +329,7 @@ class SharedRows:
     Args:
         residual: the contribution of a block, with the ids of X_s but without its rows and without E.
         damping: the diagonal of Q_s in the eigenbasis.
-        stream: the rows of a step.
-        tiles: X.
         step: η, or None for the one that ``size`` allows.
-        size: measured steps.
-        outputs: number c of outputs.
-        average: whether the average of the iterates is kept.
     """
 
     residual: Residual

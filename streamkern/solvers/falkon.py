@@ -94,7 +94,6 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
 
     Raises:
-        UsageError: the problem has features other than kernel values at centers.
         NumericalError: K(Z, Z) is not positive definite to working precision.
     """
     if problem.features is not None:

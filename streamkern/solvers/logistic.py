@@ -36,11 +36,7 @@ _FAR = 0.01  # decrease, as a share of the loss, that the next pass might have: 
 
 
 def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
-    """Return the encoding of targets, with outputs as logits for ``Logistic``.
-
-    Raises:
-        UsageError: the solver is ``Logistic``, and the targets are not classes.
-    """
+    """Return the encoding of targets, with outputs as logits for ``Logistic``."""
     if not isinstance(solver, Logistic):
         return encoding
     if not isinstance(encoding, Classes):

@@ -71,8 +71,6 @@ class Outcome:
 
     Attributes:
         weights: shape (p, c).
-        passes: passes completed.
-        rows: rows seen.
         seconds: time in the loop.
         wait: share of the slots' time spent waiting for rows.
         history: one entry a pass: loss and, with a validation set, its metrics.
@@ -108,7 +106,6 @@ class Checkpoint:
             on the rows of a later step, if their targets are far larger.
         pass_loss: sum over the rows of this pass of their loss.
         pass_rows: rows of this pass.
-        history: one entry a completed pass.
         best: weights and error of the best pass on the validation rows, or None.
         seconds: time in the loop.
         scoring: the part of it that was spent on validation rows.
@@ -176,14 +173,8 @@ def train(
 ) -> Outcome:
     """Run an iteration to its end.
 
-    Args:
-        problem: the problem it was set up for.
-        iteration: the result of ``Solver.setup``.
-        patience: stop after this many passes in which the error on the validation set did not fall by ``GAIN`` of
-            itself; None to run all passes.
-        on_step: called after every step.
-        start: the checkpoint to resume from, with the same steps as without the interruption; None for a new training.
-        keeper: saves checkpoints.
+    After ``patience`` passes in which the error on the validation set did not fall by ``GAIN`` of itself, it stops;
+    None runs all passes. ``start`` is the checkpoint to resume from, with the same steps as without the interruption.
     """
     release_free_memory()
     loop = _Loop(problem, iteration, patience, on_step, start, keeper)
@@ -209,15 +200,8 @@ def train_stably(
 ) -> tuple[Outcome, Iteration]:
     """Train; if that diverges with a step that the solver chose, restart with half of the step.
 
-    Args:
-        problem: the problem.
-        solver: the solver that the iteration belongs to.
-        iteration: the result of ``Solver.setup``.
-        anew: called with the next iteration, and the reason, before it starts.
-        how: further arguments of ``train``.
-
-    Returns:
-        The outcome, and the iteration that led to it.
+    ``anew`` is called with the next iteration, and the reason, before it starts; ``how`` are further arguments of
+    ``train``. Return the outcome, and the iteration that led to it.
     """
     while True:
         outcome = train(problem, iteration, patience=solver.patience, **how)

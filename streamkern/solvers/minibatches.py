@@ -50,10 +50,6 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
     If rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
     matrix then stands for that of the weighted kernel, however it is computed.
 
-    Args:
-        problem: the problem of the training rows.
-        ids: row ids, shape (k,).
-
     Returns:
         X of shape (k, d), as the basis takes them, and weights (k,) of mean 1 over the training rows, or None.
     """
@@ -74,10 +70,8 @@ def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize
     The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
     its value of the preconditioned diagonal are assumed to be independent.
 
-    Args:
-        size: β, λ and the largest diagonal value of rows drawn by weight.
-        w: weights of these rows; None returns ``size``.
-        problem: the problem, for its largest weight.
+    ``size`` has β, λ and the largest diagonal value of rows drawn by weight, and ``w`` their weights; for None ``size``
+    is returned.
     """
     if w is None:
         return size

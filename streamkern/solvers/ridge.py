@@ -82,14 +82,8 @@ def solve_every_row(
 ) -> tuple[Array, OutOfSample | None, dict[str, Any]]:
     """Solve ridge regression with all training rows as centers.
 
-    Args:
-        problem: a problem whose centers are its training rows.
-        basis: the kernel at these centers.
-        ridge: λ.
-        rows: the centers as ``Problem.full_rows`` reads them; None to read them.
-
-    Returns:
-        Weights in the order of the centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
+    ``rows`` are the centers as ``Problem.full_rows`` reads them; None reads them. Return weights in the order of the
+    centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
 
     Raises:
         NumericalError: A is not finite.
@@ -236,12 +230,8 @@ def leave_one_out(
     rows that are copies are left out together (``copies_remain``). A row that is a center is removed as a center too,
     unless an equal row stays: otherwise the row's own kernel function would leak its target.
 
-    Args:
-        problem: the problem whose training rows are drawn.
-        basis: the functions φ.
-        weights: the solution in float64, shape (M, c).
-        half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
-        n: number of rows that G is a mean over, or their total weight.
+    ``weights`` (M, c) are the solution in float64. ``half`` is a linear map of rows φ, shape (t, M) to (t, r), with
+    φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ). ``n`` is the number of rows that G is a mean over, or their total weight.
     """
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), HELD_OUT_DRAW)

@@ -89,12 +89,7 @@ class SharedCenters:
     Args:
         gradient: the contribution of a block, without centers.
         projection: M by tiles.
-        stream: the rows of a step.
-        leaves: number of tiles.
         rate: function from the rows of a step to η.
-        momentum: momentum of the update.
-        outputs: number c of outputs.
-        average: whether the weights are the average of the iterates.
     """
 
     gradient: TiledGradient

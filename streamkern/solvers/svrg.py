@@ -56,7 +56,6 @@ class WeightedProduct(Contribution):
     """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w), both of shape (M, c).
 
     Args:
-        basis: the functions φ.
         weights: a_i of the stored rows, shape (source rows,); sample weights multiply them.
     """
 
@@ -96,11 +95,7 @@ class RowNorms:
 
 
 def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
-    """Return ‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), by one sweep; 0 for a row that takes no part.
-
-    Raises:
-        UsageError: some rows have more copies than others.
-    """
+    """Return ‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), by one sweep; 0 for a row that takes no part."""
     data = problem.train.plain()
     if problem.train._last_round:
         raise UsageError(
@@ -203,10 +198,8 @@ class PreparedSketch:
     """The values that the first step needs.
 
     Attributes:
-        P: the preconditioner.
         size: measured β, λ_1 and the largest β_i of the preconditioned rows.
         norms: β_i of the stored rows, shape (source rows,), if they are sampled by importance.
-        report: facts about the sketch.
     """
 
     P: LowRank

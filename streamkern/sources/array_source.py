@@ -27,14 +27,7 @@ class ArraySource(Source):
     Args:
         X: features, shape (n, ...), at least two axes; rows are flattened.
         y: targets, shape (n,) or (n, c), or None.
-        columns: names of the flattened features.
-        target_name: name of the target.
         chunk_rows: rows of a chunk; by default about 4 MiB.
-        schema: schema of the columns of numbers in the array.
-
-    Raises:
-        DataError: the dtype or shape cannot be used as rows, or X and y have different lengths.
-        UsageError: ``columns`` does not name every feature once, or ``chunk_rows`` is below 1.
     """
 
     def __init__(
@@ -118,11 +111,7 @@ def require_length(n: int, shape: tuple[int, ...]) -> None:
 
 
 def checked_names(columns: Sequence[str] | None, n_features: int) -> tuple[str, ...] | None:
-    """Return ``n_features`` names after checking them.
-
-    Raises:
-        UsageError: there is not one distinct name for each feature.
-    """
+    """Return ``n_features`` names after checking that there is a distinct one for each feature."""
     if columns is None:
         return None
     if len(columns) != n_features or len(set(columns)) != n_features:

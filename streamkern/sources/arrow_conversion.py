@@ -134,10 +134,7 @@ def is_view(kind: pa.DataType) -> bool:
 def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
     """Return the values of a column as float64, shape (n,), by its kind; NaN for a missing value.
 
-    Args:
-        values: as stored.
-        column: name and kind of the column.
-        words: dict to which texts are added by code, at most ``MAX_WORDS``.
+    Texts are added to ``words`` by code, at most ``MAX_WORDS``.
 
     Raises:
         UnfitError: a value does not have the column's kind.
@@ -320,13 +317,9 @@ def _has_objects(frame: Any) -> bool:
 def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     """Return rows in memory as an Arrow table.
 
-    Args:
-        value: a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
-            as dicts, or an array (n, d) of any dtype, or rows as lists.
-        names: names of the columns, for arrays and lists; f0, f1, ... by default.
-
-    Raises:
-        DataError: columns differ in length, or two have the same name.
+    ``value`` is a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
+    as dicts, or an array (n, d) of any dtype, or rows as lists. Columns of arrays and lists are named f0, f1, ... by
+    default.
     """
     require_dense(value)
     if isinstance(value, pa.Table | pa.RecordBatch):

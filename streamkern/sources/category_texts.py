@@ -54,9 +54,8 @@ def canonical_text(text: str) -> str:
 def code_of(text: str, coded: bool) -> float:
     """Return the number of a category in the column of features.
 
-    Args:
-        text: its canonical text.
-        coded: whether numbers are coded as texts are, because the column is one of texts; else they are themselves.
+    The text is canonical. ``coded`` numbers are coded as texts are, because the column is one of texts; others are
+    themselves.
     """
     if not coded and text in ("True", "False"):
         return float(text == "True")

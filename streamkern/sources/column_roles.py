@@ -176,10 +176,6 @@ class ChosenSource(Source):
     """Base class of sources whose facets follow from the roles of their columns.
 
     Args:
-        roles: roles of the stored columns.
-        bounds: see ``Source``.
-        shuffled: see ``Source``.
-        remote: see ``Source``.
         schema: schema of features that were columns of a table before they were stored as numbers; the roles' by
             default.
         words: texts of these features, by code.
@@ -225,12 +221,8 @@ def choose_columns(
 ) -> Roles:
     """Return the role of every stored column.
 
-    Args:
-        fields: every stored column.
-        request: the user's choice.
-        where: description of the data.
-        names: names of the features in a column with all features of a row, if the data record them.
-        width: values of a row in a column of lists.
+    ``names`` are those of the features in a column with all features of a row, if the data record them. ``width``
+    returns the values of a row in a column of lists.
 
     Raises:
         DataError: a named column is missing, cannot have its role, or is longer than another.
@@ -363,11 +355,7 @@ def _schema(
 ) -> Schema | None:
     """Return the schema of feature columns from the user's kinds, or from their types; None for arrays.
 
-    Args:
-        fields: the columns.
-        chosen: names of the features.
-        given: the user's kinds of some columns.
-        whole: whether ``given`` also decides which categories are text; else types decide.
+    ``whole`` says whether ``given`` also decides which categories are text; else types decide.
     """
     columns = []
     for name in chosen:

@@ -78,11 +78,7 @@ def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 
 def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: str) -> Target:
-    """Return the target's description; strings of any width become ``object``.
-
-    Raises:
-        DataError: the target is neither numeric, boolean nor a string, or has more than one trailing axis.
-    """
+    """Return the target's description; strings of any width become ``object``."""
     if dtype.kind in "UTO":
         dtype = np.dtype(object)
     elif dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -122,12 +118,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) -> IntArray:
-    """Return the position of each wanted feature among ``names``, shape (len(wanted),).
-
-    Raises:
-        UsageError: the features have no names, or a name is wanted twice.
-        DataError: a wanted name does not exist.
-    """
+    """Return the position of each wanted feature among ``names``, shape (len(wanted),)."""
     if names is None:
         raise UsageError(
             "columns cannot be chosen: these features have no names",
@@ -156,11 +147,7 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 def check_chunk(chunk: int, bounds: IntArray) -> tuple[int, int]:
-    """Return the first and last + 1 row of ``chunk``.
-
-    Raises:
-        IndexError: there is no such chunk.
-    """
+    """Return the first and last + 1 row of ``chunk``."""
     if not 0 <= chunk < len(bounds) - 1:
         raise IndexError(f"chunk {chunk} of a source of {len(bounds) - 1} chunks")
     return int(bounds[chunk]), int(bounds[chunk + 1])
@@ -189,12 +176,7 @@ def existing_output_error(place: str, overwrite: bool, earlier: str) -> StorageE
 
 
 def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
-    """Return the first block to write; its features will be named X.
-
-    Raises:
-        UsageError: the target is called X.
-        DataError: there are no blocks.
-    """
+    """Return the first block to write; its features will be named X."""
     if target == "X":
         raise UsageError(
             "the target cannot be called 'X'",
@@ -219,9 +201,6 @@ def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
     A block is (X, y), or (X, y, w) with sample weights.
 
     ``rows=None`` makes chunks of an efficient size. Rows keep their shape.
-
-    Raises:
-        DataError: X and y differ in length, or a block differs from the first in dtype or shape.
     """
     pieces = [(X, y)] if hasattr(X, "shape") else X
     held: list[Rows] = []

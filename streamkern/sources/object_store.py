@@ -80,8 +80,7 @@ class RemoteObjects(Remote):
 
         S3 and most compatible stores check the condition. Other stores have no such request, and always write.
 
-        Returns:
-            True if the object was written.
+        Return True if the object was written.
         """
         if "s3" not in self.fs.protocol:
             self.put(name, data)

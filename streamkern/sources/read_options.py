@@ -68,11 +68,7 @@ def read_options(
 
 
 def given_options(options: Any) -> ReadOptions | None:
-    """Return the options that a user gave, also as a dict; None for none.
-
-    Raises:
-        UsageError: they are no options.
-    """
+    """Return the options that a user gave, also as a dict; None for none."""
     if options is None or isinstance(options, ReadOptions):
         return options
     names = [field.name for field in fields(ReadOptions)]

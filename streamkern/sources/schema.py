@@ -17,7 +17,6 @@ class Column:
     """One column of a table.
 
     Attributes:
-        name: name of the column.
         kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
         text: whether the values of a category are text, represented by codes; else values are numbers.
         missing: whether values are missing; None if unknown without reading every row.
@@ -145,11 +144,7 @@ def joint_kinds(schemas: Sequence[Schema]) -> Schema:
 def declared(schema: Any) -> dict[str, Column]:
     """Return the user's declarations of columns, by name.
 
-    Args:
-        schema: a Schema, names with their kinds, or None.
-
-    Raises:
-        UsageError: ``schema`` is neither None, a Schema, nor a dict of kinds by column; or a kind is unknown.
+    They are given as a Schema, as names with their kinds, or as None.
     """
     if schema is None:
         return {}

@@ -19,13 +19,7 @@ class WeightedSource(DerivedSource):
     """The rows of a source, with weights in memory.
 
     Args:
-        source: the rows, without weights.
         weights: w >= 0, shape (n,).
-        name: name of the weights.
-
-    Raises:
-        DataError: there is not one number for each row.
-        UsageError: the rows have weights already.
     """
 
     def __init__(self, source: Source, weights: Any, name: str = "sample_weight") -> None:
@@ -73,11 +67,7 @@ class WeightedSource(DerivedSource):
 
 
 class TargetedSource(DerivedSource):
-    """The rows of a source, with targets in memory.
-
-    Raises:
-        DataError: there is not one target for each row, or its type cannot be a target.
-    """
+    """The rows of a source, with targets in memory."""
 
     def __init__(self, source: Source, y: Any, name: str = "target") -> None:
         super().__init__(source)

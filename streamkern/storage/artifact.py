@@ -69,12 +69,8 @@ def save_artifact(
 ) -> None:
     """Write an artifact, replacing an existing one.
 
-    Args:
-        path: a local directory.
-        kind: kind of the artifact, for instance ``KernelMachine``.
-        arrays: arrays by name; ``TiledRows`` are written tile by tile.
-        metadata: JSON-serialisable.
-        members: functions, by name, that return the contents of artifacts inside this one.
+    ``TiledRows`` are written tile by tile, and ``metadata`` is JSON-serialisable. ``members`` are functions, by name,
+    that return the contents of artifacts inside this one.
 
     Raises:
         StorageError: the disk is full or not writable; the previous artifact is unchanged.
@@ -122,7 +118,6 @@ class SavedRows:
     """An array of an artifact that stays on disk and is read one chunk at a time.
 
     Args:
-        stored: the array.
         mean_row: mean of its rows, shape (d,), float64.
     """
 
@@ -161,14 +156,8 @@ def load_artifact(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read an artifact and verify every array.
 
-    Args:
-        path: a local directory.
-        kind: the required kind.
-        stay: (a, b): if there is an array b, array a stays on disk as ``SavedRows`` with mean b.
-        links: whether the directory may be a symbolic link. An artifact inside another may not be one.
-
-    Returns:
-        arrays by name, and the metadata.
+    With ``stay`` (a, b), array a stays on disk as ``SavedRows`` with mean b, if there is an array b. An artifact inside
+    another may not be a symbolic link (``links``). Return arrays by name, and the metadata.
 
     Raises:
         StorageError: nothing is there.
@@ -240,11 +229,7 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
-    """Return the attributes of the group.
-
-    Raises:
-        ModelFormatError: the artifact has another kind or a newer format.
-    """
+    """Return the attributes of the group."""
     marks: Any = None
     reason = ""
     try:
@@ -272,11 +257,7 @@ def _marks(target: Path, kind: str) -> dict[str, Any]:
 
 
 def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
-    """Return an array by its manifest, or by zarr's metadata if there is no manifest.
-
-    Raises:
-        ModelFormatError: streamkern does not write such an array.
-    """
+    """Return an array by its manifest, or by zarr's metadata if there is no manifest."""
     try:
         if not _NAME.fullmatch(name):
             raise ValueError("no array is called so")
@@ -333,11 +314,7 @@ def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str
 
 
 def _require_replaceable(target: Path, kind: str) -> None:
-    """Refuse to overwrite anything but an artifact, damaged or not, or an empty directory.
-
-    Raises:
-        StorageError: the path has other content.
-    """
+    """Refuse to overwrite anything but an artifact, damaged or not, or an empty directory."""
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     with contextlib.suppress(OSError, AttributeError, TypeError):

@@ -39,8 +39,6 @@ class ArtifactArray:
     """An array of an artifact, not read yet.
 
     Args:
-        place: directory of the array.
-        shape: shape of the array.
         dtype: dtype of the values, little-endian.
         rows: rows of a chunk along the first axis; the last chunk is padded with zeros.
         sums: SHA-256 of each chunk as it is stored; None in an artifact of format 1.
@@ -99,19 +97,11 @@ class ArtifactArray:
         return whole
 
     def tiles(self) -> Iterator[tuple[Any, Array]]:
-        """Yield the chunks in order: a slice, and its rows.
-
-        Raises:
-            StorageError: a chunk is missing or damaged.
-        """
+        """Yield the chunks in order: a slice, and its rows."""
         return map(self._tile, range(self.chunks))
 
     def part(self, a: int, b: int) -> Array:
-        """Return rows a to b, reading only their chunks.
-
-        Raises:
-            StorageError: one of these chunks is missing or damaged.
-        """
+        """Return rows a to b, reading only their chunks."""
         found = np.empty((b - a, *self.shape[1:]), self.dtype)
         for number in range(a // self.rows, -(-b // self.rows) if found.size else 0):
             rows, tile = self._tile(number)
@@ -148,8 +138,6 @@ class ArrayWriter:
     """Write one array of an artifact, chunk by chunk.
 
     Args:
-        place: directory to create for the array.
-        shape: shape of the array.
         dtype: dtype of the values: booleans, numbers, or text of a fixed width.
         rows: along the first axis, of a chunk.
 

@@ -45,10 +45,7 @@ _PLAN = "plan.json"
 def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds this directory") -> Iterator[None]:
     """Lock a directory, creating it if absent.
 
-    Args:
-        folder: the directory.
-        name: name of the lock file in it.
-        busy: beginning of the error if another process, or another thread of this process, has the lock.
+    ``busy`` begins the error if another process, or another thread of this process, has the lock.
 
     Raises:
         BusyError: the directory is already locked.
@@ -353,9 +350,7 @@ def tidy(folder: Path, name: str = "") -> None:
 
     Half-written content is removed; the content it should have replaced is restored if its name is free.
 
-    Args:
-        folder: the directory.
-        name: target on which the caller has a lock, to undo writes of this target only; "" for all.
+    With a ``name``, on which the caller has a lock, only writes of this target are undone.
     """
     with contextlib.suppress(OSError):
         for left in sorted(os.listdir(folder)):
@@ -392,11 +387,9 @@ class Workspace:
 
     Args:
         place: the local file or directory to create.
-        kind: ``ingest`` or ``predict``.
         room: description of the space needed, for the error when the disk is full.
 
     Attributes:
-        folder: the directory.
         data: the subdirectory for the parts.
     """
 
@@ -434,12 +427,8 @@ class Workspace:
     def begin(self, plan: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
         """Keep the parts of an earlier attempt at the same plan, or start with an empty directory.
 
-        Args:
-            plan: description of the work, JSON-serialisable.
-            prepare: fills the new ``data`` with the files that parts need.
-
-        Returns:
-            Number of recorded parts; 0 for a new plan.
+        ``plan`` is JSON-serialisable, and ``prepare`` fills the new ``data`` with the files that parts need. Return the
+        number of recorded parts; it is 0 for a new plan.
         """
         found = read_json(self.folder / _PLAN) or {}
         done = found.pop("done", 0)

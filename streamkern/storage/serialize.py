@@ -59,7 +59,6 @@ def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     """Write a value as an artifact of this kind.
 
     Raises:
-        TypeError: something in it is neither data nor a serializable class.
         StorageError: the disk is full or not writable.
     """
     tree, arrays = flatten(value)
@@ -94,11 +93,7 @@ class Bundle:
 
 
 def bundle_arrays(value: Any) -> Bundle:
-    """Return a value with its arrays joined, see ``Bundle``.
-
-    Raises:
-        TypeError: something in it is neither data nor a serializable class.
-    """
+    """Return a value with its arrays joined, see ``Bundle``."""
     tree, arrays = flatten(value)
     index, pieces, ends = dict[str, Any](), dict[str, list[Array]](), dict[str, int]()
     for name, array in arrays.items():
@@ -110,11 +105,7 @@ def bundle_arrays(value: Any) -> Bundle:
 
 
 def unbundle_arrays(bundle: Bundle) -> Any:
-    """Return the value from the result of ``bundle_arrays``.
-
-    Raises:
-        ModelFormatError: this is not a result of ``bundle_arrays``, or has a class unknown to this release.
-    """
+    """Return the value from the result of ``bundle_arrays``."""
     try:
         arrays = dict[str, Array]()
         for name, (dtype, first, shape) in bundle.index.items():

@@ -37,10 +37,7 @@ _REST = bytes(set(range(256)) - set(b'[]{}"'))
 def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) -> bytes:
     """Return the content of a regular file.
 
-    Args:
-        path: the file.
-        most: largest size in bytes; a larger file is not read.
-        links: whether the file may be a symbolic link.
+    A file of more than ``most`` bytes is not read. ``links`` says whether the file may be a symbolic link.
 
     Raises:
         FileNotFoundError: there is no such file.
