@@ -18,7 +18,7 @@ import scipy.sparse
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkern.cpu.engine import HostEngine
 from streamkern.data.row_order import Assembly
-from streamkern.engine.operations import eigh
+from streamkern.engine.operation_counts import eigh
 from streamkern.formats import ArraySource
 from streamkern.types import Array
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamkern.gpu.cuda_source import KERNELS, Definitions, source
 from streamkern.gpu.loops import CudaLoops
-from streamkern.gpu.source import KERNELS, Definitions, source
 
 HEADER = Path(__file__).parent / "cuda" / "host_cuda.h"
 COMPILER = shutil.which("g++") or shutil.which("clang++")

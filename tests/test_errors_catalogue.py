@@ -41,7 +41,7 @@ from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.precondition.randomized_svd import randomized_eigensystem
 from streamkern.registry.promotion_gate import Gate
-from streamkern.runs.diagnostics import effective_dimension, rayleigh_quotient
+from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
 from streamkern.storage.serialize import unflatten
 from streamkern.sweep import gather
 
@@ -140,7 +140,7 @@ PLAIN = {
     "storage/artifact.py": "KeyError, told as a damaged artifact",
     "storage/artifact_arrays.py": "ValueError, told as a damaged artifact; TypeError of a state that is no numbers",
     "formats/named_arrays.py": "caught by the file that is read",
-    "sources/object_store.py": "what a file system raises, caught by the registry",
+    "sources/object_writes.py": "what a file system raises, caught by the registry",
     "formats/numpy_files.py": "caught and told with the file's name",
     "formats/parquet_files.py": "caught and told with the file's name",
     "formats/parquet_footer.py": "caught and told with the file's name",
@@ -687,11 +687,11 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
-data/row_checks.py: The rows are dicts, and the columns of training ha
+data/row_compatibility.py: The rows are dicts, and the columns of training ha
     serving/test_predictor.py::test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order
-data/row_checks.py: A feature is too large:
+data/row_compatibility.py: A feature is too large:
     test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
-data/row_checks.py: A feature is
+data/row_compatibility.py: A feature is
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 sklearn/estimators.py: ... is given without a kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
@@ -705,7 +705,7 @@ sklearn/input_checks.py: Targets are of two types:
     test_estimators.py::test_targets_of_two_types_are_told_by_their_rows
 sklearn/input_checks.py: There is no target: this estimator requires y to b
     test_estimators.py::test_no_target_at_all_is_told
-commands/runs.py: The page cannot be served:
+commands/run_reports.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
 sklearn/partial_fit.py: partial_fit takes the solver Direct, and this is
     solvers/test_sums.py::test_what_cannot_be_updated_says_why
@@ -769,7 +769,7 @@ execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
 execute/sharded_centers_checkpoint.py: The shares of a checkpoint have
     pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
-execute/worker_messages.py: ... lost its workers
+execute/worker_protocol.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
 execute/dask_executor.py: A worker has no memory left:
     execute/test_clusters.py::test_a_worker_without_memory_is_a_clear_error
@@ -855,7 +855,7 @@ formats/open_stored.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 sources/base.py: The feature
     data/test_tables_as_they_are.py::test_a_value_of_another_kind_is_named_as_it_is_written
-formats/arrow.py: column
+formats/arrow_tables.py: column
     storage/test_tables.py::test_a_missing_target_is_an_error_with_its_row
 storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
@@ -945,11 +945,11 @@ fitting/leaf_fit.py: The weights are not finite.
     kernel values that are not finite: refused before, by their precision
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
-commands/runs.py: The report needs
+commands/run_reports.py: The report needs
     an installation without Bokeh
 models/kernel_machine.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there
-formats/arrow.py: 'a piece differs from its declaration: ' + (reason
+formats/arrow_tables.py: 'a piece differs from its declaration: ' + (reason
     a Dask frame whose partitions are not as it declares
 storage/artifact.py: The description is damaged: its checksum differs.
     fuzz_artifacts.py
@@ -1003,7 +1003,7 @@ MODULES = {
     "selection/median_bandwidth.py": "solvers/test_bandwidth.py",
     "formats/csv_records.py": "storage/test_csv_damage.py",
     "ingestion/ingest.py": "storage/test_ingest.py",
-    "sources/object_store.py": "registry/test_models.py",
+    "sources/object_writes.py": "registry/test_models.py",
     "sources/weighted_source.py": "data/test_weights.py",
 }
 """Modules whose errors have a test file of their own: a device, a store of objects, a service."""

@@ -108,7 +108,7 @@ def test_imports_do_not_wait_for_the_garbage_collector():
 def test_status_compiles_and_trains_nothing(tmp_path: Path):
     (tmp_path / "result.json").write_text("{}")
     ours, others = loaded(COMMAND.format(words=["status", str(tmp_path)]))
-    assert "streamkern.commands.runs" in ours
+    assert "streamkern.commands.run_reports" in ours
     assert {name for name in ours if name.split(".")[1:2] in (["solvers"], ["cpu"], ["gpu"], ["engine"])} == set()
     assert others & {"bokeh", "dask", "llvmlite", "numba", "pandas", "scipy", "sklearn"} == set()
 

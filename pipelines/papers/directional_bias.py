@@ -23,7 +23,7 @@ from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.fitting.fit import require_success
 from streamkern.rng import generator
-from streamkern.runs.diagnostics import rayleigh_quotient
+from streamkern.runs.solution_spectrum import rayleigh_quotient
 from streamkern.solvers import Problem, train
 
 KERNEL = sk.Polynomial(degree=2, gamma=1.0, offset=0.01)

@@ -70,7 +70,7 @@ def copies_remain(codes: IntArray, values: Array) -> bool:
 
 def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
-    from streamkern.cpu.routes import project
+    from streamkern.cpu.leaf_routing import project
 
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))

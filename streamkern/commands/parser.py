@@ -210,7 +210,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--quiet", action="store_true", help="print only errors and the last line")
-    command.set_defaults(command=_with_settings(command, "models.retrain_command"))
+    command.set_defaults(command=_with_settings(command, "registry.retrain_command"))
 
     command = commands.add_parser("models", help="list, show, promote, roll back or prune models", epilog=_EXIT)
     command.add_argument("registry", metavar="DIR", help="the registry: a directory, or s3://BUCKET/NAME")
@@ -219,7 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that prune keeps ({VERSIONS_KEPT})"
     )
-    command.set_defaults(command=_late("models.models_command"))
+    command.set_defaults(command=_late("registry.models_command"))
 
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="print the costs of a run")
     command.add_argument(
@@ -255,7 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--json", action="store_true", help="as JSON")
-    command.set_defaults(command=_late("runs.status_command"))
+    command.set_defaults(command=_late("run_reports.status_command"))
 
     command = commands.add_parser("report", help="show a run, or several side by side, on a page")
     command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
@@ -270,7 +270,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="HxW",
         help="shape of rows that are images, such as 32x32x3; squares are recognised",
     )
-    command.set_defaults(command=_late("runs.report_command"))
+    command.set_defaults(command=_late("run_reports.report_command"))
 
     command = commands.add_parser("evaluate", parents=[model], help="score a saved model on stored rows")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")

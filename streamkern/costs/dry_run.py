@@ -19,7 +19,7 @@ from streamkern.data.row_order import SCAN_ROWS, Block, Key
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine

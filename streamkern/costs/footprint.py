@@ -18,7 +18,7 @@ from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.engine.base import CENTER_TILE
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.evaluation.score import MAX_SAMPLED_ROWS

@@ -32,7 +32,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.statistics import Moments
 from streamkern.data.targets import Classes
-from streamkern.engine.operations import Operations, eigh
+from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import open_source

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
-from streamkern.engine.packed_factor import PackedFactor
+from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.execute.base import Parts, Tree
 from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.base import Iteration

@@ -15,8 +15,8 @@ from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, 
 from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
 from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
-from streamkern.engine.packed_factor import PackedFactor
 from streamkern.engine.packed_triangle import cuts, packed_panels
+from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.engine.reference import NumpyEngine, one_by_one
 from streamkern.types import Array
 

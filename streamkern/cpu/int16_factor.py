@@ -15,8 +15,8 @@ from streamkern.cpu import lapack
 from streamkern.cpu.gemm import Factor
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
-from streamkern.engine.packed_factor import PANEL, PackedFactor, padded, panel_rows, quantised
 from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows, quantised
 from streamkern.engine.reference import not_positive
 from streamkern.types import Array
 

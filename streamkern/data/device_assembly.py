@@ -16,7 +16,7 @@ from streamkern.data.row_order import Assembly, Block, DeviceRows, Key, RawRows
 from streamkern.data.targets import as_values
 from streamkern.engine.device import Change, Device
 from streamkern.engine.elementwise import wide
-from streamkern.gpu.source import STORED
+from streamkern.gpu.cuda_source import STORED
 from streamkern.types import Array, IntArray
 
 

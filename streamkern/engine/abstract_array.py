@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from streamkern.engine.base import MANY
-from streamkern.engine.operations import Operations, eigh
+from streamkern.engine.operation_counts import Operations, eigh
 
 
 class CostMeter:

@@ -19,7 +19,7 @@ import numpy as np
 
 from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops
-from streamkern.engine.packed_factor import PackedFactor
+from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.types import Array
 
 R = TypeVar("R")

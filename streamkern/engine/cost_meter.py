@@ -32,9 +32,9 @@ from streamkern.engine.base import (
 from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
-from streamkern.engine.operations import eigh
-from streamkern.engine.packed_factor import PANEL, PackedFactor, padded, panel_rows
+from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
 from streamkern.types import Array
 
 LIKELY_STEPS = 15

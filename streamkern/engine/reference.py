@@ -29,8 +29,8 @@ from streamkern.engine.base import (
 from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, krylov_eigenpairs
-from streamkern.engine.packed_factor import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.packed_triangle import cuts, packed_panels
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, panel_product, quantised
 from streamkern.errors import NumericalError
 from streamkern.rng import generator
 from streamkern.types import Array

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamkern.calibration.intervals import IntervalCoverage
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.types import Array, IntArray
 
 MAX_RANKED_CLASSES = 100

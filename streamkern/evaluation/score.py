@@ -15,7 +15,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.row_selection import SelectionRule
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.engine.squared_loss import residual
+from streamkern.engine.residuals import residual
 from streamkern.evaluation.curves import curves_of
 from streamkern.evaluation.metrics import metric_sums, metrics_of
 from streamkern.execute.base import Executor, Parts, Stack

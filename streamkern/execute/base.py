@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.worker_log import WorkerLog
+from streamkern.execute.worker_roster import WorkerLog
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

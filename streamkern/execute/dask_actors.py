@@ -25,7 +25,7 @@ from streamkern.execute.base import Parts, Position, Share, StepResult, Tree, ra
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.execute.threads_executor import LanePool
 from streamkern.execute.tree_allreduce import Peers, Route
-from streamkern.execute.worker_messages import (
+from streamkern.execute.worker_protocol import (
     MAX_ATTEMPTS,
     LostError,
     Shared,

@@ -33,8 +33,7 @@ from streamkern.execute.dask_client import CONNECT_SECONDS, connect
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.sharded_centers_driver import SharedLanes
 from streamkern.execute.threads_executor import blas_kernels
-from streamkern.execute.worker_log import WorkerLog
-from streamkern.execute.worker_messages import (
+from streamkern.execute.worker_protocol import (
     MAX_ATTEMPTS,
     LostError,
     Shared,
@@ -43,6 +42,7 @@ from streamkern.execute.worker_messages import (
     packed_reply,
     too_many_losses_error,
 )
+from streamkern.execute.worker_roster import WorkerLog
 from streamkern.resources import default_threads
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from streamkern.execute.dask_actors import POLL_SECONDS, Cluster, Lanes, PlacedA
 from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
 from streamkern.execute.sharded_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files
 from streamkern.execute.tree_allreduce import Route
-from streamkern.execute.worker_messages import LostError, dumps
+from streamkern.execute.worker_protocol import LostError, dumps
 from streamkern.storage.atomic_writes import write_text
 from streamkern.types import Array
 

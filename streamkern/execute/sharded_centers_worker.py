@@ -30,7 +30,7 @@ from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
 from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
 from streamkern.execute.tree_allreduce import Peers, Route
-from streamkern.execute.worker_messages import (
+from streamkern.execute.worker_protocol import (
     LostError,
     Shared,
     loads,

@@ -28,7 +28,7 @@ from streamkern.execute.base import (
 )
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.worker_log import WorkerLog
+from streamkern.execute.worker_roster import WorkerLog
 from streamkern.memory import check_memory
 from streamkern.resources import thread_count
 

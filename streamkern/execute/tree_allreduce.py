@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed import get_worker
 
-from streamkern.execute.worker_messages import LostError, dumps, loads, sendable_error
+from streamkern.execute.worker_protocol import LostError, dumps, loads, sendable_error
 
 T = TypeVar("T")
 

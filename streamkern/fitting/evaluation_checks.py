@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
-from streamkern.data.row_checks import RowChecker
+from streamkern.data.row_compatibility import RowChecker
 from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Encoding

@@ -22,7 +22,7 @@ from streamkern.data.class_weights import (
     weighted_like,
 )
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_checks import require_same_scaling, require_training_columns
+from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
 from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
 from streamkern.data.statistics import (
     Extremes,

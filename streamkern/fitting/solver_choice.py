@@ -35,12 +35,12 @@ from streamkern.selection.kernel_search import (
     needs_kernel_search,
 )
 from streamkern.solvers.base import Solver
+from streamkern.solvers.batch_size import MAX_EPOCHS, passes_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.minibatches import MAX_EPOCHS, passes_of
 
 AUTO = "auto"
 

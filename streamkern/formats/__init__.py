@@ -127,7 +127,7 @@ def table_source(
 
         rows = lazy_source(X, request)
     else:
-        from streamkern.formats.arrow import frame_source
+        from streamkern.formats.arrow_tables import frame_source
 
         rows = frame_source(X, request)
     return rows if y is None else TargetedSource(rows, y, name)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, PlanRefusedError
-from streamkern.formats.arrow import TableSource, fields_of
+from streamkern.formats.arrow_tables import TableSource, fields_of
 from streamkern.formats.csv_records import first_record_end, record_blocks
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory, default_budget, format_bytes

@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats.arrow import FrameSource
+from streamkern.formats.arrow_tables import FrameSource
 from streamkern.sources.array_source import checked_names, require_length, require_rows
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request

@@ -12,7 +12,7 @@ from fsspec.core import url_to_fs
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import array_source
-from streamkern.formats.arrow import ArrowSource, frame_source
+from streamkern.formats.arrow_tables import ArrowSource, frame_source
 from streamkern.formats.csv import CsvSource, NoRowsError
 from streamkern.formats.fsspec_file import COMPRESSED, TableFile
 from streamkern.formats.hdf5 import open_hdf5

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streamkern.errors import DataError
-from streamkern.formats.arrow import Place, TableSource
+from streamkern.formats.arrow_tables import Place, TableSource
 from streamkern.sources.arrow_conversion import kind_of_array, table_of_arrays
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.sources.column_roles import Field, Request, Roles, choose_columns

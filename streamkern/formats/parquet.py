@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError
-from streamkern.formats.arrow import LIBRARIES, TableSource, fields_of
+from streamkern.formats.arrow_tables import LIBRARIES, TableSource, fields_of
 from streamkern.formats.parquet_files import DataFile, DatasetFiles
 from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows

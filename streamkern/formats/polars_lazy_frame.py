@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import StorageError, StreamkernError
-from streamkern.formats.arrow import ArrowSource
+from streamkern.formats.arrow_tables import ArrowSource
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.sources.column_roles import Request
 from streamkern.sources.format_rules import CHUNK_BYTES

@@ -10,7 +10,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore, WrapperStore
 
 from streamkern.errors import StorageError
-from streamkern.formats.zarr_codecs import ALLOWED_CODECS, forbidden_codec
+from streamkern.formats.zarr_allowed_codecs import ALLOWED_CODECS, forbidden_codec
 from streamkern.sources.remote_store import Remote
 from streamkern.storage.untrusted_files import MAX_JSON_BYTES, parse_json, require_regular
 

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike
 from streamkern.engine.device import COLUMNS, TURNS, Change
 from streamkern.engine.elementwise import wide
 from streamkern.errors import NumericalError, StorageError
+from streamkern.gpu.cuda_source import STORED, Definitions, options, source
 from streamkern.gpu.loops import CudaLoops
-from streamkern.gpu.source import STORED, Definitions, options, source
 from streamkern.memory import format_bytes
 from streamkern.types import Array, IntArray
 

@@ -8,7 +8,7 @@ from streamkern.cpu.engine import HostEngine
 from streamkern.engine.base import Engine, Imap, Map, TaskRunner
 from streamkern.engine.device import Device
 from streamkern.engine.reference import one_by_one
-from streamkern.gpu.on_device import OnDevice
+from streamkern.gpu.device_operations import OnDevice
 
 
 class DeviceEngine(OnDevice, HostEngine):

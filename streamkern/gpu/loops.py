@@ -23,7 +23,7 @@ from streamkern.engine.elementwise import (
     wide,
 )
 from streamkern.errors import UsageError
-from streamkern.gpu.source import DISTANCES, STORED, VALUES, Definitions, rows_at_once
+from streamkern.gpu.cuda_source import DISTANCES, STORED, VALUES, Definitions, rows_at_once
 from streamkern.rng import seed_words
 from streamkern.types import IntArray
 

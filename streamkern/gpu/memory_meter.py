@@ -12,9 +12,9 @@ from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine, Respond
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.device import COLUMNS, TURNS
-from streamkern.engine.packed_factor import PANEL, PackedFactor
+from streamkern.engine.quantised_factor import PANEL, PackedFactor
+from streamkern.gpu.device_operations import OnDevice
 from streamkern.gpu.loops import Halves, pulled_splits
-from streamkern.gpu.on_device import OnDevice
 from streamkern.types import Array
 
 

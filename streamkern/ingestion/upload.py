@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkern.redaction import redacted
 from streamkern.sources.format_rules import existing_output_error
-from streamkern.sources.object_store import CONCURRENT_REQUESTS, RemoteObjects
+from streamkern.sources.object_writes import CONCURRENT_REQUESTS, RemoteObjects
 from streamkern.storage.value_digest import digest
 
 _MARKS = "zarr.json"

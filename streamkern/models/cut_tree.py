@@ -248,7 +248,7 @@ class CutTree:
 
     def on_the_left(self, X: Array, cuts: int) -> Array:
         """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
-        from streamkern.cpu.routes import project
+        from streamkern.cpu.leaf_routing import project
 
         inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
         for _ in range(cuts):
@@ -271,7 +271,7 @@ class CutTree:
 
     def assigned(self, X: Array, w: Array | None = None) -> tuple[IntArray, IntArray]:
         """Begin and end of each leaf's training rows, shape (L, 2), and the rows that these places are of."""
-        from streamkern.cpu.routes import assign
+        from streamkern.cpu.leaf_routing import assign
 
         directions, cuts, children = self._arrays
         at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
@@ -291,7 +291,7 @@ class CutTree:
 
         ``width`` is that of the blending, in parts of the overlap; 0 for none.
         """
-        from streamkern.cpu.routes import route
+        from streamkern.cpu.leaf_routing import route
 
         directions, cuts, children = self._arrays
         return route(X, directions, cuts, children, width)

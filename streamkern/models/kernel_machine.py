@@ -17,7 +17,7 @@ from streamkern.cpu import default_engine
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.row_checks import (
+from streamkern.data.row_compatibility import (
     require_names,
     require_same_scaling,
     require_training_columns,

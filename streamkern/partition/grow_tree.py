@@ -22,7 +22,7 @@ import numpy as np
 from streamkern.costs.dry_run import ProblemSize
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
@@ -152,7 +152,7 @@ class LeafEdgeCounts:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
-        from streamkern.cpu.routes import project
+        from streamkern.cpu.leaf_routing import project
 
         rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
@@ -177,7 +177,7 @@ class ValueTally:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
-        from streamkern.cpu.routes import project
+        from streamkern.cpu.leaf_routing import project
 
         X = block.X if block.w is None else block.X[block.w > 0]
         t = project(X, self.direction)
@@ -463,7 +463,7 @@ SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
 
 def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
     """Find the axis along which a leaf's outputs change most, None if no direction has rows on both sides; a task."""
-    from streamkern.cpu.routes import project
+    from streamkern.cpu.leaf_routing import project
 
     leaf, X, y, w, rows = item
     rows = np.arange(len(X)) if rows is None else rows
@@ -515,7 +515,7 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
     The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
     only features are looked at. None if the rows are all alike.
     """
-    from streamkern.cpu.routes import project
+    from streamkern.cpu.leaf_routing import project
 
     _, X, _, w, rows = item
     if rows is not None:

@@ -26,7 +26,7 @@ from streamkern.data.row_order import Assembly
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes, encoding_to_json
-from streamkern.engine.squared_loss import residual
+from streamkern.engine.residuals import residual
 from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Executor

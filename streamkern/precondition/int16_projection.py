@@ -21,8 +21,8 @@ import numpy as np
 
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE
-from streamkern.engine.packed_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Parts, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.sources.object_store import RemoteObjects
+from streamkern.sources.object_writes import RemoteObjects
 from streamkern.sources.remote_store import is_remote
 from streamkern.storage.atomic_writes import commit, discard, in_use, locked, part_name, tidy, write_json
 from streamkern.storage.untrusted_files import given_path, read_file

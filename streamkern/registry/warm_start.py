@@ -23,7 +23,7 @@ from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import Units
 from streamkern.runs.pipeline import Pipeline
 from streamkern.solvers import EigenPro, Iteration, Problem
-from streamkern.solvers.minibatches import passes_of
+from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.sharded_centers import ProjectedState
 from streamkern.storage.artifact import sha256
 from streamkern.types import Array

@@ -25,9 +25,9 @@ from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.inspection.shuffle_quality import shuffle_warning
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.checkpoints import Checkpoints
-from streamkern.runs.diagnostics import diagnose
-from streamkern.runs.example_rows import examples
 from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.solution_spectrum import diagnose
+from streamkern.runs.training_examples import examples
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.solvers.base import Iteration
 from streamkern.solvers.loop import Progress, train_stably

@@ -82,7 +82,7 @@ class Pipeline:
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in the result.
         diagnose: add a comparison of the weights with least squares, and the spectrum, to the result: one more sweep,
-            and several matrices of p² numbers; see ``streamkern.runs.diagnostics.diagnose``.
+            and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
         name: of the run in reports; the file's name by default.
         file: the pipeline file that it comes from, or an empty text.
         settings: settings given to the file.

@@ -14,7 +14,7 @@ from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
 from streamkern.engine.base import CENTER_TILE
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import refusing_old_names
 from streamkern.evaluation.metrics import ranking_work
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source

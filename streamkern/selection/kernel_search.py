@@ -35,7 +35,7 @@ from streamkern.costs.footprint import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
 from streamkern.selection.learned_metric import (

@@ -30,7 +30,7 @@ from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
 from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.errors import UsageError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Parts

@@ -21,7 +21,7 @@ from streamkern.data.targets import Classes, as_values
 from streamkern.engine import Engine
 from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
-from streamkern.engine.operations import Operations
+from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.kernels import Kernel
 from streamkern.selection.learned_metric import AGOP, GradientOuter, Round, Rounds, UncountedSums

@@ -11,9 +11,9 @@ import numpy as np
 from streamkern.calibration.out_of_sample import OutOfSample, equal_rows
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
+from streamkern.data.companion_blocks import AllTiles, RecentBlocks
 from streamkern.data.dataset import Dataset
 from streamkern.data.device_assembly import assembly_on_device
-from streamkern.data.extra_blocks import AllTiles, RecentBlocks
 from streamkern.data.importance_sampling import ImportanceSampledStream
 from streamkern.data.row_order import Assembly, Block, Key, Scan, Stream
 from streamkern.data.row_selection import HASH_SPAN

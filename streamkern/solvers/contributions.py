@@ -11,7 +11,7 @@ import numpy as np
 from streamkern.data.row_order import Block
 from streamkern.engine.base import ROW_TILE
 from streamkern.engine.packed_triangle import cuts, packed_size
-from streamkern.engine.squared_loss import SquaredLoss, residual, weigh
+from streamkern.engine.residuals import SquaredLoss, residual, weigh
 from streamkern.execute.base import Parts, Tree
 from streamkern.kernels import Basis, Expansion
 from streamkern.sweep import Contribution

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.squared_loss import residual
+from streamkern.engine.residuals import residual
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.solvers.base import HELD_OUT, Problem

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Key, Stream
-from streamkern.engine.packed_factor import PackedFactor, factor_bytes
-from streamkern.engine.squared_loss import residual, weigh
+from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
+from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile
 from streamkern.kernels import Expansion
@@ -45,8 +45,8 @@ from streamkern.precondition.center_projection import (
 from streamkern.precondition.int16_projection import PackedKernel, PackedProjection, packed_lead, project_packed
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.solvers.base import MinibatchIteration, Problem
+from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.contributions import Gradient, TiledGradient
-from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.sharded_centers import (
     CenterConstants,
     Momentum,

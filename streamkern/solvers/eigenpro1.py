@@ -26,9 +26,9 @@ from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

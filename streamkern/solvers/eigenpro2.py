@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.extra_blocks import AllTiles
+from streamkern.data.companion_blocks import AllTiles
 from streamkern.data.row_order import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.engine.squared_loss import residual, weigh
+from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
 from streamkern.kernels import Expansion
@@ -34,7 +34,7 @@ from streamkern.precondition.center_projection import eigen_floor, measure_unpro
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
-from streamkern.solvers.minibatches import average, default_batch, measured_rows, weighted_size
+from streamkern.solvers.batch_size import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray

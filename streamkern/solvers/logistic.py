@@ -18,7 +18,7 @@ import numpy as np
 
 from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes, Encoding
-from streamkern.engine.squared_loss import residual, weigh
+from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep

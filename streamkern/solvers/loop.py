@@ -13,7 +13,7 @@ import numpy as np
 from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.data.row_order import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.engine.squared_loss import residual, weigh
+from streamkern.engine.residuals import residual, weigh
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
 from streamkern.execute.sharded_centers_checkpoint import read_tiles

@@ -28,7 +28,7 @@ from streamkern.data.targets import as_values
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import not_positive
-from streamkern.engine.squared_loss import residual
+from streamkern.engine.residuals import residual
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum

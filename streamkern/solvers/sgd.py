@@ -21,9 +21,9 @@ from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.batch_size import average, measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import average, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

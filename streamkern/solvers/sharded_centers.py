@@ -17,8 +17,8 @@ from streamkern.data.row_order import Block, Stream
 from streamkern.execute.base import Parts, Stack, Tile, Tree
 from streamkern.kernels import Expansion
 from streamkern.precondition.int16_projection import PackedTile, ProjectedTiles
+from streamkern.solvers.batch_size import average
 from streamkern.solvers.contributions import TiledGradient
-from streamkern.solvers.minibatches import average
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Stream
-from streamkern.engine.squared_loss import residual, weigh
+from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.minibatches import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array

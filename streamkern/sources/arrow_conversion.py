@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, StreamkernError
-from streamkern.sources.category_texts import UNITS, are_codes, codes_of, texts_of
+from streamkern.sources.category_identity import UNITS, are_codes, codes_of, texts_of
 from streamkern.sources.input_types import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
 from streamkern.sources.pandas_index_columns import index_names
 from streamkern.sources.schema import Column

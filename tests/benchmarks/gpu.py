@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
-from streamkern.engine.squared_loss import SquaredLoss
+from streamkern.engine.residuals import SquaredLoss
 from streamkern.errors import UsageError
 from streamkern.gpu import get_device
 from streamkern.gpu.engine import DeviceEngine

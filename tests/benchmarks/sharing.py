@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.engine.base import CENTER_TILE
-from streamkern.engine.packed_factor import PANEL, factor_bytes
+from streamkern.engine.quantised_factor import PANEL, factor_bytes
 from streamkern.execute.base import SharedState
 from streamkern.execute.dask_executor import local_processes_executor
 from streamkern.execute.threads_executor import ThreadsExecutor

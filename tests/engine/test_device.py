@@ -16,8 +16,8 @@ from streamkern.data.device_assembly import DeviceAssembly
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import NumericalError, StorageError, UsageError
+from streamkern.gpu import device_operations as module
 from streamkern.gpu import get_device
-from streamkern.gpu import on_device as module
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.precondition.center_projection import project_exactly

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from streamkern.gpu.source import KERNELS, Definitions, options, source, variants
+from streamkern.gpu.cuda_source import KERNELS, Definitions, options, source, variants
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """A100, H100 and B200."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamkern import rng
 from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, Loops, NumpyLoops
 from streamkern.errors import UsageError
-from streamkern.gpu import source
+from streamkern.gpu import cuda_source
 from streamkern.gpu.loops import BlockTarget, Sides, pulled_splits
 from streamkern.testing.elementwise import LoopsSuite
 from tests.cuda_host import HostLoops, needs_compiler
@@ -41,7 +41,7 @@ class TestSuite(LoopsSuite):
 
 
 def text(name: str) -> str:
-    return (source.FOLDER / name).read_text(encoding="utf-8")
+    return (cuda_source.FOLDER / name).read_text(encoding="utf-8")
 
 
 def test_profiles_have_the_numbers_of_their_order():
@@ -49,12 +49,12 @@ def test_profiles_have_the_numbers_of_their_order():
     found = dict(re.findall(r"^#define ([A-Z0-9_]+) (-?\d+)$", text("profile.cuh"), re.M))
     names = {kind: int(found[kind.upper()]) for kind in RADIAL_KINDS}
     assert names == {kind: number for number, kind in enumerate(RADIAL_KINDS)}
-    assert (int(found["VALUES"]), int(found["DISTANCES"])) == (source.VALUES, source.DISTANCES)
+    assert (int(found["VALUES"]), int(found["DISTANCES"])) == (cuda_source.VALUES, cuda_source.DISTANCES)
     assert ANGULAR_KINDS == ("arccos0", "arccos1", "arccos2", "ntk")  # as angular.cu branches: 0, 2, 3, and else 1
 
 
 def test_the_generator_of_noise_has_the_constants_of_the_host():
-    made = source.source("rows")
+    made = cuda_source.source("rows")
     words = {int(word, 16) for word in re.findall(r"0x[0-9A-Fa-f]{8}(?=u)", made)}
     assert words >= {*rng.PHILOX_MULTIPLIERS, *rng.PHILOX_WEYL}
     assert re.search(r"#define PHILOX_ROUNDS (\d+)", made).group(1) == str(rng.PHILOX_ROUNDS)
@@ -79,7 +79,7 @@ def test_noise_is_right_in_every_part_of_a_turn():
     np.testing.assert_allclose(out, rng.normal_rows(1, 0, np.array([11]), 2000), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("stored", source.STORED)
+@pytest.mark.parametrize("stored", cuda_source.STORED)
 def test_rows_of_every_stored_type_are_gathered_and_scaled(stored: str):
     raw = (np.arange(35).reshape(5, 7) - (0 if stored.startswith("u") else 17)).astype(stored)
     out, expected = np.empty((3, 7), np.float32), np.empty((3, 7), np.float32)

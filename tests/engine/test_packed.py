@@ -12,7 +12,7 @@ import streamkern as sk
 from streamkern.cpu import gemv
 from streamkern.cpu.engine import HostEngine
 from streamkern.engine import NumpyEngine
-from streamkern.engine.packed_factor import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine

@@ -21,7 +21,7 @@ from streamkern.execute.sharded_centers_driver import SharedLanes
 from streamkern.execute.sharded_centers_worker import can_share_files
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.execute.tree_allreduce import Route
-from streamkern.execute.worker_messages import dumps
+from streamkern.execute.worker_protocol import dumps
 from streamkern.runs import load_pipeline
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train

@@ -10,7 +10,7 @@ import pytest
 import streamkern as sk
 from streamkern.cpu import gemm
 from streamkern.data.targets import Continuous
-from streamkern.engine.packed_factor import factor_bytes
+from streamkern.engine.quantised_factor import factor_bytes
 from streamkern.evaluation.score import SquaredError
 from streamkern.events import EventLog
 from streamkern.execute.base import SharedState

@@ -17,7 +17,7 @@ from streamkern.data.device_assembly import assembly_on_device
 from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.elementwise import Loops, NumpyLoops
-from streamkern.engine.squared_loss import SquaredLoss
+from streamkern.engine.residuals import SquaredLoss
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.testing.elementwise import LoopsSuite

@@ -21,7 +21,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.cpu.routes import project, route
+from streamkern.cpu.leaf_routing import project, route
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor

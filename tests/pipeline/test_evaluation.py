@@ -11,8 +11,8 @@ import pytest
 import streamkern as sk
 from streamkern.evaluation import score
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.runs import example_rows as module
-from streamkern.runs.example_rows import EXAMPLE_COPIES, EXAMPLE_ROWS, examples
+from streamkern.runs import training_examples as module
+from streamkern.runs.training_examples import EXAMPLE_COPIES, EXAMPLE_ROWS, examples
 from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}

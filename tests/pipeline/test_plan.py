@@ -18,8 +18,8 @@ import pytest
 import streamkern as sk
 from streamkern.costs import footprint
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements, gemm_rate
-from streamkern.engine.operations import Operations
-from streamkern.engine.packed_factor import PANEL, factor_bytes
+from streamkern.engine.operation_counts import Operations
+from streamkern.engine.quantised_factor import PANEL, factor_bytes
 from streamkern.formats import ArraySource
 from streamkern.memory import format_bytes
 from streamkern.precondition.int16_projection import packed_lead

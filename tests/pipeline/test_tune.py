@@ -128,7 +128,7 @@ def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> No
 
 def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
     from streamkern.costs.machine_speed import Prices
-    from streamkern.engine.operations import Operations
+    from streamkern.engine.operation_counts import Operations
 
     prices = Prices(Operations(values=1e-9, gemm=1e-12, gemm64=1e-9, panel=1e-9), 1e-3, 1e-6, 1e-6, 1e-9)
     found = tune(make(centers=sk.Uniform(128)), prices=prices, memory="4GiB", threads=1)

@@ -17,7 +17,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats import arrow, csv, write_parquet
+from streamkern.formats import arrow_tables, csv, write_parquet
 from streamkern.inspection import inspect_dataset as inspection
 from streamkern.inspection.inspect_dataset import inspect
 from streamkern.sources import format_rules
@@ -134,7 +134,7 @@ def table(n: int = 600) -> tuple[pa.Table, list[str | None]]:
 @pytest.mark.parametrize("limit", [1000, 100])
 def test_columns_that_are_no_features_are_described_beside_those_that_are(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(described, "MAX_DISTINCT_TEXTS", limit)
-    monkeypatch.setattr(arrow, "MAX_DISTINCT_TEXTS", limit)
+    monkeypatch.setattr(arrow_tables, "MAX_DISTINCT_TEXTS", limit)
     monkeypatch.setattr(inspection, "MAX_DISTINCT_TEXTS", limit)
     rows, city = table()
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=90)

@@ -19,7 +19,7 @@ from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, WorkEstimate
 from streamkern.data.row_order import SCAN_ROWS
 from streamkern.data.targets import Continuous
-from streamkern.engine.operations import Operations, eigh
+from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import feature_maps

@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.precondition.lanczos import speedup_ratio
-from streamkern.runs.diagnostics import effective_dimension, rayleigh_quotient
+from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
 
 
 @pytest.fixture

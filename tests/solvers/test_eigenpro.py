@@ -14,7 +14,7 @@ from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.minibatches import average, default_batch
+from streamkern.solvers.batch_size import average, default_batch
 from streamkern.testing.solver import (
     BANDWIDTH,
     C,

@@ -16,7 +16,7 @@ import zarr
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays, open_dataset
 from streamkern.data.augment import GaussianNoise
-from streamkern.data.extra_blocks import AllTiles
+from streamkern.data.companion_blocks import AllTiles
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
 from streamkern.execute.threads_executor import ThreadsExecutor

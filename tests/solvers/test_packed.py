@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu import default_engine
-from streamkern.engine.packed_factor import PANEL, factor_bytes
+from streamkern.engine.quantised_factor import PANEL, factor_bytes
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion

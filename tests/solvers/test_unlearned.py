@@ -10,8 +10,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.partition.one_or_leaves import resolve_with_held_out
+from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.convergence import FAR
-from streamkern.solvers.minibatches import passes_of
 from streamkern.types import Array
 
 

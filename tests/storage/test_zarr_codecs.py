@@ -19,7 +19,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 
 from streamkern.errors import StorageError
 from streamkern.formats import open_source, open_zarr
-from streamkern.formats.zarr_codecs import forbidden_codec
+from streamkern.formats.zarr_allowed_codecs import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
 

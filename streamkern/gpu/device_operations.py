@@ -17,9 +17,9 @@ from streamkern.engine.base import Centered, Engine, Evaluated, Respond
 from streamkern.engine.device import PANEL_BYTES, Device
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import NumpyEngine
-from streamkern.engine.squared_loss import SquaredLoss
+from streamkern.engine.residuals import SquaredLoss
+from streamkern.gpu.cuda_source import OUTPUTS
 from streamkern.gpu.loops import BlockTarget, Halves, Sides
-from streamkern.gpu.source import OUTPUTS
 from streamkern.types import Array
 
 _SQUARE = 1024  # rows of a diagonal block that is set at once
