@@ -127,6 +127,8 @@ def require_types(owner: Any, *names: str) -> None:
 RENAMED: dict[str, str] = {
     "standardise": 'scaling: scaling="standard" for True, scaling=None for False',
     "random_state": "seed",
+    "predict.target": "output",
+    "ingest.path": "output",
     "report_": "result_.report",
     "outcome_": "result_.outcome",
     "footprint_": "result_.footprint",
@@ -135,14 +137,14 @@ RENAMED: dict[str, str] = {
         for name in ("scheduler", "device", "workers", "worker_memory", "worker_threads")
     },
 }
-"""Old names of arguments and attributes, and their new names."""
+"""Old names of arguments (of one function, or of all) and attributes, and their new names."""
 
 
 def require_new_names(names: Iterable[str], where: str) -> None:
     """Refuse old names of arguments by a UsageError that has the new name."""
     for name in names:
-        if name in RENAMED:
-            new = RENAMED[name]
+        new = RENAMED.get(f"{where}.{name}") or RENAMED.get(name)
+        if new:
             raise UsageError(
                 f"The argument {name} is now {new}.", where=f"{where}({name}=...)", expected=f"{new.split(':')[0]}="
             )

@@ -207,6 +207,13 @@ def test_an_old_name_is_refused_with_the_new_one(door: str, old: str, new: str) 
     assert found.value.where == f"{door}({old}=...)"
 
 
+@pytest.mark.parametrize(("door", "old"), [("predict", "target"), ("ingest", "path")])
+def test_where_files_are_written_is_called_output(door: str, old: str) -> None:
+    with pytest.raises(sk.UsageError, match=f"The argument {old} is now output") as found:
+        getattr(sk, door)("model", "rows", **{old: "elsewhere"})
+    assert found.value.where == f"{door}({old}=...)"
+
+
 def test_old_names_of_parameters_and_attributes_are_refused_on_estimators() -> None:
     model = sk.KernelRegressor(sk.Laplace(2.0), 20, memory=BUDGET).fit(X, VALUES)
     with pytest.raises(sk.UsageError, match="random_state is now seed"):

@@ -279,14 +279,14 @@ def make_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "predict", parents=[model], help="predict stored rows with a saved model", epilog=_EXIT
     )
-    command.add_argument("out", metavar="TARGET", help="the .parquet or .csv file or .zarr directory to create")
+    command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
     command.add_argument(
         "--interval", type=float, metavar="SHARE", help="write intervals of this coverage, such as 0.9"
     )
     command.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
-    command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of TARGET if not given")
+    command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of OUTPUT if not given")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     command.set_defaults(command=_late("prediction.predict_command"))
@@ -302,11 +302,11 @@ def make_parser() -> argparse.ArgumentParser:
         "ingest", parents=[table], help="write any table in the training layout, shuffled on request"
     )
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
-    command.add_argument("path", metavar="TARGET", help="the local directory to create, or the URL of a store")
+    command.add_argument("path", metavar="OUTPUT", help="the local directory to create, or the URL of a store")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order (default: 0)")
-    command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
+    command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of OUTPUT if not given, else zarr")
     command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; unchanged by default")
     command.add_argument("--shard", metavar="BYTES", help="combine zarr chunks into shards of this size")
     command.add_argument(

@@ -356,7 +356,7 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
             f"this is a saved {kind}, not rows",
             where=url,
             expected="a data set",
-            remedy="load a model with sk.load_model, or predict rows with it: streamkern predict MODEL DATA TARGET",
+            remedy="load a model with sk.load_model, or predict rows with it: streamkern predict MODEL DATA OUTPUT",
         )
     if marks["format"] != FORMAT:
         raise StorageError(

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numcodecs import BitRound
 
-from streamkern.errors import DataError, PlanRefusedError, UsageError
+from streamkern.errors import DataError, PlanRefusedError, UsageError, refusing_old_names
 from streamkern.formats.joined_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import TrainingZarr
@@ -99,9 +99,10 @@ class Ingested:
         return f"{self.path}: {what}, {order}; {speed}{kept}; {format_bytes(self.stored_bytes)} on disk"
 
 
+@refusing_old_names
 def ingest(
     sources: Any,
-    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     *,
     target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
@@ -135,14 +136,14 @@ def ingest(
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
             arrays or pairs (X, y); pandas, polars (also lazy) or Dask frames, Arrow tables.
-        path: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
+        output: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
             disk below TMPDIR, and then uploaded.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
         shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
         seed: seed of the order, which depends on the seed and the order of the sources only.
-        format: ``zarr`` or ``parquet``; by default from the ending of ``path``.
+        format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
         dtype: store features in this dtype; unchanged by default. Integers must keep their values.
         shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
         compression: for zarr: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
@@ -166,12 +167,12 @@ def ingest(
         UsageError: parameters that contradict each other.
         PlanRefusedError: ``memory`` is too small for one chunk of a source.
         MemoryLimitError: the process exceeded its budget; finished parts are kept.
-        StorageError: a source cannot be read, ``path`` exists already, or the disk is full.
+        StorageError: a source cannot be read, ``output`` exists already, or the disk is full.
         DataError: rows cannot be stored.
-        BusyError: another process writes to ``path``.
+        BusyError: another process writes to ``output``.
     """
     began = time.perf_counter()
-    url = given_path(path)
+    url = given_path(output)
     store = ZarrUpload(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}

@@ -155,7 +155,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
         return None
     return (
         f"the labels of batches vary {ratio:.1f} times as much as those of randomly drawn ones: the rows are stored in "
-        "an order that says much about them. Shuffle them once, for instance with: streamkern ingest SOURCE TARGET "
+        "an order that says much about them. Shuffle them once, for instance with: streamkern ingest SOURCE OUTPUT "
         "--shuffle"
     )
 

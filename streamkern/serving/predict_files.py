@@ -67,7 +67,7 @@ class PredictionResult:
         path: path of the predictions.
         rows: rows.
         columns: names of the columns in parquet.
-        kept: rows written by an earlier, interrupted prediction; all rows, if the target existed already.
+        kept: rows written by an earlier, interrupted prediction; all rows, if the output existed already.
         seconds: duration in seconds.
         rows_per_second: speed for the newly predicted rows, from the first read to the last write.
         peak_memory_bytes: peak memory of the process since its start.
@@ -108,7 +108,7 @@ class PredictionResult:
 def predict(
     model: AnyModel,
     data: Any,
-    target: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     *,
     id: str | None = None,
     scores: bool = False,
@@ -127,7 +127,7 @@ def predict(
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
-    outputs). The target appears when it is complete. After an interruption, the same call computes the missing parts,
+    outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts,
     with the same bytes as without it; after completion, it does nothing. A CSV file cannot store a fingerprint, so a
     call after completion raises an error, unless ``overwrite`` is given.
 
@@ -136,7 +136,7 @@ def predict(
             for its champion.
         data: a table in any format for training, or a list of paths, with the columns of training; other columns are
             ignored.
-        target: the local file (parquet, CSV) or directory (zarr) to create.
+        output: the local file (parquet, CSV) or directory (zarr) to create.
         id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
             differ from those of the columns of predictions that are written.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
@@ -144,7 +144,7 @@ def predict(
             ``probabilities``.
         interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
             or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
-        format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``target``.
+        format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``output``.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: threads of this process; its cores by default.
         resources: a ``Resources``, for another scheduler.
@@ -160,16 +160,16 @@ def predict(
         MemoryLimitError: the process exceeded its budget; written parts are kept.
         DataError: the data differ from those of training in columns, width or kind; or a row has NaN; the message has
             its number.
-        StorageError: model or data do not exist, the target has other content, or the disk is full; finished parts are
+        StorageError: model or data do not exist, ``output`` has other content, or the disk is full; finished parts are
             kept.
-        BusyError: another process writes to the target.
+        BusyError: another process writes to ``output``.
     """
     began = time.perf_counter()
     given = given_resources(resources, memory, threads)
     budget = given.budget
     with memory_limit(budget):
         machine = open_model(model)
-        place, format = _place(target, format)
+        place, format = _place(output, format)
         source = _open(machine, data, id, storage_options, budget, read_options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
         _require_free_name(id, columns, format)
@@ -332,9 +332,9 @@ def _values(
     return made
 
 
-def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
-    """Return the target as a local path, and its format."""
-    url = given_path(target)
+def _place(output: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
+    """Return the output as a local path, and its format."""
+    url = given_path(output)
     if is_remote(url):
         raise UsageError(
             "predictions are written to local files only",
@@ -348,7 +348,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
         raise UsageError(
             "the format of the predictions is not known",
             where=url,
-            expected="a target that ends in .parquet, .csv or .zarr",
+            expected="an output that ends in .parquet, .csv or .zarr",
             remedy=f"say which: {', '.join(FORMATS)} (--format)",
         )
     return place, format

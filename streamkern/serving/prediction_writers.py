@@ -1,6 +1,6 @@
 """Stored predictions: a parquet or CSV file or a zarr group, written part by part in a directory next to it.
 
-A part is a fixed range of rows and is written atomically; the target appears by one rename when all parts exist.
+A part is a fixed range of rows and is written atomically; the output appears by one rename when all parts exist.
 """
 
 from __future__ import annotations
