@@ -32,7 +32,6 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.solver_choice import AUTO
 from streamkern.kernels import feature_map_from_json, kernel_from_json
-from streamkern.memory import default_budget, parse_bytes
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine, load_model
 from streamkern.partition.one_or_leaves import decided
@@ -220,9 +219,8 @@ def _decide(
     report: Callable[[Path], Path] | None,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
-    memory = settings["memory"]
-    budget = default_budget() if memory is None else parse_bytes(memory)
-    pipeline = replace(pipeline, partition=decided(pipeline, budget, settings["device"]).partition)
+    given = settings["resources"]
+    pipeline = replace(pipeline, partition=decided(pipeline, given.budget, given.device).partition)
     assert pipeline.test is not None
     key = _key(pipeline, gate, cold)
     standing = models.standing
