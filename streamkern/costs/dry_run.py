@@ -398,7 +398,7 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
 class _Rows:
     """Training rows of which only the number is known."""
 
-    last_round = ()
+    _last_round = ()
 
     def __init__(self, n: int, weighted: bool) -> None:
         self.n, self.base_rows, self.weighted = n, n, weighted
