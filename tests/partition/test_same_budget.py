@@ -106,7 +106,7 @@ def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest
         return FRESH if len(calls) == 1 else 1 << 40
 
     for module in ("partition.one_or_leaves", "fitting.fit", "partition.partition_memory"):
-        monkeypatch.setattr(f"streamkern.{module}.loaded", loaded)
+        monkeypatch.setattr(f"streamkern.{module}.load_libraries", loaded)
     made = sk.KernelRegressor(sk.Laplace(3.0), memory=4096 * MIB, partition=sk.Partition(rows=100), threads=2)
     assert made.fit(X, X[:, 0]).result_.report["partition"]["reason"]
     assert calls
