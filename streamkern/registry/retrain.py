@@ -141,7 +141,7 @@ def retrain(
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
             ``version`` the challenger's; further keys have the scores of both, the paired test, drift, warnings and
             reasons;
-        ``start`` is ``sums``, ``with_warm_start`` or ``cold``, and ``reused_rows`` the number of rows in the champion's
+        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of rows in the champion's
         sums.
 
     Raises:
