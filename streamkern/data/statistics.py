@@ -342,8 +342,7 @@ def summarise(
 
 
 DOMINANT_VARIANCE_SHARE, DOMINANT_FEATURE_SHARE = 0.99, 0.2
-"""Features have unlike scales if ``MIN_HELD_OUT_ROWS`` of them or less have at least ``DOMINANT_VARIANCE_SHARE`` of the
-variance."""
+"""Scales are unlike if this share of the features or less has at least ``DOMINANT_VARIANCE_SHARE`` of the variance."""
 
 
 def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str | None:

@@ -2,8 +2,7 @@
 
 - ``dtype_of`` and ``in_dtype``: the rule of ``dtype="auto"``.
 - ``subtract_offsets``: columns that lie far from 0 have their mean subtracted in float64, before rows are rounded,
-where the
-  basis depends on differences of rows alone.
+  where the basis depends on differences of rows alone.
 - ``require_precision``: a kernel whose values would be rounding errors, or all the same, is refused.
 
 The rule of the last. Kernel values are made from inner products, so a squared distance carries an error δ = 2 N ε:

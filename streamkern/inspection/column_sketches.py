@@ -57,7 +57,7 @@ class ColumnSums:
 
 @dataclass(eq=False)
 class Histogram:
-    """Count the values of each column in each of its ``CALIBRATION_BINS`` bins, shape (d, BINS).
+    """Count the values of each column in each of its ``HISTOGRAM_BINS`` bins, shape (d, BINS).
 
     ``low``, shape (d,), are the left ends of the first bins, and ``width``, shape (d,), is that of the bins.
     """
@@ -70,7 +70,7 @@ class Histogram:
     def of(cls, sums: tuple[Any, ...]) -> Histogram:
         """Return bins for columns with these sums of ``ColumnSums``.
 
-        ``CALIBRATION_BINS`` bins cover the range. For whole numbers each bin spans the same number of possible values,
+        ``HISTOGRAM_BINS`` bins cover the range. For whole numbers each bin spans the same number of possible values,
         so that none is low only because of its position; they may use fewer bins.
         """
         ranges, fractions = sums[3], sums[4]

@@ -338,7 +338,7 @@ class KernelMachine(CalibratedModel):
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:
-        """Return rows of X as an array (n, d) of stored values, for ``output_function``.
+        """Return rows of X as an array (n, d) of stored values, for ``_output_function``.
 
         Raises:
             DataError: a value has the wrong kind for its column, or a column is missing.

@@ -58,7 +58,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def read(self, name: str) -> tuple[bytes, str]:
-        """Return the content of a file, at most ``MAX_MAGNITUDE`` bytes, and its tag.
+        """Return the content of a file, at most ``MAX_JSON_BYTES`` bytes, and its tag.
 
         Raises:
             FileNotFoundError: there is no such file.

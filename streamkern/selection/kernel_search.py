@@ -5,7 +5,7 @@ are learned at the best of them. The best of each norm, and of the better norm t
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
 to be better than none by
-``MAX_ERROR_INCREASE`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``.
+``MIN_IMPROVEMENT`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``.
 Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
@@ -141,7 +141,7 @@ DEFAULT_CENTERS, MAX_CENTERS_BY_ROWS, MAX_CENTERS = 2_000, 5_000, 8_000
 seconds; one for four rows, at most; and one for eight, at most."""
 
 MAX_PASS_WORK = 30 * WORK_PER_SECOND
-"""Work of a pass over wide rows with more than ``LEAF_CENTERS``, at most: half a minute on two slow cores."""
+"""Work of a pass over wide rows with more than ``DEFAULT_CENTERS``, at most: half a minute on two slow cores."""
 
 MIN_ROWS_PER_COLUMN = 20
 """Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
@@ -430,7 +430,7 @@ def search_for(
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
-    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WAIT_SHARE``, or ``MIN_SEARCH_WORK``, or
+    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WORK_SHARE``, or ``MIN_SEARCH_WORK``, or
     ``MIN_FULL_KERNEL_SEARCH_WORK``.
     """
     d = cost_estimate.size.d
@@ -593,7 +593,7 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least squared error of more, where it is better by ``MAX_ERROR_INCREASE``, or else the simpler model.
+    """The least squared error of more, where it is better by ``MIN_IMPROVEMENT``, or else the simpler model.
 
     Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
     simpler model, by more than the standard error, are left out.

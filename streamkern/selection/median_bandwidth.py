@@ -35,7 +35,7 @@ R = TypeVar("R")
 def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
     """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
 
-    Of ``MAX_HELD_OUT_ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any
+    Of ``MEDIAN_ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any
     executor.
 
     ``norm`` is 2, or 1 for Σ_k |x_k − z_k|. Rows are rounded to the dtype of the streaming arithmetic; distances are

@@ -28,7 +28,7 @@ TABLE = pa.table({"a": X[:, 0], "importance": W, "b": X[:, 1], "c": X[:, 2], "la
 
 
 class TestWeightsInMemory(SourceSuite):
-    facets: ClassVar[dict[str, Any]] = {"weight": "w"}
+    facets: ClassVar[dict[str, Any]] = {"weight": "w", "from_memory": True}
 
     @pytest.fixture
     def stored(self, expected_X: np.ndarray, expected_y: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -17,7 +17,7 @@ from streamkern.testing.source import SourceSuite, read_all
 
 
 class TestArraySource(SourceSuite):
-    facets: ClassVar[dict[str, Any]] = {"in_memory": True, "columns": tuple("abcdef")}
+    facets: ClassVar[dict[str, Any]] = {"in_memory": True, "from_memory": True, "columns": tuple("abcdef")}
 
     @pytest.fixture
     def held(self, expected_X, expected_y):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any, ClassVar
 
 import dask.dataframe as dd
 import h5py
@@ -133,6 +134,8 @@ class TestHdf5Columns(TableSuite):
 
 
 class TestPandas(TableSuite):
+    facets: ClassVar[dict[str, Any]] = {"from_memory": True}
+
     def write(self, folder: Path, X, y):
         self.value = frame(X, y)
         return self.value
