@@ -31,7 +31,7 @@ X = np.random.default_rng(0).normal(size=(300, 4))
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("model") / "model.zarr"
     model = sk.KernelClassifier(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=sk.Direct(),
-                                preprocess=(sk.Standardise(),))  # fmt: skip
+                                preprocess=(sk.Standardise(),), dtype="float32")  # fmt: skip
     train = sk.from_arrays(X, np.where(X[:, 0] > 0, "up", "down"), columns=list("abcd"))
     model.fit(train).save(place)
     return place

@@ -152,6 +152,8 @@ class TestPolars(TestPandas):
 
 
 class TestDaskFrame(TestPandas):
+    facets: ClassVar[dict[str, Any]] = {}
+
     def write(self, folder: Path, X, y):
         self.value = dd.from_pandas(frame(X, y), npartitions=4)
         return self.value
