@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from streamkern.models.partitioned_machine import PartitionedMachine as PartitionedMachine, load_model as load_model
     from streamkern.models.cut_tree import Partition as Partition
     from streamkern.resources import Resources as Resources
-    from streamkern.runs.pipeline import Pipeline as Pipeline, load_pipeline as load_pipeline
+    from streamkern.runs.pipeline_definition import Pipeline as Pipeline, load_pipeline as load_pipeline
     from streamkern.runs.plan import plan as plan
-    from streamkern.runs.run import resume as resume, run as run
+    from streamkern.runs.run_pipeline import resume as resume, run as run
     from streamkern.runs.tune import tune as tune
     from streamkern.registry import Registry as Registry, retrain as retrain
     from streamkern.inspection.inspect_dataset import inspect as inspect
@@ -139,9 +139,9 @@ _NAMES = {
     "streamkern.models.partitioned_machine": ("PartitionedMachine", "load_model"),
     "streamkern.models.cut_tree": ("Partition",),
     "streamkern.resources": ("Resources",),
-    "streamkern.runs.pipeline": ("Pipeline", "load_pipeline"),
+    "streamkern.runs.pipeline_definition": ("Pipeline", "load_pipeline"),
     "streamkern.runs.plan": ("plan",),
-    "streamkern.runs.run": ("resume", "run"),
+    "streamkern.runs.run_pipeline": ("resume", "run"),
     "streamkern.runs.tune": ("tune",),
     "streamkern.registry": ("Registry", "retrain"),
     "streamkern.inspection.inspect_dataset": ("inspect",),

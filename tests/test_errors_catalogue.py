@@ -661,7 +661,7 @@ def _table(text: str) -> dict[str, str]:
 
 
 ELSEWHERE = _table("""
-runs/pipeline.py: The setting
+runs/pipeline_definition.py: The setting
     pipeline/test_pipeline.py::test_settings_of_a_file_are_typed_values_texts_or_keywords
 sklearn/input_checks.py: ... has no parameter
     test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
@@ -679,7 +679,7 @@ engine/elementwise.py: Cannot gather
     cpu/test_rows.py::test_an_output_that_does_not_fit_is_refused
 engine/elementwise.py: Row indices run from
     cpu/test_rows.py::test_an_index_out_of_range_is_refused
-runs/pipeline.py: class_weight is given, and the task is regression.
+runs/pipeline_definition.py: class_weight is given, and the task is regression.
     test_class_weights.py::test_unknown_labels_and_other_values_are_refused
 centers.py: A row has a value that is not finite, or too large
     test_centers_kmeans.py::test_a_row_that_is_not_finite_is_refused_wherever_it_lies
@@ -721,7 +721,7 @@ errors.py: The argument
     test_same_arguments.py::test_an_old_name_is_refused_with_the_new_one
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
-runs/pipeline.py: ... has an import that fails:
+runs/pipeline_definition.py: ... has an import that fails:
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 data/augment.py: An augmentation raised
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
@@ -733,13 +733,13 @@ engine/reference.py: The kernel matrix of the centers is not positive d
     cpu/test_linear_algebra.py::test_what_is_not_positive_definite_is_refused
 kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
-runs/pipeline.py: ... raised
+runs/pipeline_definition.py: ... raised
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 registry/retrain.py: A pipeline with this
     test_user_faults.py::test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains
-runs/run.py: This run cannot be resumed:
+runs/run_pipeline.py: This run cannot be resumed:
     test_user_code.py::test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused
-runs/run.py: The settings of this run had a secret, which was n
+runs/run_pipeline.py: The settings of this run had a secret, which was n
     test_redaction.py::test_no_secret_is_in_any_artefact_of_a_run
 formats/csv.py: To read
     storage/test_csv_damage.py::test_more_columns_than_the_memory_takes_are_refused_before_they_are_parsed
@@ -801,7 +801,7 @@ memory.py: The system refused to allocate memory:
     test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
-runs/pipeline.py: The parameter
+runs/pipeline_definition.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
@@ -837,7 +837,7 @@ sources/column_roles.py: The
     serving/test_ids.py::test_an_id_within_the_numbers_of_ingested_rows_is_explained
 serving/predict_files.py: The columns of training cannot be chosen:
     serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
-runs/run.py: The working directory of this run is gone.
+runs/run_pipeline.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
 registry/warm_start.py: The classes are not those of the champion.
     registry/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why

@@ -25,7 +25,7 @@ from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
-from streamkern.solvers.convergence import measured_by_itself, unlearned
+from streamkern.solvers.solution_residual import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
 

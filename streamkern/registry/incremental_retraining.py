@@ -18,7 +18,7 @@ from streamkern.registry import drift
 from streamkern.registry.known_rows import ReusableSums, reusable_sums
 from streamkern.registry.model_comparison import ModelComparison, without_scaling
 from streamkern.registry.model_registry import Registry
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.storage.artifact import load_artifact
 from streamkern.sweep import ScanWork, sweep
 from streamkern.updates.update_model import update_model

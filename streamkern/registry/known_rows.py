@@ -19,7 +19,7 @@ from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import dump
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.sources.base import Source
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.user_code_digest import described

@@ -44,8 +44,8 @@ from streamkern.registry.model_registry import Registry
 from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
 from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
-from streamkern.runs.pipeline import Pipeline
-from streamkern.runs.run import run
+from streamkern.runs.pipeline_definition import Pipeline
+from streamkern.runs.run_pipeline import run
 from streamkern.solvers.direct import Direct
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.atomic_writes import discard

@@ -21,7 +21,7 @@ from streamkern.partition.one_or_leaves import with_rows_per_leaf
 from streamkern.preprocessing.automatic_steps import JoinQuantiles
 from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import Units
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.solvers import EigenPro, Iteration, Problem
 from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.sharded_centers import ProjectedState

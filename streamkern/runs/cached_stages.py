@@ -25,7 +25,7 @@ from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.inspection.shuffle_quality import shuffle_warning
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.checkpoints import Checkpoints
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.solution_spectrum import diagnose
 from streamkern.runs.training_examples import examples
 from streamkern.solvers import Outcome, Problem, Solver

@@ -38,7 +38,7 @@ from streamkern.preprocessing.automatic_steps import planned_note
 from streamkern.preprocessing.steps import Learning
 from streamkern.resources import Resources, default_threads, given_resources
 from streamkern.runs.cached_stages import MAX_TRAIN_SCORE_ROWS
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.selection.kernel_search import Search
 from streamkern.selection.median_bandwidth import MEDIAN_ROWS, needs_median, with_median_distances
 from streamkern.solvers.base import HELD_OUT

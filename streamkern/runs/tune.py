@@ -33,7 +33,7 @@ from streamkern.memory import format_bytes, resident_bytes
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import display_if_verbose
 from streamkern.resources import Resources, given_resources
-from streamkern.runs.pipeline import Pipeline, load_pipeline, parameters
+from streamkern.runs.pipeline_definition import Pipeline, load_pipeline, parameters
 from streamkern.runs.plan import measured_prices, plan
 from streamkern.selection.kernel_search import (
     KernelChoice,

@@ -32,8 +32,8 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import NormalEquations
-from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
+from streamkern.solvers.solution_residual import FAR, relative_residual, report_residual
 from streamkern.storage.artifact import Contents, load_artifact
 from streamkern.storage.serialize import flatten, is_valid_array, is_valid_number, serializable, unflatten
 from streamkern.types import Array, IntArray

@@ -19,8 +19,8 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.contributions import Gradient, NormalProduct
-from streamkern.solvers.convergence import FAR, report_residual
 from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.solution_residual import FAR, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 

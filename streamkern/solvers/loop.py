@@ -20,8 +20,8 @@ from streamkern.execute.sharded_centers_checkpoint import read_tiles
 from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.memory import release_free_memory
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
-from streamkern.solvers.convergence import report_unlearned
 from streamkern.solvers.direct import Sums
+from streamkern.solvers.solution_residual import report_unlearned
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array

@@ -33,7 +33,7 @@ from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.solvers.base import Problem
-from streamkern.solvers.convergence import FAR, relative_residual
+from streamkern.solvers.solution_residual import FAR, relative_residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 

@@ -39,8 +39,8 @@ from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
-from streamkern.solvers.convergence import FAR, relative_residual, report_residual
 from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.solution_residual import FAR, relative_residual, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array

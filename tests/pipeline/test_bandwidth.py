@@ -14,7 +14,7 @@ from streamkern.registry.retrain import retrain
 from streamkern.report import read_run
 from streamkern.report.result_sentences import basis_text
 from streamkern.runs.plan import plan
-from streamkern.runs.run import run
+from streamkern.runs.run_pipeline import run
 
 Make = Callable[..., sk.Pipeline]
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import streamkern as sk
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.fitting import device_placement
-from streamkern.runs.pipeline import Pipeline
+from streamkern.runs.pipeline_definition import Pipeline
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in
 from tests.device import HostDevice

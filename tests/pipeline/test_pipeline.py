@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.runs.pipeline import load_pipeline, parameters, type_name
+from streamkern.runs.pipeline_definition import load_pipeline, parameters, type_name
 
 FILE = '''
 from pathlib import Path

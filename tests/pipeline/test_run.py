@@ -16,7 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.evaluation.metrics import flat_metrics
 from streamkern.formats import ArraySource
-from streamkern.runs.run import run
+from streamkern.runs.run_pipeline import run
 
 Make = Callable[..., sk.Pipeline]
 STAGES = ["statistics", "check-test", "centers", "eigensystem", "train", "save", "evaluate"]

@@ -26,7 +26,7 @@ from streamkern.kernels import feature_maps
 from streamkern.memory import release_free_memory
 from streamkern.solvers import Problem, train
 from streamkern.solvers.base import ahead_bytes
-from streamkern.solvers.convergence import measured_by_itself, unlearned
+from streamkern.solvers.solution_residual import measured_by_itself, unlearned
 from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import COUNTS, stand_in

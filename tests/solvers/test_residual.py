@@ -12,7 +12,7 @@ import scipy.linalg
 
 import streamkern as sk
 from streamkern.costs import footprint
-from streamkern.solvers.convergence import FAR, relative_residual
+from streamkern.solvers.solution_residual import FAR, relative_residual
 from streamkern.types import Array
 
 N, P = 1200, 150

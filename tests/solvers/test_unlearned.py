@@ -11,7 +11,7 @@ import pytest
 import streamkern as sk
 from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.solvers.batch_size import passes_of
-from streamkern.solvers.convergence import FAR
+from streamkern.solvers.solution_residual import FAR
 from streamkern.types import Array
 
 

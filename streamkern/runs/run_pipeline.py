@@ -1,4 +1,7 @@
-"""A run: a directory with a lock, a manifest, stage results, events, ``result.json`` and ``model.zarr``."""
+"""Carry out a run of a pipeline, or resume it.
+
+Its directory has a lock, a manifest, stage results, events, ``result.json`` and ``model.zarr``.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ from streamkern.progress import COMPILING, display_if_verbose
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources, scheduler_name
 from streamkern.runs.cached_stages import KeptStages, diagnosis_stage, evaluate_stage
-from streamkern.runs.pipeline import Pipeline, load_pipeline
+from streamkern.runs.pipeline_definition import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
