@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamkern.commands.terminal import complain, say
 from streamkern.defaults import CHECKPOINT_SECONDS, COLUMN_KINDS, RADIAL_NAMES, TUNING_ROWS, VERSIONS_KEPT
@@ -108,6 +108,14 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(redacted(message), file)
 
 
+class _Shared(NamedTuple):
+    """Arguments that several commands take."""
+
+    pipeline: _Parser
+    model: _Parser
+    table: _Parser
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = _Parser(
@@ -115,7 +123,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"streamkern {VERSION}")
     parser.set_defaults(command=None)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands, shared = parser.add_subparsers(title="commands", metavar="COMMAND"), _shared_arguments()
+    for add in (_add_training, _add_registry, _add_planning, _add_reports, _add_prediction, _add_data):
+        add(commands, shared)
+    return parser
+
+
+def _shared_arguments() -> _Shared:
     threads = _Parser(add_help=False)
     threads.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     machine = _Parser(add_help=False, parents=[threads])
@@ -166,8 +180,13 @@ def make_parser() -> argparse.ArgumentParser:
     pipeline.add_argument(
         "-h", "--help", action="store_true", help="show this help; after PIPELINE, show its settings too"
     )
+    return _Shared(pipeline, model, table)
 
-    command = commands.add_parser("run", parents=[pipeline], add_help=False, help="train a pipeline", epilog=_EXIT)
+
+def _add_training(commands: Any, shared: _Shared) -> None:
+    command = commands.add_parser(
+        "run", parents=[shared.pipeline], add_help=False, help="train a pipeline", epilog=_EXIT
+    )
     command.add_argument("--run-dir", type=_path, metavar="DIR", help="directory of the results (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
@@ -189,8 +208,10 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--quiet", action="store_true", help="print only errors")
     command.set_defaults(command=_late("pipelines.resume_command"))
 
+
+def _add_registry(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser(
-        "retrain", parents=[pipeline], add_help=False,
+        "retrain", parents=[shared.pipeline], add_help=False,
         help="train if data or pipeline have changed, promote if the gate passes",
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
@@ -221,7 +242,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(command=_late("registry.models_command"))
 
-    command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="print the costs of a run")
+
+def _add_planning(commands: Any, shared: _Shared) -> None:
+    command = commands.add_parser("plan", parents=[shared.pipeline], add_help=False, help="print the costs of a run")
     command.add_argument(
         "--worker-memory",
         metavar="BYTES",
@@ -233,7 +256,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_with_settings(command, "pipelines.plan_command"))
 
     command = commands.add_parser(
-        "tune", parents=[pipeline], add_help=False, epilog=_EXIT,
+        "tune", parents=[shared.pipeline], add_help=False, epilog=_EXIT,
         help="find bandwidth, ridge and number of centers on a subsample",
     )  # fmt: skip
     command.add_argument(
@@ -252,6 +275,8 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "tuning.tune_command"))
 
+
+def _add_reports(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -272,12 +297,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(command=_late("run_reports.report_command"))
 
-    command = commands.add_parser("evaluate", parents=[model], help="score a saved model on stored rows")
+
+def _add_prediction(commands: Any, shared: _Shared) -> None:
+    command = commands.add_parser("evaluate", parents=[shared.model], help="score a saved model on stored rows")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.set_defaults(command=_late("prediction.evaluate_command"))
 
     command = commands.add_parser(
-        "predict", parents=[model], help="predict stored rows with a saved model", epilog=_EXIT
+        "predict", parents=[shared.model], help="predict stored rows with a saved model", epilog=_EXIT
     )
     command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
@@ -298,8 +325,10 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("prediction.explain_command"))
 
+
+def _add_data(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser(
-        "ingest", parents=[table], help="write any table in the training layout, shuffled on request"
+        "ingest", parents=[shared.table], help="write any table in the training layout, shuffled on request"
     )
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
     command.add_argument("path", metavar="OUTPUT", help="the local directory to create, or the URL of a store")
@@ -318,7 +347,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_late("data.ingest_command"))
 
     command = commands.add_parser(
-        "inspect", parents=[table], help="summarise every row of a data set: columns, classes, order"
+        "inspect", parents=[shared.table], help="summarise every row of a data set: columns, classes, order"
     )
     command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -327,7 +356,6 @@ def make_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("doctor.doctor_command"))
-    return parser
 
 
 def _shape(text: str) -> tuple[int, ...]:
