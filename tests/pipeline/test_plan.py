@@ -76,7 +76,7 @@ def test_threads_share_what_is_read_in_them(make: Make):
 
 def test_passes_that_do_not_stay_in_memory_are_read_again(monkeypatch: pytest.MonkeyPatch):
     # Whatever ran in this process before. (The package's function plan hides the module of that name.)
-    monkeypatch.setattr(importlib.import_module("streamkern.runs.plan"), "loaded", lambda: 200 << 20)
+    monkeypatch.setattr(importlib.import_module("streamkern.runs.plan"), "load_libraries", lambda: 200 << 20)
     X = np.zeros((60_000, 400), dtype=np.float32)
     data = sk.from_arrays(X, np.arange(60_000) % 2)
     job = sk.Pipeline(train=data, kernel=sk.Laplace(1.0), centers=sk.Uniform(10), solver=sk.EigenPro(epochs=4))
