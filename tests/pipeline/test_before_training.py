@@ -109,7 +109,7 @@ def test_an_evaluation_that_fails_leaves_the_model_and_says_so(
         raise sk.errors.StorageError("The test rows are gone.", where="rows", expected="rows", remedy="find them")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sk.KernelMachine, "score_in_detail", fails)
+        patch.setattr(sk.KernelMachine, "_score_in_detail", fails)
         assert main(command) == 1
     told = capsys.readouterr().err
     assert "The test rows are gone" in told

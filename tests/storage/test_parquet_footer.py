@@ -115,7 +115,7 @@ def test_a_row_group_with_other_columns_than_the_schema_is_refused(tmp_path: Pat
     columns = b"\x19\x2c\x26"  # two structs, whose first field is an offset
     assert footer_of(data).count(columns) == 1
     place.write_bytes(with_footer(data, footer_of(data).replace(columns, b"\x19\x1c\x26")))
-    with pytest.raises(sk.StorageError, match="no readable footer"):
+    with pytest.raises(sk.errors.StorageError, match="no readable footer"):
         sk.open_dataset(place, target="y")
 
 
@@ -144,5 +144,5 @@ def test_an_encrypted_column_is_an_error_where_it_is_read(tmp_path: Path) -> Non
     np.testing.assert_array_equal(
         sk.open_dataset(place, target="y", columns=["a"]).source.read(0).X[:, 0], np.arange(9)
     )
-    with pytest.raises(sk.CorruptChunkError, match="decrypt"):
+    with pytest.raises(sk.errors.CorruptChunkError, match="decrypt"):
         sk.open_dataset(place, target="y").source.read(0)
