@@ -61,7 +61,7 @@ def test_one_compiled_call_computes_outputs_of_radial_kernels(monkeypatch: pytes
     basis, X, W = case(sk.Laplace(3.0), 40, 70, 18, 2)
     if basis.resident[1] is None:
         pytest.skip("this processor has no fused multiply-add")
-    monkeypatch.setattr(type(basis), "panels", None)
+    monkeypatch.setattr(type(basis.engine), "panels", None)
     assert basis.predict(X, W).shape == (40, 2)
 
 

@@ -160,16 +160,16 @@ def test_few_columns_of_float64_are_multiplied_row_by_row():
 PROGRAM = """
 import hashlib, sys, numpy as np
 import streamkern as sk
-from streamkern.cpu import product, thin
+from streamkern.cpu import gemm, gemv
 from streamkern.kernels import Expansion
 rng = np.random.default_rng(0)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((21, 40), (70, 40), (70, 10)))
 packed = gemm.pack(Z)
 S = np.empty((21, 70), np.float32)
 gemm.inner(X, packed, slice(0, 70), S)
-F = thin.times(S, thin.laid_out(W))
-g = thin.room(*W.shape, W.dtype)
-thin.add_transposed(S, F, g)
+F = gemv.times(S, gemv.laid_out(W))
+g = gemv.room(*W.shape, W.dtype)
+gemv.add_transposed(S, F, g)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((300, 40), (1100, 40), (1100, 10)))
 outputs = Expansion(sk.Laplace(9.0), Z).predict(X, W)
 print(gemm.VECTORS, hashlib.sha256(b"".join(A.tobytes() for A in (S, F, g, outputs))).hexdigest())
