@@ -170,7 +170,7 @@ def test_no_object_leads_out_of_the_copy(three: Registry, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(objects, "find", find)
     with pytest.raises(sk.errors.StorageError, match="not a file name"):
-        objects.bring("versions/000001/model.zarr", Path("nowhere"))
+        objects.download("versions/000001/model.zarr", Path("nowhere"))
     assert not Path("nowhere").exists()
 
 
