@@ -529,13 +529,13 @@ def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
         ({"keep_bits": 0}, "0 bits cannot be kept"),
         ({"keep_bits": 5, "dtype": "int32"}, "5 bits cannot be kept of int32"),
         ({"dtype": "str"}, "'str' is not a dtype"),
-        ({"path": "memory://bucket/rows.parquet"}, "does not show that it is complete"),
+        ({"output": "memory://bucket/rows.parquet"}, "does not show that it is complete"),
         ({"sources": []}, "no sources"),
     ],
 )
 def test_parameters_that_contradict_each_other(tmp_path, options, message):
     with pytest.raises(sk.UsageError, match=f"(?s){message}"):
-        ingest(**{"sources": table(), "path": tmp_path / "out", "memory": BUDGET, **options})
+        ingest(**{"sources": table(), "output": tmp_path / "out", "memory": BUDGET, **options})
 
 
 def test_a_missing_value_names_the_row_and_leaves_nothing_that_could_be_read(tmp_path):
