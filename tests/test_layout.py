@@ -49,7 +49,7 @@ DOORS = {
                 "manhattan",
                 "fused_predict",
                 "gemm",
-                "routes",
+                "leaf_routing",
                 "kernel_gradients",
                 "gemv",
             )
@@ -161,14 +161,14 @@ LATE = {
     "mlflow": "optional",
     "streamkern.gpu.cupy": "needs CuPy",
     "streamkern.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
-    **{f"streamkern.cpu.{name}": "imports a compiler, half a second" for name in ("columns", "engine", "routes")},
+    **{f"streamkern.cpu.{name}": "imports a compiler, half a second" for name in ("columns", "engine", "leaf_routing")},
     "streamkern.execute.dask_executor": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning_page": "needs Bokeh",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
     **{
         f"streamkern.formats.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"
-        for name in ("arrow", "joined_tables", "open_stored", "zarr")
+        for name in ("arrow_tables", "joined_tables", "open_stored", "zarr")
     },
     "streamkern.formats.dask_source": "dask's arrays, a quarter of a second, only for who has one",
     "streamkern.formats.polars_lazy_frame": "Arrow, only for who has a LazyFrame",

@@ -312,15 +312,13 @@ class KernelMachine(CalibratedModel):
     ) -> Callable[[Array], Array]:
         """Return a function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
-        With ``scales`` outputs have shape (n, 2c) and include those for ``intervals``. ``panels`` stores packed
-        centers. The function is thread-safe, raises DataError as ``decision_function`` does, and does not check the
-        shape.
+        With ``scales`` outputs have shape (n, 2c) and include those for ``intervals``. The function is thread-safe, and
+        does not check the shape.
         """
         dataset = self._prepared(Dataset(array_source(np.empty((0, self.n_features)), None, self.columns)))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
         basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
-
         most = max(1, _CALL_BYTES // (8 * self._widest))
 
         def outputs(X: Array) -> Array:
@@ -338,11 +336,7 @@ class KernelMachine(CalibratedModel):
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:
-        """Return rows of X as an array (n, d) of stored values, for ``_output_function``.
-
-        Raises:
-            DataError: a value has the wrong kind for its column, or a column is missing.
-        """
+        """Return rows of X as an array (n, d) of stored values, for ``_output_function``."""
         source = self._prepared(Dataset(self._source(X))).source
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
@@ -580,22 +574,15 @@ def from_artifact(
         calibration = load_calibration(metadata.get("answers"), arrays, encoding, len(weights))
         if transforms and transforms[-1].n_out != Z.shape[1]:
             raise KeyError("transforms")
+        names = None if columns is None else tuple(map(str, columns))
+        origin = _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0
+        schema = None if metadata.get("schema") is None else Schema.from_json(metadata["schema"])
+        kernel = kernel or kernel_from_json(metadata["kernel"])
+        factor, shift = (_number_or_array(arrays[name]) for name in ("factor", "shift"))
         model = KernelMachine(
-            kernel or kernel_from_json(metadata["kernel"]),
-            Z,
-            weights,
-            with_decision_rule(encoding, calibration),
-            _number_or_array(arrays["factor"]),
-            _number_or_array(arrays["shift"]),
-            None if columns is None else tuple(map(str, columns)),
-            metadata["training"],
-            features,
-            transforms,
-            _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
-            None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
-            calibration,
-            _stored_sums(metadata, where, weights.shape),
-        )
+            kernel, Z, weights, with_decision_rule(encoding, calibration), factor, shift, names, metadata["training"],
+            features, transforms, origin, schema, calibration, _stored_sums(metadata, where, weights.shape),
+        )  # fmt: skip
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
         _ = model.wide  # fails if its dtype is unknown
