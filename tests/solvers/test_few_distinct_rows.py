@@ -11,8 +11,8 @@ import streamkern as sk
 from streamkern.types import Array
 
 SOLVERS: dict[str, Any] = {
-    "auto": "auto", "direct": sk.Direct(), "eigenpro": sk.EigenPro(), "eigenpro1": sk.EigenPro1(), "falkon": sk.Falkon(),
-    "svrg": sk.SVRG(), "eigenpro2": sk.EigenPro2(), "logistic": sk.Logistic(), "sgd": sk.SGD(),
+    "auto": "auto", "direct": sk.Direct(), "eigenpro": sk.EigenPro(), "eigenpro1": sk.EigenPro1(),
+    "falkon": sk.Falkon(), "svrg": sk.SVRG(), "eigenpro2": sk.EigenPro2(), "logistic": sk.Logistic(), "sgd": sk.SGD(),
 }  # fmt: skip
 
 
