@@ -135,7 +135,7 @@ def test_augmented_rows_keep_it(augmentation: Any):
 def test_dropped_features_have_the_user_s_value_and_not_that_of_shifted_rows():
     X, y = table(UNIX)
     data = sk.from_arrays(X, y).augment(sk.augment.FeatureDropout(1.0, value=UNIX + 1.0))._relative_to(np.full(3, UNIX))
-    block = sk.data.stream.Scan(sk.data.stream.Assembly(data)).block((0,))
+    block = sk.data.row_order.Scan(sk.data.row_order.Assembly(data)).block((0,))
     assert (block.X == 1.0).all()
 
 
