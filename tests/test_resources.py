@@ -112,13 +112,13 @@ def test_a_resumed_run_has_the_resources_it_had_unless_others_are_given(tmp_path
         return {name: found[name] for name in ("memory", "threads", "scheduler", "device")}
 
     with pytest.raises(KeyboardInterrupt):
-        sk.run(pipeline, tmp_path / "run", resources=sk.Resources("2GiB", 2, device="cpu"), listeners=(stop,))
+        sk.run(pipeline, tmp_path / "run", resources=sk.Resources("12GiB", 2, device="cpu"), listeners=(stop,))
     before = manifest()
-    assert before == {"memory": 2 << 30, "threads": 2, "scheduler": "threads", "device": "cpu"}
+    assert before == {"memory": 12 << 30, "threads": 2, "scheduler": "threads", "device": "cpu"}
     for given, changed in (
         ({}, {}),
         ({"threads": 1}, {"threads": 1}),
-        ({"resources": sk.Resources("1GiB", 2)}, {"memory": 1 << 30, "threads": 2}),
+        ({"resources": sk.Resources("8GiB", 2)}, {"memory": 8 << 30, "threads": 2}),
     ):
         with pytest.raises(KeyboardInterrupt):
             sk.resume(tmp_path / "run", listeners=(stop,), **given)
