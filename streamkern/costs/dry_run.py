@@ -1,4 +1,4 @@
-"""Predict operations and memory of a solver: its ``prepare``, ``begin`` and ``update`` on shapes (``engine.meter``).
+"""Predict operations and memory of a solver: its ``prepare``, ``begin`` and ``update`` on shapes (``engine.cost_meter``).
 
 A plan is the run, on shapes. There is no other formula of what a method costs, so none can disagree with it.
 """
@@ -634,8 +634,3 @@ def nominal_work(solver: Solver, size: ProblemSize) -> float:
     return (takes.setup + takes.training).priced(nominal_prices(size.d)) + 10.0 * (
         takes.setup_rows + takes.rows
     ) * size.d
-
-
-def estimate_cost(solver: Solver, size: ProblemSize, **changes: Any) -> CostEstimate:
-    """The bill of a solver on a problem of a size, with other numbers where given."""
-    return CostEstimate(solver, replace(size, **changes) if changes else size)

@@ -1,4 +1,4 @@
-"""Centers shared out over the workers of a Dask cluster: the driver's side of ``shared_centers_worker.py``."""
+"""Centers shared out over the workers of a Dask cluster: the driver's side of ``sharded_centers_worker.py``."""
 
 from __future__ import annotations
 

@@ -70,9 +70,9 @@ def open_zarr(
     several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
     be text, dates and times. NaN, NaT and an empty text are missing values.
 
-    ``target`` is an array of shape (n,) or (n, c), or several of shape (n,); "" is none. ``columns`` are names of
-    one-dimensional arrays, or of columns that the training layout lists, or the name of the one features array. Target
-    and weight, shape (n,), are by default those of the training layout.
+    ``target`` is an array of shape (n,) or (n, c), or several of shape (n,); an empty text asks for no target.
+    ``columns`` are names of one-dimensional arrays, or of columns that the training layout lists, or the name of the
+    one features array. Target and weight, shape (n,), are by default those of the training layout.
 
     With ``sparse``, an absent chunk is read as the fill value. By default it is an error, because a lost chunk looks
     the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.

@@ -1,6 +1,6 @@
 """Projection by an inverse factor in 16 bits: exact where the factor is whole, and nearly so where it keeps a lead.
 
-With W of ``engine.packed``, U, Σ the top q eigenpairs of K(Z, Z) and Π = I − U Uᵀ,
+With W of ``engine.quantised_factor``, U, Σ the top q eigenpairs of K(Z, Z) and Π = I − U Uᵀ,
 
     M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ
 

@@ -39,7 +39,7 @@ from streamkern.user_code_digest import exception_text, unknown_code, user_code_
 @refusing_old_names
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A training job: data, model and solver. Creating one reads no data.
+    """A training job: data, model and solver. Creating one reads no file.
 
     Args:
         train: training rows with a target.

@@ -348,7 +348,7 @@ class Sums:
     """Sums over rows, in a basis of M functions.
 
     Attributes:
-        gram: Σ w φφᵀ, packed: see ``engine.triangle``; float64.
+        gram: Σ w φφᵀ, packed: see ``engine.packed_triangle``; float64.
         moment: Σ w φ yᵀ, shape (M, c), with targets y as the model's encoding makes them.
         ones: Σ w φ, shape (M, 1).
         targets: Σ w y, shape (c, 1).
