@@ -1,4 +1,4 @@
-"""Predict operations and memory of a solver: its ``prepare``, ``begin`` and ``update`` on shapes (``engine.cost_meter``).
+"""Predict a solver's operations and memory by its ``prepare``, ``begin`` and ``update`` on shapes, see ``CostMeter``.
 
 A plan is the run, on shapes. There is no other formula of what a method costs, so none can disagree with it.
 """

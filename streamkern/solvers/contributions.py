@@ -128,8 +128,8 @@ class NormalProduct(Contribution):
 class NormalEquations(Contribution):
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    The matrix is packed: tiles on the diagonal and below it, see ``engine.packed_triangle``. In float32 the sums would not be
-    positive definite at n = 60,000 and p = 5,000.
+    The matrix is packed: tiles on the diagonal and below it, see ``engine.packed_triangle``. In float32 the sums would
+    not be positive definite at n = 60,000 and p = 5,000.
 
     Args:
         change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
