@@ -161,7 +161,7 @@ LATE = {
     "mlflow": "optional",
     "streamkern.gpu.cupy": "needs CuPy",
     "streamkern.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
-    **{f"streamkern.cpu.{name}": "imports a compiler, half a second" for name in ("columns", "engine", "leaf_routing")},
+    "streamkern.cpu.engine": "imports a compiler, half a second",
     "streamkern.execute.dask_executor": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning_page": "needs Bokeh",

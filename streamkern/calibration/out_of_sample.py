@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamkern.cpu import host_loops
 from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
@@ -70,11 +71,9 @@ def copies_remain(codes: IntArray, values: Array) -> bool:
 
 def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
-    from streamkern.cpu.leaf_routing import project
-
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))
-    projected = project(X, along)
+    projected = host_loops().project(X, along)
     sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
     if len(sums) == len(X):
         return np.arange(len(X)), np.arange(len(X))

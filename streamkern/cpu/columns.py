@@ -9,25 +9,8 @@ from numba.core import types
 
 from streamkern.cpu.compiled import loop, rows, vector
 from streamkern.cpu.loops import dense_row
-from streamkern.engine.elementwise import has_dense_rows
-from streamkern.types import Array
 
 _SUMS = types.Array(types.float64, 1, "C")
-
-
-def moments(X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
-    """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
-
-    X (n, d) is finite, and its rows are summed in their order. w (n,) is float64, or None for weights of 1; c (d,) is
-    float64.
-    """
-    if X.dtype not in (np.float32, np.float64):
-        X = X.astype(np.float64)
-    d, weights = X.shape[1], np.ones(len(X)) if w is None else np.ascontiguousarray(w, dtype=np.float64)
-    found = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d), np.zeros(d)
-    X = X if has_dense_rows(X) else np.ascontiguousarray(X)
-    _moments(X, weights, np.ascontiguousarray(pivot, dtype=np.float64), *found)
-    return found
 
 
 @loop(
@@ -35,7 +18,8 @@ def moments(X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Arra
     types.float32,
     types.float64,
 )
-def _moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
+def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
+    """Compute ranges and sums of columns, reading the rows once; see ``HostLoops.moments``."""
     n, d = X.shape
     for i in range(n):
         row, weight = dense_row(X[i]), w[i]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.cpu import fused_predict, kernel_gradients, loops, manhattan
+from streamkern.cpu import columns, fused_predict, kernel_gradients, leaf_routing, loops, manhattan
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.cpu.gemm import dense
 from streamkern.cpu.gemv import laid_out
@@ -105,6 +105,31 @@ class CompiledLoops:
         bits = np.uint32 if X.dtype == np.float32 else np.uint64
         X = _dense_rows(X)
         return int(loops.first_row_with_exponent(X.view(bits), X.dtype.type(np.inf).view(bits)))
+
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
+        leaf_routing.route(_floats(X), directions, cuts, children, float(width), leaves, weights)
+        return leaves, weights
+
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        spans = np.empty((len(cuts) + 1, 2), dtype=np.int64)
+        return spans, leaf_routing.assign(_floats(X), _contiguous(at, np.int64), directions, cuts, children, spans)
+
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        d, weights = X.shape[1], np.ones(len(X)) if w is None else _contiguous(w, np.float64)
+        found = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d), np.zeros(d)
+        columns.moments(_dense_rows(_floats(X)), weights, _contiguous(pivot, np.float64), *found)
+        return found
+
+    def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
+        at = np.arange(len(X)) if rows is None else _contiguous(rows, np.int64)
+        out = np.empty(len(at))
+        leaf_routing.project(_floats(X), at, _contiguous(direction, np.float64), out)
+        return out
 
     def row_norms(self, X: Array) -> Array:
         if X.dtype not in (np.float32, np.float64):
@@ -250,6 +275,10 @@ def _assemble_wide(raw: Array, index: IntArray, out: Array, scale: Array, offset
 
 
 _WIDE_ROWS = 256  # rows of integers that are copied to float64 at once
+
+
+def _floats(X: Array) -> Array:
+    return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
 
 
 def _dense_rows(X: Array) -> Array:

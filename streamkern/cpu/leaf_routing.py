@@ -8,7 +8,6 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import copy, loop, rows, vector
-from streamkern.types import Array, IntArray
 
 
 def _table(dtype: Any) -> types.Array:
@@ -23,8 +22,8 @@ def _table(dtype: Any) -> types.Array:
     types.float32,
     types.float64,
 )  # fmt: skip
-def _route(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves: Any, weights: Any) -> None:
-    """Write the leaves of each row and their weights, shape (n, 2); see ``route``."""
+def route(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves: Any, weights: Any) -> None:
+    """Write the leaves of each row and their weights, shape (n, 2); see ``HostLoops.route``."""
     for i in range(X.shape[0]):
         leaves[i, 0], leaves[i, 1] = 0, -1
         weights[i, 0], weights[i, 1] = 1.0, 0.0
@@ -58,8 +57,8 @@ def _route(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves
     types.float32,
     types.float64,
 )
-def _project(X: Any, at: Any, direction: Any, out: Any) -> None:
-    """Project some rows on a direction, with the sums of ``routed``; see ``project``."""
+def project(X: Any, at: Any, direction: Any, out: Any) -> None:
+    """Project some rows on a direction, with the sums of ``route``; see ``HostLoops.project``."""
     for i in range(at.shape[0]):
         t = 0.0
         for k in range(X.shape[1]):
@@ -75,8 +74,8 @@ def _project(X: Any, at: Any, direction: Any, out: Any) -> None:
     types.float32,
     types.float64,
 )  # fmt: skip
-def _assign(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: Any) -> Any:
-    """Return the rows of each leaf, in the order of the tree; see ``assign``.
+def assign(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: Any) -> Any:
+    """Return the rows of each leaf, in the order of the tree; see ``HostLoops.assign``.
 
     Cuts are processed one by one: loops without branches project a cut's rows and partition them.
     """
@@ -123,54 +122,3 @@ def _assign(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: A
         nodes[waiting + 1], firsts[waiting + 1] = children[node, 0], top
         top, waiting = top + lefts, waiting + 2
     return out[:done]
-
-
-def route(X: Array, directions: Array, cuts: Array, children: IntArray, width: float) -> tuple[IntArray, Array]:
-    """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
-
-    A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
-    where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
-    rows.
-
-    Args:
-        X: rows, shape (n, d).
-        directions: directions of the cuts, the root first, shape (m, d), float64.
-        cuts: low, threshold and high of each cut, shape (m, 3), float64.
-        children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
-        width: width of the interval in which rows are near: from low to high for 1, empty for 0.
-
-    Returns:
-        Leaves, the second -1 if there is only one; and weights, which sum to 1.
-    """
-    leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
-    _route(_floats(X), directions, cuts, children, float(width), leaves, weights)
-    return leaves, weights
-
-
-def assign(X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
-
-    Positions ``at`` (k,) ascend; X, directions, cuts and children are those of ``route``.
-
-    Returns:
-        Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
-        ascending within a leaf. Projections equal those of ``project`` to the bit.
-    """
-    spans = np.empty((len(cuts) + 1, 2), dtype=np.int64)
-    at = np.ascontiguousarray(at, dtype=np.int64)
-    return spans, _assign(_floats(X), at, directions, cuts, children, spans)
-
-
-def project(X: Array, direction: Array, rows: IntArray | None = None) -> Array:
-    """Return X · direction in float64 for some rows or all; a row's bits do not depend on other rows.
-
-    X is (n, d), the direction (d,) is float64, and ``rows`` (m,) are positions.
-    """
-    at = np.arange(len(X)) if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
-    out = np.empty(len(at))
-    _project(_floats(X), at, np.ascontiguousarray(direction, dtype=np.float64), out)
-    return out
-
-
-def _floats(X: Array) -> Array:
-    return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.cpu import default_engine
+from streamkern.cpu import host_loops
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.targets import (
@@ -110,9 +110,7 @@ class Moments:
     labels: str | None = None
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        from streamkern.cpu.columns import moments
-
-        finite_rows = default_engine().loops.finite_rows
+        loops = host_loops()
         raw, where = block
         rows, stored = len(raw.X), raw
         if raw.w is not None and not raw.w.all():
@@ -126,7 +124,7 @@ class Moments:
             weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
             return rows, nothing, np.zeros(d), np.zeros(d), self._labels(stored, where), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
-            bad = finite_rows(X)
+            bad = loops.finite_rows(X)
             if bad >= 0:
                 column = int(np.argmax(~np.isfinite(X[bad])))
                 value = X[bad, column]
@@ -138,16 +136,16 @@ class Moments:
                     if not np.isnan(value)
                     else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
-        low, high, first, second = moments(X, w, self.pivot)
+        low, high, first, second = loops.moments(X, w, self.pivot)
         _require_squares(X, Extremes(low, high), raw.ids, where, names=self.names)
         labels = self._labels(stored, where)
         total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is not None:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
-            bad = finite_rows(y)
+            bad = loops.finite_rows(y)
             if bad >= 0:
                 raise not_finite_target(f"{where}, row {int(raw.ids[bad])}")
-            least, most, total, squares = moments(y, w, self.target_pivot)
+            least, most, total, squares = loops.moments(y, w, self.target_pivot)
             _require_squares(y, Extremes(least, most), raw.ids, where, "target")
             if self.labels is not None:
                 require_binary(y, raw.ids, where)

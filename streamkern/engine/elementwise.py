@@ -209,6 +209,65 @@ class Loops(Protocol):
         """
 
 
+class HostLoops(Loops, Protocol):
+    """Loops on the CPU, which also has those over rows that no card computes."""
+
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
+
+        A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
+        where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
+        rows.
+
+        Args:
+            X: rows, shape (n, d).
+            directions: directions of the cuts, the root first, shape (m, d), float64.
+            cuts: low, threshold and high of each cut, shape (m, 3), float64.
+            children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
+            width: width of the interval in which rows are near: from low to high for 1, empty for 0.
+
+        Returns:
+            Leaves, the second -1 if there is only one; and weights, which sum to 1.
+        """
+
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
+
+        Args:
+            X: rows, shape (n, d).
+            at: positions of the rows to assign, ascending, shape (k,), int64.
+            directions: as in ``route``.
+            cuts: as in ``route``.
+            children: as in ``route``.
+
+        Returns:
+            Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
+            ascending within a leaf. Projections equal those of ``project`` to the bit.
+        """
+
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
+
+        Args:
+            X: finite rows, shape (n, d), summed in their order.
+            w: weights of rows, shape (n,), float64; None for weights of 1.
+            pivot: c, shape (d,), float64.
+        """
+
+    def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
+        """Return X · direction in float64 for some rows or all; a row's bits do not depend on other rows.
+
+        Args:
+            X: rows, shape (n, d).
+            direction: shape (d,), float64.
+            rows: positions of rows, shape (m,), or None.
+        """
+
+
 def wide(dtype: np.dtype[Any]) -> bool:
     """Return True if float32 cannot hold all values of a dtype of stored rows: float64 and integers of 32 bits."""
     return not np.can_cast(dtype, np.float32)
@@ -489,3 +548,55 @@ class NumpyLoops:
         check_cosines(S, phases)
         turns = S + phases
         S[...] = scale * np.cos(2 * np.pi * (turns - np.rint(turns)))
+
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        spans, found, done = np.empty((len(cuts) + 1, 2), dtype=np.int64), [np.empty(0, dtype=np.int64)], 0
+        waiting = [(0 if len(cuts) else -1, at)]
+        while waiting:
+            node, rows = waiting.pop()
+            if node < 0:
+                spans[-1 - node] = done, done + len(rows)
+                done += len(rows)
+                found.append(rows)
+                continue
+            t, (low, _, high) = self.project(X, directions[node], rows), cuts[node]
+            waiting.append((int(children[node, 1]), rows[t >= low]))
+            waiting.append((int(children[node, 0]), rows[t < high]))
+        return spans, np.concatenate(found)
+
+    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        X = X.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred = X - pivot
+            weighted = centred if w is None else w[:, None] * centred
+            sums = weighted.sum(axis=0), (weighted * centred).sum(axis=0)
+        return X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf), *sums
+
+    def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
+        t: Array = np.multiply(X if rows is None else X[rows], direction, dtype=np.float64).sum(axis=1)
+        return t
+
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        n = len(X)
+        leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
+        weights[:, 0] = 1.0
+        waiting = [(0 if len(cuts) else -1, np.arange(n), np.zeros(n, dtype=np.int64))]
+        while waiting:
+            node, at, side = waiting.pop()
+            if node < 0:
+                leaves[at, side] = -1 - node
+                continue
+            t = np.multiply(X[at], directions[node], dtype=np.float64).sum(axis=1)
+            low, threshold, high = cuts[node].tolist()
+            begin, end = threshold - width * (threshold - low), threshold + width * (high - threshold)
+            share = (t - begin) / (end - begin) if end > begin else np.zeros(len(t))
+            near = (weights[at, 0] == 1.0) & (t > begin) & (t < end) & (share > 0) & (share < 1)
+            weights[at[near]] = np.stack([1.0 - share[near], share[near]], axis=1)
+            right, left = near | (t >= threshold), near | (t < threshold)
+            waiting.append((int(children[node, 1]), at[right], np.where(near, 1, side)[right]))
+            waiting.append((int(children[node, 0]), at[left], side[left]))
+        return leaves, weights

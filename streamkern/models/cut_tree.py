@@ -17,6 +17,7 @@ import numpy as np
 
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import WORK_PER_SECOND
+from streamkern.cpu import host_loops
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.storage.serialize import serializable
@@ -248,13 +249,11 @@ class CutTree:
 
     def on_the_left(self, X: Array, cuts: int) -> Array:
         """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
-        from streamkern.cpu.leaf_routing import project
-
         inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
         for _ in range(cuts):
             if node < 0:
                 break
-            inside &= project(X, self.directions[node]) < self.cuts[node, 1]
+            inside &= host_loops().project(X, self.directions[node]) < self.cuts[node, 1]
             node = int(self.children[node, 0])
         return inside
 
@@ -271,11 +270,9 @@ class CutTree:
 
     def assigned(self, X: Array, w: Array | None = None) -> tuple[IntArray, IntArray]:
         """Begin and end of each leaf's training rows, shape (L, 2), and the rows that these places are of."""
-        from streamkern.cpu.leaf_routing import assign
-
         directions, cuts, children = self._arrays
         at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
-        return assign(X, at, directions, cuts, children)
+        return host_loops().assign(X, at, directions, cuts, children)
 
     def in_leaf(self, X: Array, leaf: int) -> Array:
         """Mask of the rows on a leaf's side of every cut, shape (n,)."""
@@ -291,10 +288,8 @@ class CutTree:
 
         ``width`` is that of the blending, in parts of the overlap; 0 for none.
         """
-        from streamkern.cpu.leaf_routing import route
-
         directions, cuts, children = self._arrays
-        return route(X, directions, cuts, children, width)
+        return host_loops().route(X, directions, cuts, children, width)
 
     def predicting(self, X: Array, width: float) -> Iterator[tuple[int, IntArray, Array]]:
         """The leaves that predict rows: (leaf, positions of rows, weights), as ``routes`` has them."""

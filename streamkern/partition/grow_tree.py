@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.costs.dry_run import ProblemSize
+from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
 from streamkern.engine.operation_counts import Operations
@@ -152,14 +153,12 @@ class LeafEdgeCounts:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
-        from streamkern.cpu.leaf_routing import project
-
         rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
         for leaf, at in self.tree.training(block.X, block.w):
             rows[leaf] = len(at)
             if leaf in counts:
-                counts[leaf] = self.lines[leaf].counts(project(block.X[at], self.lines[leaf].direction))
+                counts[leaf] = self.lines[leaf].counts(host_loops().project(block.X[at], self.lines[leaf].direction))
         return (np.concatenate([rows, *counts.values()]),)
 
 
@@ -177,10 +176,8 @@ class ValueTally:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
-        from streamkern.cpu.leaf_routing import project
-
         X = block.X if block.w is None else block.X[block.w > 0]
-        t = project(X, self.direction)
+        t = host_loops().project(X, self.direction)
         values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
         return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
 
@@ -463,8 +460,6 @@ SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
 
 def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
     """Find the axis along which a leaf's outputs change most, None if no direction has rows on both sides; a task."""
-    from streamkern.cpu.leaf_routing import project
-
     leaf, X, y, w, rows = item
     rows = np.arange(len(X)) if rows is None else rows
     if len(rows) < 2:
@@ -498,7 +493,7 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
         if not size > 0:
             continue
         direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
-        t = project(X, direction, rows)
+        t = host_loops().project(X, direction, rows)
         edges, smaller = quantile_edges(t)
         if smaller > share:
             best, share = (Axis(direction, edges), t), smaller
@@ -515,8 +510,6 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
     The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
     only features are looked at. None if the rows are all alike.
     """
-    from streamkern.cpu.leaf_routing import project
-
     _, X, _, w, rows = item
     if rows is not None:
         X, w = X[rows], None if w is None else w[rows]
@@ -544,7 +537,7 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
         return None
     whole = np.zeros(X.shape[1])
     whole[varying] = direction / spread[varying] / size
-    t = project(X, whole)
+    t = host_loops().project(X, whole)
     edges, smaller = quantile_edges(t)
     at = float(middle / size + mean @ whole[varying])
     return SampledAxis.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.cpu.columns import moments
 from streamkern.cpu.elementwise import CompiledLoops
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import HostLoops, Loops, NumpyLoops
 from streamkern.errors import UsageError
 
 FAST, REFERENCE = CompiledLoops(), NumpyLoops()
@@ -93,14 +92,15 @@ def test_integers_and_nothing_are_finite(loops: Loops):
     assert loops.finite_rows(np.empty((4, 0), np.float32)) == -1
 
 
+@both
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["u1", "i8", "f2", "f4", ">f4", "f8"])
 @pytest.mark.parametrize("d", [0, 1, 7, 300])
-def test_moments_are_those_of_columns(kind: str, d: int, weighted: bool):
+def test_moments_are_those_of_columns(loops: HostLoops, kind: str, d: int, weighted: bool):
     rng = np.random.default_rng(d)
     X = (rng.normal(size=(50, 2 * d + 1)) * 30 + 100).astype(kind)[:, 1::2]
     w = rng.uniform(size=50) if weighted else None
-    low, high, first, second = moments(X, w, X[0].astype(float))
+    low, high, first, second = loops.moments(X, w, X[0].astype(float))
     wide, mass = X.astype(np.longdouble), np.ones((50, 1)) if w is None else w[:, None]
     np.testing.assert_array_equal([low, high], [wide.min(axis=0), wide.max(axis=0)])
     np.testing.assert_allclose(first, (mass * (wide - wide[0])).sum(axis=0).astype(float), rtol=1e-12, atol=1e-10)
@@ -108,12 +108,13 @@ def test_moments_are_those_of_columns(kind: str, d: int, weighted: bool):
     assert {each.dtype for each in (low, high, first, second)} == {np.dtype(float)}
 
 
-def test_moments_of_no_row_and_of_large_values():
-    low, high, first, second = moments(np.empty((0, 2)), None, np.zeros(2))
+@both
+def test_moments_of_no_row_and_of_large_values(loops: HostLoops):
+    low, high, first, second = loops.moments(np.empty((0, 2)), None, np.zeros(2))
     assert (low.tolist(), high.tolist()) == ([np.inf] * 2, [-np.inf] * 2)
     assert not first.any()
     assert not second.any()
-    *_, second = moments(np.array([[1e200], [-1e200]]), None, np.zeros(1))
+    *_, second = loops.moments(np.array([[1e200], [-1e200]]), None, np.zeros(1))
     assert second.tolist() == [np.inf]  # which a caller refuses by the range
 
 

@@ -21,9 +21,10 @@ import pytest
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.cpu.leaf_routing import project, route
+from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.targets import Classes, Continuous
+from streamkern.engine.elementwise import NumpyLoops
 from streamkern.execute import ThreadsExecutor
 from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
@@ -73,8 +74,9 @@ def test_rows_are_trained_on_both_sides_of_a_border():
 def test_projections_are_those_of_numpy_and_of_routes(dtype: Any):
     X = (10 * np.random.default_rng(0).normal(size=(500, 7))).astype(dtype)
     direction, at = np.random.default_rng(1).normal(size=7), np.arange(3, 500, 7)
-    t = project(X, direction, at)
+    t = host_loops().project(X, direction, at)
     np.testing.assert_allclose(t, X[at].astype(np.float64) @ direction, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(NumpyLoops().project(X, direction, at), t, rtol=1e-12, atol=1e-12)
     # Cut at a row's own projection, it is on the right, and routed there: to the bit.
     cut = CutTree.of(7).grown(0, direction, (t[5], t[5], t[5]))
     assert cut.routes(X[at[5:6]], 0.0)[0][0, 0] == 1
@@ -97,57 +99,13 @@ def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
     assert np.array_equal(weights[:, [1, 3]].sum(axis=1)[~near], (t >= 0)[~near])
 
 
-def plain_assignment(
-    X: np.ndarray, at: np.ndarray, directions: np.ndarray, cuts: np.ndarray, children: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of each leaf, by NumPy's masks."""
-    spans, found, done = np.empty((len(cuts) + 1, 2), dtype=np.int64), [np.empty(0, dtype=np.int64)], 0
-    waiting = [(0 if len(cuts) else -1, at)]
-    while waiting:
-        node, rows = waiting.pop()
-        if node < 0:
-            spans[-1 - node] = done, done + len(rows)
-            done += len(rows)
-            found.append(rows)
-            continue
-        t, (low, _, high) = np.multiply(X[rows], directions[node], dtype=np.float64).sum(axis=1), cuts[node]
-        waiting.append((int(children[node, 1]), rows[t >= low]))
-        waiting.append((int(children[node, 0]), rows[t < high]))
-    return spans, np.concatenate(found)
-
-
-def plain_routes(
-    X: np.ndarray, directions: np.ndarray, cuts: np.ndarray, children: np.ndarray, width: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Routes by their definition: one row path after another, in NumPy."""
-    n = len(X)
-    leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
-    weights[:, 0] = 1.0
-    waiting = [(0 if len(cuts) else -1, np.arange(n), np.zeros(n, dtype=np.int64))]
-    while waiting:
-        node, at, side = waiting.pop()
-        if node < 0:
-            leaves[at, side] = -1 - node
-            continue
-        t = np.multiply(X[at], directions[node], dtype=np.float64).sum(axis=1)
-        low, threshold, high = cuts[node].tolist()
-        begin, end = threshold - width * (threshold - low), threshold + width * (high - threshold)
-        share = (t - begin) / (end - begin) if end > begin else np.zeros(len(t))
-        near = (weights[at, 0] == 1.0) & (t > begin) & (t < end) & (share > 0) & (share < 1)
-        weights[at[near]] = np.stack([1.0 - share[near], share[near]], axis=1)
-        right, left = near | (t >= threshold), near | (t < threshold)
-        waiting.append((int(children[node, 1]), at[right], np.where(near, 1, side)[right]))
-        waiting.append((int(children[node, 0]), at[left], side[left]))
-    return leaves, weights
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [0.0, 0.5, 1.0])
 def test_compiled_routes_are_those_of_the_reference(width: float, dtype: type):
     X = np.random.default_rng(0).normal(size=(3000, 2)).astype(dtype)
     X[:50] = 0.0  # at a threshold
     tree = grown()
-    found = [each(X, tree.directions, tree.cuts, tree.children, width) for each in (plain_routes, route)]
+    found = [each.route(X, tree.directions, tree.cuts, tree.children, width) for each in (NumpyLoops(), host_loops())]
     assert np.array_equal(found[0][0], found[1][0])
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9)
     strided = np.asfortranarray(X)
@@ -675,7 +633,7 @@ def test_rows_of_leaves_are_those_of_numpy(dtype: Any):
             int(rng.integers(tree.leaves)), direction, (border - 0.8 * (number % 2), border, border + 0.5)
         )
     spans, rows = tree.assigned(X, w)
-    expected = plain_assignment(X, np.flatnonzero(w), tree.directions, tree.cuts, tree.children)
+    expected = NumpyLoops().assign(X, np.flatnonzero(w), tree.directions, tree.cuts, tree.children)
     assert np.array_equal(spans, expected[0])
     assert np.array_equal(rows, expected[1])
     assert (spans[:, 0] == spans[:, 1]).any()
