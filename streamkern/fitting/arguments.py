@@ -14,7 +14,8 @@ from streamkern.data.class_weights import require_class_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import MIN_HELD_OUT_PER_CLASS, class_counts
 from streamkern.errors import UsageError, warn
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO
+from streamkern.kernels import named_kernel
 from streamkern.preprocessing.steps import STANDARD, require_steps
 from streamkern.selection.learned_metric import AGOP
 
@@ -32,6 +33,21 @@ def is_count(value: Any, least: int = 1) -> bool:
 def is_instance_with(part: Any, method: str) -> bool:
     """Return True if this is an object with a method, and not its class."""
     return hasattr(part, method) and not isinstance(part, type)
+
+
+def completed(given: Any, train: Dataset, task: str, where: Where) -> dict[str, Any]:
+    """The fields of a recipe, from checked arguments of an estimator or a pipeline; ``where`` names one in errors."""
+    kernel = named_kernel(given.kernel, where("kernel"))
+    train, validation = hold_out(train, given.validation, int(given.seed), task)
+    centers = given.centers
+    if isinstance(centers, int | np.integer):
+        centers = drawn_centers(centers, int(given.seed), train)
+    steps = given.preprocess if isinstance(given.preprocess, str) else tuple(given.preprocess or ())
+    names = ("solver", "scaling", "dtype", "metric", "partition", "class_weight", "threshold")
+    return {name: getattr(given, name) for name in names} | {
+        "train": train, "validation": validation, "kernel": kernel, "preprocess": steps, "task": task,
+        "centers": centers, "seed": int(given.seed), "lanes": int(given.lanes),
+    }  # fmt: skip
 
 
 def require_arguments(given: Any, where: Where) -> None:

@@ -27,8 +27,7 @@ from streamkern.data.large_offsets import has_large_offset
 from streamkern.data.statistics import Statistics
 from streamkern.engine.elementwise import NumpyLoops, coincident
 from streamkern.errors import PrecisionError
-from streamkern.fitting.recipe import Recipe
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
 from streamkern.types import Array
 

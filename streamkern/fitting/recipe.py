@@ -1,81 +1,61 @@
-"""The parameters of a fit, of a pipeline or an estimator."""
+"""The parameters of a fit: one value, of a pipeline, an estimator, a leaf or a trial."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from streamkern.centers import Centers
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
 from streamkern.kernels import FeatureMap, Kernel
-from streamkern.preprocessing.steps import Step
+from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.selection.learned_metric import AGOP
 from streamkern.solvers.base import Solver
 
+AUTO = "auto"
 
-class Recipe(Protocol):
-    """The parameters of a fit. A ``Pipeline`` is one, and an estimator makes one."""
 
-    @property
-    def train(self) -> Dataset:
-        """Training rows with a target."""
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """The parameters of a fit, as ``Pipeline`` describes them; what is ``"auto"`` is decided before the fit.
 
-    @property
-    def validation(self) -> Dataset | None:
-        """Rows to stop early on, or None."""
+    Attributes:
+        train: training rows with a target.
+        kernel: the kernel; None for the one that ``choose_kernel`` chooses.
+        centers: the choice of centers; None for features that need none, or for the default.
+        solver: the method that finds the weights.
+        features: the feature map; None for kernel values at centers.
+        test: rows that the trained model is scored on, or None.
+        validation: rows to stop early on, or None.
+        task: ``classification`` or ``regression``.
+        preprocess: steps of preprocessing, in order; ``auto``; or None.
+        scaling: ``standard`` if every feature has mean 0 and variance 1 after the last step; ``auto``; or None.
+        seed: of the order of rows.
+        lanes: blocks of a step.
+        dtype: ``float32`` or ``float64``.
+        metric: the metric to learn on the features before the kernel, or None.
+        partition: the cut of the rows into leaves; None for one model of all rows.
+        class_weight: ``"balanced"``, weights of rows by their label, or None.
+        threshold: the metric that a threshold between two classes is chosen for, or None.
+        diagnose: whether the weights are compared with the least-squares solution at the end.
+    """
 
-    @property
-    def test(self) -> Dataset | None:
-        """Rows that the trained model is scored on, or None."""
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """The kernel; None for the one that ``choose_kernel`` chooses."""
-
-    @property
-    def centers(self) -> Centers | None:
-        """The choice of centers; None for features that need none."""
-
-    @property
-    def features(self) -> FeatureMap | None:
-        """The feature map; None for kernel values at centers."""
-
-    @property
-    def solver(self) -> Solver:
-        """The method that finds the weights."""
-
-    @property
-    def task(self) -> str:
-        """``classification`` or ``regression``."""
-
-    @property
-    def preprocess(self) -> tuple[Step, ...] | str | None:
-        """Steps of preprocessing, in order; ``auto``; or None."""
-
-    @property
-    def metric(self) -> AGOP | None:
-        """The metric to learn on the features before the kernel; None for none."""
-
-    @property
-    def scaling(self) -> str | None:
-        """``standard`` if every feature has mean 0 and variance 1 after the last step; ``auto``; or None."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order of rows."""
-
-    @property
-    def lanes(self) -> int:
-        """Blocks of a step."""
-
-    @property
-    def dtype(self) -> str:
-        """``float32`` or ``float64``, or ``auto`` until it is decided."""
-
-    @property
-    def class_weight(self) -> ClassWeight:
-        """``"balanced"``, weights of rows by their label, or None."""
-
-    @property
-    def threshold(self) -> str | None:
-        """The metric that a threshold between two classes is chosen for, or None."""
+    train: Dataset
+    kernel: Kernel | Any = None
+    centers: Centers | Any = None
+    solver: Solver | Any = AUTO
+    features: FeatureMap | None = None
+    test: Dataset | None = None
+    validation: Dataset | Any = None
+    task: str = "classification"
+    preprocess: tuple[Step, ...] | Any = AUTOMATIC
+    scaling: str | None = AUTO
+    seed: int = 0
+    lanes: int = 4
+    dtype: str = AUTO
+    metric: AGOP | None = None
+    partition: Any = AUTO
+    class_weight: ClassWeight = None
+    threshold: str | None = None
+    diagnose: bool = False

@@ -27,6 +27,7 @@ from streamkern.costs.dry_run import (
 from streamkern.costs.footprint import solver_memory
 from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
+from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
 from streamkern.selection.kernel_search import (
     MAX_L1_FEATURES,
@@ -41,8 +42,6 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-
-AUTO = "auto"
 
 MAX_DEFAULT_PASSES = 8
 """Passes by default over more rows, at most: as many as take no more than ``MAX_PASSES_WORK``, or than

@@ -37,8 +37,8 @@ from streamkern.fitting.fit import Fitted, Stages, check_rows_like_training, fit
 from streamkern.fitting.leaf_fit import fit_encoded
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.precision_checks import subtract_offsets
-from streamkern.fitting.recipe import Recipe
-from streamkern.fitting.solver_choice import AUTO, resolve_solver
+from streamkern.fitting.recipe import AUTO, Recipe
+from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import keep_free_memory, release_free_memory
 from streamkern.models.cut_tree import CutTree, Partition
@@ -52,8 +52,8 @@ from streamkern.partition.joint_calibration import (
     out_of_sample_of_constant,
     out_of_sample_of_leaf,
 )
-from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
+from streamkern.partition.leaf_settings import LeafSettings, LeafStages
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.partition_memory import PartitionMemory
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
@@ -145,7 +145,7 @@ def partition_error(what: str, remedy: str) -> UsageError:
 
 
 def fit_partition(
-    recipe: PartitionRecipe,
+    recipe: Recipe,
     executor: Executor,
     budget: int,
     stages: Stages,
@@ -155,21 +155,23 @@ def fit_partition(
     ready: tuple[Dataset, Statistics] | None = None,
     choice: KernelChoice | None = None,
     baseline: int | None = None,
+    ridge: tuple[float, int] | None = None,
 ) -> FittedPartition:
     """Cut the rows and fit every leaf; for most arguments see ``one_or_leaves.fit_one_or_leaves``.
 
     ``trial`` has the bytes of the trial before it, and ``baseline`` those that projections start from, by default those
     that the process holds now. ``ready`` has prepared rows and their statistics, where they are known. ``choice`` is
-    the kernel of all leaves, which see rows through its metric; it is None where each chooses its own.
+    the kernel of all leaves, which see rows through its metric; it is None where each chooses its own. ``ridge`` is
+    that of all leaves, and the rows that it was found on.
     """
     partition = recipe.partition
     assert partition is not None
     recipe.train._require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
-    leaf_recipe = LeafRecipe.of(recipe)
+    leaf_settings = LeafSettings.of(recipe, ridge)
     project = PartitionMemory(
-        recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial, baseline
+        recipe, partition, leaf_settings.on, budget, executor.slots, executor.name == "threads", trial, baseline
     )
     footprint, _ = project.first()
     executor.allowed = footprint.allowance()
@@ -186,9 +188,9 @@ def fit_partition(
         require_two_classes(facts.encoding)
     columns = features_of(data)
     if champion is not None:
-        leaf_recipe = with_champion_kernel(leaf_recipe, champion)
+        leaf_settings = with_champion_kernel(leaf_settings, champion)
     else:
-        leaf_recipe = leaf_recipe.chosen(choice)
+        leaf_settings = leaf_settings.chosen(choice)
         if choice is not None:
             data = choice.metric.applied(data)
             if choice.metric.kind == "full":  # a turn makes other features
@@ -207,25 +209,27 @@ def fit_partition(
         began = time.perf_counter()
         assert facts.encoding is not None
         projected, largest = project.leaf(data, int(grown.counts.max()), project.baseline)
-        every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.full_kernel_limit
+        every = leaf_settings.recipe.centers is None and largest.train.base_rows <= leaf_settings.full_kernel_limit
         if every and isinstance(largest.solver, Direct):
             # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
-            leaf_recipe = leaf_recipe.like(largest.solver, projected)
-        leaf_recipe = leaf_recipe.with_calibration(recipe, grown.tree.leaves, facts.encoding, stages.held_out_rows > 0)
-        training = _Training(leaf_recipe, budget, leaf_rows, grown, executor, stages, at_once)
+            leaf_settings = leaf_settings.like(largest.solver, projected)
+        leaf_settings = leaf_settings.with_calibration(
+            recipe, grown.tree.leaves, facts.encoding, stages.held_out_rows > 0
+        )
+        training = _Training(leaf_settings, budget, leaf_rows, grown, executor, stages, at_once)
         found = training.leaves()
     return _finished(
-        recipe, data, facts, grown, found, footprint, executor, stages, done, began, choice, columns, leaf_recipe
+        recipe, data, facts, grown, found, footprint, executor, stages, done, began, choice, columns, leaf_settings
     )
 
 
-def with_champion_kernel(recipe: LeafRecipe, champion: PartitionedMachine) -> LeafRecipe:
-    """The recipe with the champion's kernel and ridge, where they were chosen: its metric is among its transforms."""
+def with_champion_kernel(settings: LeafSettings, champion: PartitionedMachine) -> LeafSettings:
+    """The settings with the champion's kernel and ridge, where they were chosen: its metric is among its transforms."""
     ridge = champion.metadata["partition"].get("ridge")
-    return recipe if ridge is None else replace(recipe, kernel=champion.kernel, ridge=(ridge[0], ridge[1]))
+    return settings if ridge is None else replace(settings.changed(kernel=champion.kernel), ridge=(ridge[0], ridge[1]))
 
 
-def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
+def _checked(recipe: Recipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
     """Prepared rows less offsets that float32 rounds too coarsely; validation and test rows are checked like them."""
     dtype, invariant = np.dtype(recipe.dtype), recipe.kernel is None or recipe.kernel.translation_invariant
     if recipe.partition is None or champion_of(recipe.partition) is None:  # the champion's origin stays
@@ -239,7 +243,7 @@ def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor
     return data
 
 
-def _grow_tree(recipe: PartitionRecipe, partition: Partition, leaf_rows: RowsOfLeaves, stages: Stages) -> GrownTree:
+def _grow_tree(recipe: Recipe, partition: Partition, leaf_rows: RowsOfLeaves, stages: Stages) -> GrownTree:
     """The tree, level by level; each is a stage."""
     assembly, executor = leaf_rows.assembly, leaf_rows.executor
     data = assembly.dataset
@@ -297,7 +301,7 @@ def _champion_tree(tree: CutTree, leaf_rows: RowsOfLeaves, stages: Stages) -> Gr
 class _Training:
     """The leaves of a tree, carried out; ``at_once`` leaves at a time, as memory allows."""
 
-    recipe: LeafRecipe
+    settings: LeafSettings
     budget: int
     leaf_rows: RowsOfLeaves
     grown: GrownTree
@@ -327,7 +331,7 @@ class _Training:
         return [found[leaf] for leaf in range(len(counts))]
 
     def _key(self, leaf: int) -> tuple[Any, ...]:
-        every = bool(self.grown.counts[leaf] <= self.recipe.full_kernel_limit)  # whether all its rows are centers
+        every = bool(self.grown.counts[leaf] <= self.settings.full_kernel_limit)  # whether all its rows are centers
         return self.common, leaf, self.fingerprints.digests[leaf], every
 
     @cached_property
@@ -338,18 +342,18 @@ class _Training:
     @cached_property
     def common(self) -> str:
         """Digest of everything that all leaves depend on besides their rows."""
-        recipe = self.recipe
+        settings, recipe = self.settings, self.settings.recipe
         return digest(
             self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
-            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, recipe.held_out_rows,
-            recipe.ridge, platform.machine(),
+            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
+            settings.ridge, platform.machine(),
         )  # fmt: skip
 
     def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
         """``fit_leaf`` of leaves, in their order."""
         rows = self.leaf_rows.rows(self.grown.tree)
-        shared = (rows, self.recipe, self.grown.tree, self.budget)
+        shared = (rows, self.settings, self.grown.tree, self.budget)
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
         for first in range(0, len(pending), size):
             yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
@@ -359,7 +363,7 @@ def _same(value: T) -> T:
     return value
 
 
-def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budget: int) -> dict[str, Any]:
+def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:
     """Fit one leaf in one thread: a task.
 
     Returns:
@@ -376,22 +380,24 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     constant = _constant_output(X, y, w)
     if constant is not None:
         out_of_sample = (
-            out_of_sample_of_constant(constant, y, w, recipe.encoding, recipe.held_out_rows)
-            if recipe.held_out_rows
+            out_of_sample_of_constant(constant, y, w, settings.encoding, settings.held_out_rows)
+            if settings.held_out_rows
             else None
         )
         return facts | {"constant": constant, "left_out": out_of_sample, "seconds": time.perf_counter() - began}
-    stages = LeafStages(recipe.held_out_rows)
+    stages = LeafStages(settings.held_out_rows)
     try:
         with ThreadsExecutor(1) as executor, keep_free_memory():
-            fitted, solver = (_fit_given if recipe.given else _fit_open)((X, y, w), recipe, executor, budget, stages)
+            fitted, solver = (_fit_given if settings.given else _fit_open)(
+                (X, y, w), settings, executor, budget, stages
+            )
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
     arrays, metadata = KernelMachine.of(fitted)._artifact()
     outcome = fitted.outcome
     out_of_sample = out_of_sample_of_leaf(
-        outcome, fitted.problem, recipe.encoding, lambda at: tree.in_leaf(X[at], leaf)
+        outcome, fitted.problem, settings.encoding, lambda at: tree.in_leaf(X[at], leaf)
     )
     return facts | {
         "constant": None, "left_out": out_of_sample, "arrays": arrays, "metadata": metadata,
@@ -402,37 +408,36 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
 
 
 def _fit_given(
-    rows: tuple[Array, Array, Array | None], recipe: LeafRecipe, executor: Executor, budget: int, stages: LeafStages
+    rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, stages: LeafStages
 ) -> tuple[Fitted, Solver]:
     """A leaf of which nothing is open, and its solver."""
-    assert recipe.kernel is not None
-    assert recipe.encoding is not None
-    assert recipe.projected is not None
-    solver = recipe.with_ridge(recipe.solver, len(rows[0]))
+    recipe = settings.recipe
+    assert settings.encoding is not None
+    assert settings.projected is not None
+    solver = settings.with_ridge(recipe.solver, len(rows[0]))
     assert isinstance(solver, Direct)
     fitted = fit_encoded(
-        rows, recipe.kernel, solver.ridge, recipe.encoding, executor, recipe.projected, recipe.seed,
-        recipe.held_out_rows,
-        stages.warn,
+        rows, recipe.kernel, solver.ridge, settings.encoding, executor, settings.projected, recipe.seed,
+        settings.held_out_rows, stages.warn,
     )  # fmt: skip
     return fitted, solver
 
 
 def _fit_open(
-    rows: tuple[Array, Array, Array | None], recipe: LeafRecipe, executor: Executor, budget: int, stages: LeafStages
+    rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, stages: LeafStages
 ) -> tuple[Fitted, Solver]:
     """A leaf as a fit like any other, and its solver."""
     X, y, w = rows
-    chosen, _ = resolve_solver(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
-    chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
+    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
+    chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
     try:
         # All leaves at a time were projected before: see ``PartitionMemory.then``.
-        return fit(chosen, executor, budget, stages, known_projection=recipe.projected, baseline=0), chosen.solver
+        return fit(chosen, executor, budget, stages, known_projection=settings.projected, baseline=0), chosen.solver
     except NumericalError as error:
-        if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+        if settings.recipe.solver != AUTO or isinstance(chosen.solver, Direct):
             raise
         name = chosen.solver.to_json()["name"]
-        chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
+        chosen = replace(chosen, solver=settings.with_ridge(Direct(), len(X)))
         fitted = fit(chosen, executor, budget, stages, baseline=0)
         stages.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver
@@ -448,7 +453,7 @@ def _constant_output(X: Array, y: Array, w: Array | None) -> Array | None:
 
 
 def _finished(
-    recipe: PartitionRecipe,
+    recipe: Recipe,
     data: Dataset,
     facts: Statistics,
     grown: GrownTree,
@@ -460,7 +465,7 @@ def _finished(
     began: float,
     choice: KernelChoice | None,
     columns: Features,
-    leaf_recipe: LeafRecipe,
+    leaf_settings: LeafSettings,
 ) -> FittedPartition:
     """The model of fitted leaves, and its details for reports."""
     encoding, dtype = facts.encoding, np.dtype(recipe.dtype)
@@ -525,8 +530,8 @@ def _finished(
     described_cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
     assert recipe.partition is not None
     described_cuts["request"] = settings_digest(recipe, recipe.partition)
-    if leaf_recipe.ridge is not None:
-        described_cuts["ridge"] = list(leaf_recipe.ridge)
+    if leaf_settings.ridge is not None:
+        described_cuts["ridge"] = list(leaf_settings.ridge)
     metadata = base.metadata | {"partition": described_cuts}
     if any(model is not None and "metric" in model.metadata for model in models):
         metadata |= {"metric": _importances(models, rows, columns, data.n_features)}

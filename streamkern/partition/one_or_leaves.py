@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,8 @@ from streamkern.fitting.calibrate import with_held_out
 from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, project_memory
 from streamkern.fitting.precision_checks import dtype_of
-from streamkern.fitting.solver_choice import AUTO, PATIENCE, resolve_solver, with_all_rows_as_centers
+from streamkern.fitting.recipe import AUTO, Recipe
+from streamkern.fitting.solver_choice import PATIENCE, resolve_solver, with_all_rows_as_centers
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine
@@ -45,7 +46,7 @@ from streamkern.partition.fit_partition import (
     partition_error,
     require_partition,
 )
-from streamkern.partition.leaf_recipe import LeafRecipe, LeafStages, PartitionRecipe
+from streamkern.partition.leaf_settings import LeafSettings, LeafStages
 from streamkern.partition.partition_memory import PartitionMemory
 from streamkern.rng import row_hash
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, KernelChoice
@@ -91,13 +92,6 @@ _DRAW = 0x6F6E65  # name of the draw of the sample
 M = TypeVar("M", bound=KernelMachine)
 
 
-@dataclass(frozen=True, eq=False)
-class _Trial(LeafRecipe):
-    """A recipe on the sample, in leaves if it has a partition."""
-
-    partition: Partition | None = None
-
-
 def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
     """The partition for ``partition="auto"``: leaves, or the trial's one model, for large tables with all choices open.
 
@@ -117,7 +111,7 @@ def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition
     try:
         held = trial_footprint(recipe, partition, budget, TRIAL_THREADS, budget // 2)[1]
         project = PartitionMemory(
-            recipe, partition, LeafRecipe.of(recipe).on, budget, TRIAL_THREADS, True, held, budget // 2
+            recipe, partition, LeafSettings.of(recipe).on, budget, TRIAL_THREADS, True, held, budget // 2
         )
         project.first()
     except PlanRefusedError:
@@ -163,7 +157,7 @@ def with_rows_per_leaf(recipe: Any) -> Any:
 
 
 def fit_one_or_leaves(
-    recipe: PartitionRecipe,
+    recipe: Recipe,
     executor: Executor,
     budget: int,
     stages: Stages | None = None,
@@ -219,7 +213,7 @@ def fit_one_or_leaves(
 
 
 def project_before_rows(
-    recipe: PartitionRecipe,
+    recipe: Recipe,
     partition: Partition,
     budget: int,
     slots: int,
@@ -247,7 +241,7 @@ def project_before_rows(
             slots=slots,
             **how,
         )
-    return tried, PartitionMemory(recipe, partition, LeafRecipe.of(recipe).on, budget, slots, here, held, baseline)
+    return tried, PartitionMemory(recipe, partition, LeafSettings.of(recipe).on, budget, slots, here, held, baseline)
 
 
 def _with_trial(projected: Footprint, held: int) -> Footprint:
@@ -270,37 +264,37 @@ def fits_one_leaf(partition: Partition, n: int) -> bool:
     return may_use_single_model(partition) and n <= partition.most
 
 
-def trial_centers(recipe: PartitionRecipe, budget: int) -> tuple[int, int]:
+def trial_centers(recipe: Recipe, budget: int) -> tuple[int, int]:
     """Centers of the trial's one model, and of the one that is trained again: all rows, where all will be centers."""
     n, whole = recipe.train.base_rows, without_partition(recipe)
     every = whole.centers is None and with_all_rows_as_centers(whole, budget) is not None
     return (n, n) if every else (TRIAL_CENTERS, SECOND_CENTERS)
 
 
-def trial_recipe(recipe: LeafRecipe, most: int) -> Callable[[Dataset], LeafRecipe]:
-    """The recipe of a trial with at most so many centers, as ``LeafRecipe.on`` makes that of a leaf."""
+def trial_recipe(settings: LeafSettings, most: int) -> Callable[[Dataset], Recipe]:
+    """The recipe of a trial with at most so many centers, as ``LeafSettings.on`` makes that of a leaf."""
 
-    def on(train: Dataset) -> LeafRecipe:
-        leaf_recipe = recipe.on(train)
-        p = most if leaf_recipe.centers is None else min(most, leaf_recipe.centers.count(train))
-        return replace(leaf_recipe, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
+    def on(train: Dataset) -> Recipe:
+        recipe = settings.on(train)
+        p = most if recipe.centers is None else min(most, recipe.centers.count(train))
+        return replace(recipe, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
 
     return on
 
 
 def trial_footprint(
-    recipe: PartitionRecipe, partition: Partition, budget: int, slots: int, baseline: int
+    recipe: Recipe, partition: Partition, budget: int, slots: int, baseline: int
 ) -> tuple[Footprint, int]:
     """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads.
 
     Raises:
         PlanRefusedError: the trial would not fit beside ``baseline`` bytes.
     """
-    rows, leaf = planned_rows(recipe), LeafRecipe.of(recipe)
+    rows, leaf = planned_rows(recipe), LeafSettings.of(recipe)
     looked = min(TRIAL_ROWS, rows.base_rows)
     sample = sample_bytes(recipe)
 
-    def project(on: Callable[[Dataset], LeafRecipe], n: int) -> Footprint:
+    def project(on: Callable[[Dataset], Recipe], n: int) -> Footprint:
         shapes = PartitionMemory(recipe, partition, on, budget, slots, True, baseline=baseline + sample)
         return shapes.leaf(rows, n, shapes.baseline)[0]
 
@@ -314,34 +308,34 @@ def trial_footprint(
     shapes = PartitionMemory(recipe, partition, leaf.on, budget, slots, True, baseline=baseline).shapes(rows, looked)
     many = _in_leaves_of_sample(leaf, shapes, leaves_of_sample(partition, rows.base_rows), partition)
     assert many.partition is not None
-    on = LeafRecipe.of(many).on
+    on = LeafSettings.of(many).on
     cut = PartitionMemory(many, many.partition, on, budget, 1, True, baseline=baseline + sample).first()[0]
     held = max(trial_bytes(fits, min(slots, TRIAL_THREADS)), trial_bytes(again), trial_bytes(cut))
     return fits, sample + held
 
 
-def sample_bytes(recipe: PartitionRecipe) -> int:
+def sample_bytes(recipe: Recipe) -> int:
     """Bytes of the sample: gathered in blocks, joined, and as the rows of a model."""
     rows = planned_rows(recipe)
     row = rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows)
     return 3 * min(TRIAL_ROWS, rows.base_rows) * row
 
 
-def _in_leaves_of_sample(recipe: LeafRecipe, train: Dataset, leaves: int, partition: Partition) -> _Trial:
+def _in_leaves_of_sample(settings: LeafSettings, train: Dataset, leaves: int, partition: Partition) -> Recipe:
     """The recipe of the trial's leaves on rows of the sample."""
-    made = replace(recipe, train=train, metric=None, solver=AUTO)
-    return _Trial(**vars(made), partition=Partition(leaves=leaves, overlap=partition.overlap))
+    cut = Partition(leaves=leaves, overlap=partition.overlap)
+    return replace(settings.recipe, train=train, metric=None, solver=AUTO, partition=cut)
 
 
 def _choose_leaves(
-    recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages, baseline: int
+    recipe: Recipe, partition: Partition, executor: Executor, budget: int, stages: Stages, baseline: int
 ) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
     """Leaves or one model, with the reason; and the prepared rows with their statistics and kernel, if known."""
     n = recipe.train.base_rows
     if fits_one_leaf(partition, n):
         return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    on = LeafRecipe.of(recipe).on
+    on = LeafSettings.of(recipe).on
     project = PartitionMemory(recipe, partition, on, budget, executor.slots, True, baseline=baseline)
     search, encoding, choice = project.search(planned_rows(recipe)), facts.encoding, None
     if search is not None:
@@ -384,7 +378,7 @@ def leaves_of_sample(partition: Partition, n: int) -> int:
 
 
 def run_trial(
-    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
+    recipe: Recipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
     choice: KernelChoice | None, baseline: int,
 ) -> dict[str, Errors]:  # fmt: skip
     """Return the squared errors of one model and of leaves on held-out rows of a sample.
@@ -400,20 +394,21 @@ def run_trial(
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT_SHARE * HASH_SPAN))
-    leaf_recipe, (first, second) = LeafRecipe.of(recipe), trial_centers(recipe, budget)
-    held = baseline + sample_bytes(recipe)
+    settings, (first, second) = LeafSettings.of(recipe), trial_centers(recipe, budget)
+    given, held = settings.chosen(choice), baseline + sample_bytes(recipe)
 
     def one(centers: int, train: Dataset) -> KernelMachine:
         """One model of the rows."""
-        made = trial_recipe(given, centers)(train)
-        whole, _ = resolve_solver(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
-        whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
+        whole, _ = resolve_solver(trial_recipe(given, centers)(train), budget, ridge=given.ridge is not None)
+        whole = replace(whole, solver=given.with_ridge(whole.solver, train.base_rows))
         return KernelMachine.of(fit(whole, executor, budget, LeafStages(), baseline=held))
 
-    def cut(leaf_recipe: LeafRecipe, leaves: int, train: Dataset) -> PartitionedMachine:
+    def cut(settings: LeafSettings, leaves: int, train: Dataset) -> PartitionedMachine:
         """A model of the rows in leaves."""
-        many = _in_leaves_of_sample(leaf_recipe, train, leaves, partition)
-        return fit_partition(many, executor, budget, LeafStages(), lambda projected: None, None, baseline=held).model
+        many = _in_leaves_of_sample(settings, train, leaves, partition)
+        return fit_partition(
+            many, executor, budget, LeafStages(), lambda projected: None, None, baseline=held, ridge=settings.ridge
+        ).model
 
     def fitted(model_of: Callable[[Dataset], M], X: Array, y: Array, w: Array | None, some: Array) -> tuple[Errors, M]:
         """Train a model on ``some`` of the rows; return its errors on held-out rows, and the model."""
@@ -437,7 +432,7 @@ def run_trial(
         return X, y, w
 
     every, found = np.ones(len(ids), dtype=bool), dict[str, Errors]()
-    given, leaves = leaf_recipe.chosen(choice), leaves_of_sample(partition, data.base_rows)
+    leaves = leaves_of_sample(partition, data.base_rows)
     try:
         rows = sample(data if choice is None else choice.metric.applied(data))
         found["one"], _ = fitted(partial(one, first), *rows, every)
@@ -453,7 +448,7 @@ def run_trial(
         part = model.tree.on_the_left(rows[0], leaves.bit_length() - 2)  # of so many cuts are two leaves
         if len(np.unique(rows[1][part & ~out], axis=0)) < 2 or not (part & out).any():  # nothing to choose a kernel by
             return found | {"leaves": least, "shared": least}
-        found["leaves"], _ = fitted(partial(cut, leaf_recipe, 2), *sample(data), part)
+        found["leaves"], _ = fitted(partial(cut, settings, 2), *sample(data), part)
         return found | {"shared": least}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"

@@ -30,7 +30,7 @@ from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.memory_projection import preprocessing_steps
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine, load_model

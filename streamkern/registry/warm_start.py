@@ -11,7 +11,7 @@ from streamkern.centers import Given
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.memory_projection import preprocessing_steps
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO
 from streamkern.kernels.radial import MEDIAN
 from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine

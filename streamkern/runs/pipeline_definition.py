@@ -18,27 +18,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.centers import Centers
-from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import Dataset
 from streamkern.errors import StreamkernError, UsageError, options_of, quoted, refusing_old_names, require_types
 from streamkern.execute.base import PIPELINE_FILE
-from streamkern.fitting.arguments import drawn_centers, hold_out, is_instance_with, require_arguments
+from streamkern.fitting.arguments import Where, completed, is_instance_with, require_arguments
 from streamkern.fitting.fit import TASKS
-from streamkern.fitting.solver_choice import AUTO
-from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.models.cut_tree import Partition
-from streamkern.preprocessing.steps import AUTOMATIC, Step
+from streamkern.fitting.recipe import Recipe
 from streamkern.redaction import keep_setting_secrets
-from streamkern.selection.learned_metric import AGOP
-from streamkern.solvers import Solver
 from streamkern.storage.untrusted_files import given_path
 from streamkern.user_code_digest import exception_text, unknown_code, user_code_location
 
 
 @refusing_old_names
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class Pipeline(Recipe):
     """A training job: data, model and solver. Creating one reads no file.
 
     Args:
@@ -91,38 +84,20 @@ class Pipeline:
         UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old name.
     """
 
-    train: Dataset
-    kernel: Kernel | Any = None
-    centers: Centers | Any = None
-    solver: Solver | Any = AUTO
-    features: FeatureMap | None = None
-    test: Dataset | None = None
-    validation: Dataset | Any = None
-    task: str = "classification"
-    preprocess: tuple[Step, ...] | Any = AUTOMATIC
-    scaling: str | None = AUTO
-    seed: int = 0
-    lanes: int = 4
-    dtype: str = AUTO
-    diagnose: bool = False
     name: str = ""
     file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    metric: AGOP | None = None
-    partition: Partition | Any = AUTO
-    class_weight: ClassWeight = None
-    threshold: str | None = None
 
     def __post_init__(self) -> None:
-        def fill(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
         def where(name: str) -> str:
             return f"Pipeline({name}=...)"
 
-        fill("preprocess", () if self.preprocess is None else self.preprocess)
-        fill("kernel", named_kernel(self.kernel, where("kernel")))
         require_arguments(self, where)
+        self._require_types(where)
+        for name, value in completed(self, self.train, self.task, where).items():
+            object.__setattr__(self, name, value)
+
+    def _require_types(self, where: Where) -> None:
         if self.task not in TASKS:
             raise UsageError(f"task is {self.task!r}.", where=where("task"), expected=" or ".join(TASKS))
         if self.class_weight is not None and self.task != "classification":
@@ -145,11 +120,6 @@ class Pipeline:
         ):
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=where(name), expected=expected)
-        train, validation = hold_out(self.train, self.validation, self.seed, self.task)
-        fill("train", train)
-        fill("validation", validation)
-        if isinstance(self.centers, int | np.integer):
-            fill("centers", drawn_centers(self.centers, self.seed, self.train))
 
     def unknown_code(self) -> str | None:
         """Why edits of the user's functions cannot be detected, a sentence; None if they can.

@@ -43,7 +43,7 @@ from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.fit import Fitted
 from streamkern.fitting.memory_projection import basis_width, likely_outputs, planned_rows, preprocessing_steps
 from streamkern.fitting.precision_checks import in_dtype
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO
 from streamkern.memory import memory_limit, peak_resident_bytes, resident_bytes
 from streamkern.partition.fit_partition import FittedPartition, model_of
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out

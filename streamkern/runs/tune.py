@@ -26,7 +26,8 @@ from streamkern.execute.base import Executor
 from streamkern.fitting.fit import Stages, prepare
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows
 from streamkern.fitting.precision_checks import dtype_of, subtract_offsets
-from streamkern.fitting.solver_choice import AUTO, resolve_solver
+from streamkern.fitting.recipe import AUTO
+from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
 from streamkern.memory import format_bytes, resident_bytes

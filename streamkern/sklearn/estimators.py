@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -28,12 +28,12 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes
 from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_new_names
 from streamkern.execute import open_executor, open_resources
-from streamkern.fitting.arguments import drawn_centers, hold_out, require_arguments
+from streamkern.fitting.arguments import completed, drawn_centers, require_arguments
 from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.fit import Fitted, Stages
 from streamkern.fitting.precision_checks import in_dtype
-from streamkern.fitting.solver_choice import AUTO
-from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.fitting.recipe import AUTO, Recipe
+from streamkern.kernels import Kernel, named_kernel
 from streamkern.memory import peak_resident_bytes
 from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
@@ -64,29 +64,6 @@ from streamkern.sources.schema import Column, Schema
 from streamkern.types import Array
 
 _Estimator = TypeVar("_Estimator")
-
-
-@dataclass(frozen=True, eq=False)
-class _Recipe:
-    """An estimator's parameters, validated and with their defaults filled in: a ``fitting.recipe.Recipe``."""
-
-    train: Dataset
-    validation: Dataset | None
-    kernel: Kernel | None
-    centers: Centers | None
-    solver: Solver
-    task: str
-    scaling: str | None
-    seed: int
-    lanes: int
-    dtype: str
-    features: FeatureMap | None = None
-    preprocess: tuple[Step, ...] | str = ()
-    metric: AGOP | None = None
-    test: Dataset | None = None
-    partition: Partition | Any = None
-    class_weight: ClassWeight = None
-    threshold: str | None = None
 
 
 class _Scored:
@@ -254,7 +231,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _resources(self) -> Resources:
         return given_resources(self.resources, self.memory, self.threads)
 
-    def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
+    def _fitted(self, recipe: Recipe) -> Fitted | FittedPartition:
         given = self._resources
         recipe, _ = resolve_with_held_out(recipe, budget := given.budget, given.device)
         with (
@@ -387,34 +364,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             schema = Schema(tuple(Column(name, missing=bool(gap)) for name, gap in zip(names, gaps, strict=True)))
         return from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
 
-    def _recipe(self, data: Dataset, kept: bool = False) -> _Recipe:
-        kernel = named_kernel(self.kernel, self._where("kernel"))
+    def _recipe(self, data: Dataset, kept: bool = False) -> Recipe:
         require_arguments(self, self._where)
         data._require_rows()
-        seed = int(self.seed)
-        data, validation = hold_out(data, self.validation, seed, self._task)
-        data._require_rows()
-        centers = drawn_centers(self.centers, seed, data)
-        solver: Any = self.solver
+        recipe = Recipe(**completed(self, data, self._task, self._where))
+        recipe.train._require_rows()
         if kept:
-            solver = keeping_sums(solver, self.partition, self._where("solver"))
-        return _Recipe(
-            data,
-            validation,
-            kernel,
-            centers,
-            solver,
-            self._task,
-            self.scaling,
-            seed,
-            int(self.lanes),
-            self.dtype,
-            preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
-            metric=self.metric,
-            partition=self.partition,
-            class_weight=self.class_weight,
-            threshold=self.threshold,
-        )
+            recipe = replace(recipe, solver=keeping_sums(self.solver, self.partition, self._where("solver")))
+        return replace(recipe, centers=drawn_centers(recipe.centers, recipe.seed, recipe.train))
 
 
 @refusing_old_names

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
 from streamkern.execute import open_resources
-from streamkern.fitting.solver_choice import AUTO
+from streamkern.fitting.recipe import AUTO
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.resources import Resources
 from streamkern.sklearn.input_checks import given_rows, given_target, require_no_target

@@ -14,7 +14,7 @@ from streamkern.execute import open_executor
 from streamkern.fitting.fit import Stages
 from streamkern.fitting.memory_projection import project_memory
 from streamkern.partition import one_or_leaves as choice
-from streamkern.partition.leaf_recipe import LeafRecipe
+from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.one_or_leaves import (
     default_partition,
     project_before_rows,
@@ -88,7 +88,7 @@ def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: p
     monkeypatch.setattr(choice, "prepare", lambda *rest: read.append(1))
     monkeypatch.setattr(choice, "load_libraries", lambda: held)
     least = trial_footprint(made, made.partition, budget, 2, held)[1]  # the trial and the leaves would fit
-    PartitionMemory(made, made.partition, LeafRecipe.of(made).on, budget, 2, True, least, held).first()
+    PartitionMemory(made, made.partition, LeafSettings.of(made).on, budget, 2, True, least, held).first()
     with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError, match="threads=2"):
         choice.fit_one_or_leaves(made, executor, budget)
     assert not read

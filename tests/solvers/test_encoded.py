@@ -15,8 +15,8 @@ from streamkern.errors import PrecisionError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import Stages, fit
 from streamkern.fitting.leaf_fit import fit_encoded
+from streamkern.fitting.recipe import Recipe
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.partition.leaf_recipe import LeafRecipe
 from streamkern.solvers.direct import Direct
 
 N, RIDGE = 300, 1e-4
@@ -39,9 +39,10 @@ def both(kind: str, w: np.ndarray | None, held_out_rows: int = 0) -> tuple[Any, 
     y, encoding = TARGETS[kind]
     task = "regression" if kind == "values" else "classification"
     rows = from_arrays(X, y, sample_weight=w)
-    recipe = LeafRecipe(
-        rows, sk.Laplace(2.0), sk.Uniform(N), Direct(RIDGE), task, None, seed=0, lanes=1, dtype="float32"
-    )
+    recipe = Recipe(
+        rows, sk.Laplace(2.0), sk.Uniform(N), Direct(RIDGE), task=task, preprocess=(), scaling=None, lanes=1,
+        dtype="float32", partition=None,
+    )  # fmt: skip
     stages = Stages()
     stages.held_out_rows = held_out_rows
     with ThreadsExecutor(1) as executor:

@@ -1,0 +1,129 @@
+"""What the leaves of a partition share, and how the stages of a leaf are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.costs.footprint import Footprint
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.targets import Classes, Encoding, Indicators
+from streamkern.fitting.fit import Key, Stages
+from streamkern.fitting.recipe import Recipe
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, leaf_centers, max_full_kernel_rows
+from streamkern.partition.joint_calibration import held_out_rows_of_leaf
+from streamkern.selection.kernel_search import KernelChoice, with_ridge
+from streamkern.selection.median_bandwidth import needs_median
+from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.loop import Outcome
+from streamkern.solvers.ridge import is_factorable
+
+T = TypeVar("T")
+
+MIN_METRIC_ROWS = 100
+"""Rows of a leaf below which no metric is learned."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSettings:
+    """What all leaves share.
+
+    Attributes:
+        recipe: of a leaf, without rows. One thread computes it, in one lane.
+        held_out_rows: rows that each leaf leaves out for the whole model's probabilities or intervals, at most.
+        encoding: of the targets of all rows.
+        ridge: λ of a solver whose ridge is left open, and the rows that it was found on; or None.
+        full_kernel_limit: rows of a leaf up to which all of them are centers, where none are given.
+        projected: memory of the largest leaf, where all take the same way: none is then projected by itself.
+        given: whether every row of a leaf is a center and nothing is chosen in it, so that ``fit_encoded`` does.
+    """
+
+    recipe: Recipe
+    held_out_rows: int = 0
+    encoding: Encoding | None = None
+    ridge: tuple[float, int] | None = None
+    full_kernel_limit: int = 0
+    projected: Footprint | None = None
+    given: bool = False
+
+    @classmethod
+    def of(cls, recipe: Recipe, ridge: tuple[float, int] | None = None) -> LeafSettings:
+        """The same kernel, centers, solver and metric, without rows; weights of classes are in those of the rows."""
+        leaf = Recipe(
+            from_arrays(np.empty((0, 1))), recipe.kernel, recipe.centers, recipe.solver, task=recipe.task,
+            preprocess=(), scaling=None, seed=recipe.seed, lanes=1, dtype=recipe.dtype, metric=recipe.metric,
+            partition=None,
+        )  # fmt: skip
+        return cls(leaf, ridge=ridge, full_kernel_limit=max_full_kernel_rows(max(1, recipe.train.base_rows)))
+
+    def like(self, solver: Solver, projected: Footprint) -> LeafSettings:
+        """The settings of leaves that go the way of the largest, whose solver and projection these are."""
+        made = self.changed(solver=solver)
+        if self.recipe.kernel is None:
+            return made
+        open_ = needs_median(self.recipe) or self.recipe.metric is not None or not is_factorable(self.recipe.kernel)
+        return replace(made, projected=projected, given=not open_)
+
+    def changed(self, **fields: Any) -> LeafSettings:
+        """The settings with other fields of the recipe."""
+        return replace(self, recipe=replace(self.recipe, **fields))
+
+    def with_calibration(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafSettings:
+        """The settings, with rows that each leaf leaves out where the whole is to have probabilities or intervals."""
+        calibrated = whole.validation is not None and whole.task == "classification"
+        rows = 0 if calibrated or not wanted else held_out_rows_of_leaf(whole.task, leaves, encoding.outputs)
+        return replace(self, held_out_rows=rows, encoding=encoding)
+
+    def chosen(self, choice: KernelChoice | None) -> LeafSettings:
+        """The settings with the kernel that was chosen, and its ridge."""
+        if choice is None:
+            return self
+        return replace(self.changed(kernel=choice.kernel), ridge=(choice.ridge, choice.rows))
+
+    def with_ridge(self, solver: Solver, n: int) -> Solver:
+        """A solver for n rows with the ridge that was chosen, where its own is left open: noise asks for λ n."""
+        if self.ridge is None:
+            return solver
+        ridge, rows = self.ridge
+        return with_ridge(solver, ridge * min(1.0, rows / n))
+
+    def on(self, train: Dataset) -> Recipe:
+        """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
+        n, recipe = train.base_rows, self.recipe
+        centers = recipe.centers or leaf_centers(n, self.full_kernel_limit, recipe.seed)
+        if isinstance(centers, Uniform):
+            centers = replace(centers, p=min(centers.p, n))
+        metric = recipe.metric if n >= MIN_METRIC_ROWS else None
+        return replace(recipe, train=train, centers=centers, metric=metric)
+
+
+class LeafStages(Stages):
+    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others.
+
+    Args:
+        held_out_rows: rows that are left out for the whole model's probabilities or intervals, at most.
+    """
+
+    search_share = MAX_LEAF_SEARCH_WORK_RATIO
+
+    def __init__(self, held_out_rows: int = 0) -> None:
+        super().__init__()
+        self.held_out_rows = held_out_rows
+        self.messages: list[str] = []
+
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        kept: Any = None  # one calibration of probabilities is made of all leaves' rows
+        return kept if name == "calibrate" and self.classes else compute()
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+    def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
+        self.messages.clear()
+        self.classes = isinstance(problem.encoding, Classes | Indicators)
+        return super().train(problem, solver, key)
