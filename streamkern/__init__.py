@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from streamkern.runs.plan import plan as plan
     from streamkern.runs.run_pipeline import resume as resume, run as run
     from streamkern.runs.tune import tune as tune
-    from streamkern.registry import Registry as Registry, retrain as retrain
+    from streamkern.registry import Registry as Registry
+    from streamkern.registry.retrain import retrain as retrain
     from streamkern.inspection.inspect_dataset import inspect as inspect
     from streamkern.report.mlflow_export import log_to_mlflow as log_to_mlflow
     from streamkern.serving import Predictor as Predictor

@@ -245,7 +245,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
     def never(*arguments: Any) -> None:
         raise AssertionError("rows were read")
 
-    monkeypatch.setattr("streamkern.fitting.fit.statistics", never)
+    monkeypatch.setattr("streamkern.fitting.preparation.statistics", never)
     with pytest.raises(sk.errors.PlanRefusedError, match="a budget of at least") as caught:
         sk.KernelRegressor(memory="100MiB").fit(X, X[:, 0])
     assert caught.value.exit_status == 2

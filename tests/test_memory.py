@@ -10,7 +10,6 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,12 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint
 from streamkern.execute import open_executor
 from streamkern.fitting.fit import fit
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.stages import SOLVING
 from streamkern.memory import (
     default_budget,
     format_bytes,
@@ -38,26 +40,10 @@ from streamkern.types import Array
 MIB = 1 << 20
 
 
-@dataclass
-class Recipe:
-    """A fit, as the process that is measured is told of it."""
-
-    train: sk.Dataset
-    centers: sk.Uniform
-    solver: Any
-    kernel: sk.Kernel | None = None
-    validation: sk.Dataset | None = None
-    test: sk.Dataset | None = None
-    features: None = None
-    metric: None = None
-    class_weight: None = None
-    threshold: None = None
-    task: str = "classification"
-    scaling: str | None = None
-    preprocess: tuple[Any, ...] = ()
-    seed: int = 0
-    lanes: int = 4
-    dtype: str = "float32"
+def recipe_of(data: sk.Dataset, p: int, solver: Any, kernel: Any = None, **more: Any) -> Recipe:
+    """Rows as they are, and so many centers."""
+    given = {"preprocess": (), "scaling": None, "dtype": "float32", "partition": None} | more
+    return Recipe(data, kernel, sk.Uniform(p), solver, **given)
 
 
 def rows(n: int, d: int, dtype: str) -> tuple[Array, Array]:
@@ -83,7 +69,7 @@ def measured(case: dict[str, Any]) -> None:
     validation = data.plain().sample(2000) if case.get("validate") else None
     named: Any = getattr(sk, case.get("solver", "EigenPro"))
     solver = named(**case.get("settings", {"projection": case.get("projection", "auto")}))
-    recipe = Recipe(data, sk.Uniform(case["p"]), solver, validation=validation, dtype=case.get("arithmetic", "float32"))
+    recipe = recipe_of(data, case["p"], solver, validation=validation, dtype=case.get("arithmetic", "float32"))
     before = peak_resident_bytes() - resident_bytes()
     with open_executor("threads", case["threads"]) as executor:
         fitted = fit(recipe, executor, parse_bytes(case["memory"]))
@@ -155,14 +141,14 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     """Two processes of one thread, beyond what each held before: rows, centers, panels, sums and messages."""
     data = sk.open_dataset(stores[name], target="target").scale(1 / 255)
     kernel = None if name == "wide" else sk.Laplace(1.0 if name == "narrow" else 13.0)  # one searches for it
-    recipe = Recipe(data, sk.Uniform(1500), sk.EigenPro(epochs=2), kernel)
+    recipe = recipe_of(data, 1500, sk.EigenPro(epochs=2), kernel)
     anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
     with anew, open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
         before = client.run(peak_resident_bytes)
         fitted = fit(recipe, executor, 4 << 30)
         after = client.run(peak_resident_bytes)
-    projected = fitted.footprint.worker_bytes(1)
+    projected = fitted.footprint.workers.bytes(1)
     for address, held in before.items():
         grown = after[address] - held
         assert grown <= projected, f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
@@ -173,18 +159,18 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
 def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(stores: dict[str, str]) -> None:
     """Of three tiles one has two: centers, panels of the factor, rows of U, weights, and values of a step."""
     data = sk.open_dataset(stores["wide"], target="target").scale(1 / 255)
-    recipe = Recipe(data, sk.Uniform(4_600), sk.EigenPro(epochs=1, projection="packed"), sk.Laplace(1.0))
+    recipe = recipe_of(data, 4_600, sk.EigenPro(epochs=1, projection="packed"), sk.Laplace(1.0))
     anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
     with anew, open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
         before = client.run(peak_resident_bytes)
         fitted = fit(recipe, executor, resident_bytes() + (1 << 30))
         after = client.run(peak_resident_bytes)
-    projected = fitted.footprint.worker_bytes(1)
-    assert fitted.footprint.share
+    projected = fitted.footprint.workers.bytes(1)
+    assert fitted.footprint.workers.share
     grown = max(after[address] - held for address, held in before.items())
     # Nothing is evaluated here, for which the plan counts all centers on each worker.
-    assert grown <= projected <= grown + fitted.footprint.worker["centers"] + 200 * MIB, (
+    assert grown <= projected <= grown + fitted.footprint.workers.held["centers"] + 200 * MIB, (
         f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
     )
 
@@ -225,7 +211,7 @@ def project(n: int = 60_000, d: int = 784, p: int = 2000, **changes: Any) -> Foo
     solver = changes.pop("solver", sk.EigenPro())
     data = sk.Dataset(Described(n, d)).augment(rows=changes.pop("rows", None))
     settings = {"outputs": 10, "budget": 1 << 30, "baseline": 200 * MIB, "slots": 2, "lanes": 4} | changes
-    return footprint(data, p, solver=solver, **settings)
+    return footprint(FitShape(data, p, solver=solver, **settings), SOLVING)
 
 
 def test_what_decides_the_weights_depends_on_neither_threads_nor_what_is_held_already() -> None:

@@ -21,7 +21,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.fitting.fit import require_success
+from streamkern.fitting.stages import require_success
 from streamkern.rng import generator
 from streamkern.runs.solution_spectrum import rayleigh_quotient
 from streamkern.solvers import Problem, train

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
-from streamkern.fitting.fit import statistics
+from streamkern.fitting.preparation import statistics
 from streamkern.fitting.precision_checks import dtype_of
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train

@@ -332,6 +332,10 @@ class Executor(Protocol):
         """Blocks that run at a time."""
 
     @property
+    def in_process(self) -> bool:
+        """True if blocks run in threads of this process: what they are given is not copied."""
+
+    @property
     def processes(self) -> int:
         """Worker processes that centers can be shared out over; 0 where blocks run in this one."""
 

@@ -111,6 +111,7 @@ class DaskExecutor:
     """
 
     name = "dask"
+    in_process = False
     allowed: Allowance | None = None
 
     def __init__(

@@ -67,6 +67,7 @@ class ThreadsExecutor:
     """
 
     name = "threads"
+    in_process = True
     processes = 0
     dashboard = None
     allowed: Allowance | None = None

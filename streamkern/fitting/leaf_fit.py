@@ -20,7 +20,7 @@ from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, a
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import fit_calibration
-from streamkern.fitting.fit import Fitted
+from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.precision_checks import require_resolved, typical_sizes
 from streamkern.kernels import Kernel
 from streamkern.memory import check_memory

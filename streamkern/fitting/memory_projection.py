@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from streamkern.centers import Given, Uniform
-from streamkern.costs.footprint import CalibrationSource, Footprint, SampledSearch, footprint
+from streamkern.costs.fit_shape import CalibrationSource, FitShape
 from streamkern.data.class_weights import planned_weights
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
@@ -19,7 +18,7 @@ from streamkern.preprocessing.automatic_steps import automatic
 from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, learning_bytes, with_expected_width
 from streamkern.selection import median_bandwidth
-from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
+from streamkern.selection.kernel_search import needs_kernel_search, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.ridge import is_factorable
 
@@ -50,12 +49,14 @@ def planned_rows(recipe: Recipe) -> Dataset:
     return with_expected_width(planned_weights(recipe.train, recipe.class_weight), preprocessing_steps(recipe))
 
 
-def kernel_search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
-    """The trials for a recipe without a kernel; None where ``default_kernel`` is taken without a search."""
+def with_search(shape: FitShape, share: float | None = None) -> FitShape:
+    """The shape with the trials for a recipe without a kernel; without where ``default_kernel`` is taken."""
+    recipe: Recipe = shape.recipe
     if not needs_kernel_search(recipe):
-        return None
+        return shape
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    return search_for(projected.cost_estimate, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
+    search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31), share)
+    return shape if search is None else replace(shape, search=search)
 
 
 def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:
@@ -94,42 +95,19 @@ def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) ->
     return max(chosen, median_bandwidth.setup_bytes(dataset, itemsize) if median_bandwidth.needs_median(recipe) else 0)
 
 
-def project_memory(
-    recipe: Recipe,
-    budget: int,
-    baseline: int,
-    held_out_rows: int,
-    *,
-    slots: int,
-    overlaps: bool | None = None,
-    processes: int = 0,
-    share: float | None = None,
-    lanes: int | None = None,
-    known_projection: Footprint | None = None,
-) -> tuple[Footprint, Search | None, Callable[[Dataset, int], Footprint]]:
-    """Project the memory of a fit from its recipe; PlanRefusedError has the remedy where it cannot fit.
+def shape_of(recipe: Recipe, rows: Dataset, outputs: int, held_out_rows: int, **how: Any) -> FitShape:
+    """The shape of a recipe's fit to rows of a width, with a number of outputs.
 
-    Return the projection, the search for a kernel that is part of it or None, and the function that projects the fit
-    for rows of another width and another number of outputs. ``processes`` are workers of a cluster, 0 for threads;
-    ``lanes`` are by default those of the recipe. For ``overlaps`` see ``footprint``, for ``share`` and
-    ``held_out_rows`` see ``Stages``.
+    ``held_out_rows`` are those that answers are made from, at most, 0 for none; ``how`` are further fields of the
+    shape: the budget, what is held before, and the executor.
     """
     source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if held_out_rows else None
-
-    def project(learning: SampledSearch | None, rows: Dataset, outputs: int) -> Footprint:
-        return footprint(
-            rows, basis_width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=slots,
-            lanes=recipe.lanes if lanes is None else lanes, itemsize=np.dtype(recipe.dtype).itemsize,
-            validate=recipe.validation is not None, centers_bytes=centers_bytes(recipe, slots, rows),
-            stored_centers=recipe.centers is not None and recipe.centers.stored, features=recipe.features,
-            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), overlaps=overlaps,
-            learning=learning,
-            calibration=None if source is None else CalibrationSource(source, recipe.task, held_out_rows),
-            processes=processes, all_rows_are_centers=all_rows_are_centers(recipe, rows),
-        )  # fmt: skip
-
-    guess = planned_rows(recipe)
-    found = known_projection or project(recipe.metric, guess, likely_outputs(guess))
-    search = kernel_search_of(recipe, found, share)
-    found = found if search is None else project(search, guess, likely_outputs(guess))
-    return found, search, partial(project, recipe.metric if search is None else search)
+    fields: dict[str, Any] = {
+        "lanes": recipe.lanes, "itemsize": np.dtype(recipe.dtype).itemsize, "validate": recipe.validation is not None,
+        "centers_bytes": centers_bytes(recipe, how["slots"], rows),
+        "stored_centers": recipe.centers is not None and recipe.centers.stored, "features": recipe.features,
+        "learning_bytes": learning_bytes(recipe.train, preprocessing_steps(recipe)), "search": recipe.metric,
+        "calibration": None if source is None else CalibrationSource(source, recipe.task, held_out_rows),
+        "all_rows_are_centers": all_rows_are_centers(recipe, rows), "recipe": recipe,
+    }  # fmt: skip
+    return FitShape(rows, basis_width(recipe, rows), outputs, recipe.solver, **(fields | how))

@@ -61,21 +61,21 @@ def dtype_of(recipe: Recipe) -> str:
     return "float64" if source.from_memory and numbers and source.dtype == np.float64 else "float32"
 
 
-def in_dtype(recipe: R, attempt: Callable[[R], T]) -> tuple[T, dict[str, str]]:
+def in_dtype(recipe: R, attempt: Callable[[R, dict[str, str]], T]) -> tuple[T, dict[str, str]]:
     """Fit in the dtype of a recipe; where ``"auto"`` is float32, in float64 if float32 cannot represent the kernel.
 
-    Return the result, and the reason for a second attempt as ``arithmetic``, if there was one. PrecisionError is raised
-    where ``"auto"`` is not float32.
+    An attempt is given the reason for a second one as ``arithmetic``, which is returned with the result. PrecisionError
+    is raised where ``"auto"`` is not float32.
     """
     given: Any = recipe  # a frozen dataclass
     dtype = dtype_of(recipe)
     try:
-        return attempt(replace(given, dtype=dtype)), {}
+        return attempt(replace(given, dtype=dtype), {}), {}
     except PrecisionError as error:
         if recipe.dtype != AUTO or dtype == "float64":
             raise
         reason = {"arithmetic": f"float64: {error.what}"}
-    return attempt(replace(given, dtype="float64")), reason
+    return attempt(replace(given, dtype="float64"), reason), reason
 
 
 def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:

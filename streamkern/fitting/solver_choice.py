@@ -24,7 +24,7 @@ from streamkern.costs.dry_run import (
     nominal_work,
     sums_in_flight,
 )
-from streamkern.costs.footprint import solver_memory
+from streamkern.costs.fit_shape import solver_memory
 from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO

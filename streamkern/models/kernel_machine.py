@@ -36,7 +36,7 @@ from streamkern.evaluation.score import ScoreResult, score, score_in_detail
 from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import with_decision_rule
-from streamkern.fitting.fit import Fitted
+from streamkern.fitting.fitted import Fitted
 from streamkern.formats import Source, array_source, table_source
 from streamkern.kernels import (
     Basis,

@@ -15,9 +15,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes, Encoding
 from streamkern.errors import UnlikeChampionError
-from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_decision_rule
-from streamkern.fitting.fit import Stages, statistics_stage
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import Recipe
 from streamkern.models.cut_tree import Partition
@@ -70,17 +68,19 @@ def settings_digest(recipe: Recipe, partition: Partition) -> str:
     )  # fmt: skip
 
 
-def rows_as_champion(
-    recipe: Recipe, champion: PartitionedMachine, executor: Executor, stages: Stages
-) -> tuple[Dataset, Statistics]:
-    """The training rows with the champion's preprocessing, and their statistics with its encoding of targets.
+def rows_like_champion(recipe: Recipe, champion: PartitionedMachine) -> Dataset:
+    """The training rows with the champion's preprocessing."""
+    scan, _ = champion.blocks(recipe.train)
+    rows: Dataset = scan.assembly.dataset
+    return rows
+
+
+def champion_encoding(facts: Statistics, champion: PartitionedMachine) -> Statistics:
+    """The statistics of the rows, with the champion's encoding of targets.
 
     Raises:
         UnlikeChampionError: the classes, or the number of outputs, are not those of the champion.
     """
-    scan, _ = champion.blocks(recipe.train)
-    data = scan.assembly.dataset
-    facts = statistics_stage(data, recipe, executor, stages)
     if not _equal_arrays(facts.encoding, champion.encoding):
         raise UnlikeChampionError(
             "The classes are not those of the champion.",
@@ -88,7 +88,7 @@ def rows_as_champion(
             expected="the champion's classes",
             remedy="train from the start: --cold",
         )
-    return data, replace(facts, encoding=with_decision_rule(champion.encoding, None))
+    return replace(facts, encoding=with_decision_rule(champion.encoding, None))
 
 
 def _equal_arrays(found: Encoding | None, wanted: Encoding) -> bool:

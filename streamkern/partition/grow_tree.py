@@ -344,7 +344,7 @@ class TreeBuilder:
         """Return the axes of the leaves that have one, with their rows of the sample."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
-        here = self.executor.name == "threads"  # where nothing is sent, no row is copied
+        here = self.executor.in_process  # where nothing is sent, no row is copied
         # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
             (leaf, X, y, w, rows) if here else (leaf, X[rows], y[rows], None if w is None else w[rows], None)

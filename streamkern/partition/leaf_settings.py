@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,15 +11,14 @@ from streamkern.centers import Uniform
 from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Classes, Encoding, Indicators
-from streamkern.fitting.fit import Key, Stages
+from streamkern.data.targets import Encoding
 from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.stage import Runner
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, leaf_centers, max_full_kernel_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.selection.kernel_search import KernelChoice, with_ridge
 from streamkern.selection.median_bandwidth import needs_median
-from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.loop import Outcome
+from streamkern.solvers.base import Solver
 from streamkern.solvers.ridge import is_factorable
 
 T = TypeVar("T")
@@ -102,28 +100,23 @@ class LeafSettings:
         return replace(recipe, train=train, centers=centers, metric=metric)
 
 
-class LeafStages(Stages):
-    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others.
+class LeafRunner(Runner):
+    """Carries out the stages of a leaf: its solver's warnings are kept, as its rows were looked at with all others.
 
     Args:
         held_out_rows: rows that are left out for the whole model's probabilities or intervals, at most.
     """
 
     search_share = MAX_LEAF_SEARCH_WORK_RATIO
+    calibrates_classes = False  # one calibration of probabilities is made of all leaves' rows
 
     def __init__(self, held_out_rows: int = 0) -> None:
         super().__init__()
         self.held_out_rows = held_out_rows
         self.messages: list[str] = []
 
-    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        kept: Any = None  # one calibration of probabilities is made of all leaves' rows
-        return kept if name == "calibrate" and self.classes else compute()
-
     def warn(self, message: str) -> None:
         self.messages.append(message)
 
-    def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
+    def training(self, fit: Any) -> None:
         self.messages.clear()
-        self.classes = isinstance(problem.encoding, Classes | Indicators)
-        return super().train(problem, solver, key)

@@ -13,11 +13,12 @@ from typing import Any
 from streamkern.data.row_order import Assembly
 from streamkern.data.targets import encoding_to_json
 from streamkern.execute.base import Executor
-from streamkern.fitting.fit import Stages, rows_key
+from streamkern.fitting.preparation import rows_key
+from streamkern.fitting.stage import Runner
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRows, LeafRuns
-from streamkern.partition.partition_memory import encoded_bytes
+from streamkern.partition.partition_shape import encoded_bytes
 from streamkern.storage.value_digest import digest
 
 
@@ -31,7 +32,7 @@ class RowsOfLeaves:
 
     assembly: Assembly
     executor: Executor
-    stages: Stages
+    runner: Runner
     folder: Path | None
     budget: int
     _known: dict[str, LeafFingerprints] = field(default_factory=dict, init=False)
@@ -70,7 +71,7 @@ class RowsOfLeaves:
 
     def _noted(self, tree: CutTree, stage: str, make: Callable[[], LeafFingerprints]) -> LeafFingerprints:
         if tree.fingerprint not in self._known:
-            self._known[tree.fingerprint] = self.stages.keep(stage, lambda: self._key(tree), make)
+            self._known[tree.fingerprint] = self.runner.keep(stage, lambda: self._key(tree), make)
         return self._known[tree.fingerprint]
 
     def rows(self, tree: CutTree) -> LeafRows:
@@ -79,7 +80,7 @@ class RowsOfLeaves:
             keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
             return LeafIds.of(self.assembly, tree, self.executor, keep)
         if self._scattered is None or self._scattered[0] != tree.fingerprint:
-            return self.stages.keep("scatter", None, lambda: self._runs(tree))
+            return self.runner.keep("scatter", None, lambda: self._runs(tree))
         return self._scattered[1]
 
     def _runs(self, tree: CutTree) -> LeafRuns:

@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.centers import Uniform
-from streamkern.costs.dry_run import WORK_PER_SECOND, nominal_work
+from streamkern.costs.dry_run import WORK_PER_SECOND, ProblemSize, nominal_work
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, load_libraries
+from streamkern.costs.stage_work import StageWork
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
@@ -31,23 +33,31 @@ from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
-from streamkern.fitting.fit import Fitted, Stages, chosen_kernel, fit, prepare, rows_key
-from streamkern.fitting.memory_projection import likely_outputs, planned_rows, project_memory
+from streamkern.fitting.fit import fit, project_memory
+from streamkern.fitting.fitted import Fitted
+from streamkern.fitting.memory_projection import likely_outputs, planned_rows
 from streamkern.fitting.precision_checks import dtype_of
+from streamkern.fitting.preparation import preparation, rows_key
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.solver_choice import PATIENCE, resolve_solver, with_all_rows_as_centers
+from streamkern.fitting.stage import Runner, Stage
+from streamkern.fitting.stages import EVALUATE, KERNEL, stages_of_model
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
-    FittedPartition,
+    EVALUATE_LEAVES,
+    LEAF_STAGES,
+    PartitionFit,
     fit_partition,
     partition_error,
     require_partition,
+    stages_of_leaves,
+    started,
 )
-from streamkern.partition.leaf_settings import LeafSettings, LeafStages
-from streamkern.partition.partition_memory import PartitionMemory
+from streamkern.partition.leaf_settings import LeafRunner, LeafSettings
+from streamkern.partition.partition_shape import PartitionShape, leaf_shape, shaped_rows
 from streamkern.rng import row_hash
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, KernelChoice
 from streamkern.sweep import gather_weighted
@@ -107,19 +117,24 @@ def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition
         return None
     if len(train) != train.base_rows or train.base_rows < MIN_TABLE_ROWS or train.n_features > MAX_L1_FEATURES:
         return None
-    partition = with_rows_per_leaf(replace(recipe, partition=partition)).partition
+    recipe = with_rows_per_leaf(replace(recipe, partition=partition))
+    partition = recipe.partition
+    settings, half = LeafSettings.of(recipe), budget // 2
+    shape = PartitionShape.before_rows(
+        recipe,
+        on=settings.on,
+        budget=budget,
+        slots=TRIAL_THREADS,
+        baseline=half,
+    )
     try:
-        held = trial_footprint(recipe, partition, budget, TRIAL_THREADS, budget // 2)[1]
-        project = PartitionMemory(
-            recipe, partition, LeafSettings.of(recipe).on, budget, TRIAL_THREADS, True, held, budget // 2
-        )
-        project.first()
+        tried, trial = trial_footprint(recipe, partition, budget, TRIAL_THREADS, half)
+        shape = replace(shape, tried=tried, trial=trial)
+        shape.footprint((*stages_of_fit(recipe), EVALUATE_LEAVES))
     except PlanRefusedError:
         return None
-    rows = planned_rows(recipe)
-    leaves, n = partition.expected(rows.base_rows)
-    one, leaf = project.leaf(rows, n, 0)
-    work = (1 + MAX_LEAF_SEARCH_WORK_RATIO) * leaves * nominal_work(leaf.solver, one.cost_estimate.size)
+    one, _ = leaf_shape(recipe, settings.on, shape.dataset, shape.leaf_rows, budget=budget, baseline=0)
+    work = (1 + MAX_LEAF_SEARCH_WORK_RATIO) * shape.leaves * nominal_work(one.solver, one.size)
     return partition if work <= MAX_LEAVES_WORK else None
 
 
@@ -156,97 +171,187 @@ def with_rows_per_leaf(recipe: Any) -> Any:
     return replace(recipe, partition=recipe.partition.settled(n, p))
 
 
+def evaluation_of(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stage that measures the model of a recipe."""
+    return (EVALUATE if recipe.partition is None else EVALUATE_LEAVES,)
+
+
 def fit_one_or_leaves(
     recipe: Recipe,
     executor: Executor,
     budget: int,
-    stages: Stages | None = None,
+    runner: Runner | None = None,
     on_plan: Callable[[Footprint], None] = lambda projected: None,
     device: Any = None,
     folder: Path | None = None,
-) -> Fitted | FittedPartition:
+    after: Callable[[Recipe], tuple[Stage, ...]] = evaluation_of,
+) -> Fitted:
     """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``fitting.fit.fit``.
 
     ``folder`` is where rows that are not in memory are scattered to leaves: a directory that every worker sees, by
-    default a temporary one.
+    default a temporary one. ``after`` gives the stages that follow a fit of a recipe.
     """
     partition = recipe.partition
     if partition is None:
-        return fit(recipe, executor, budget, stages, on_plan, device)
+        return fit(recipe, executor, budget, runner, on_plan, device, after=after(recipe))
     if device is not None:
         raise partition_error("a device", 'leaves are computed on the CPU: sk.Resources(device="cpu")')
-    stages = stages or Stages()
+    runner = runner or Runner()
     require_partition(recipe)
     recipe.train._require_rows()
-    reason, held, ready = "", 0, None
     # What fits now is not refused later, for what the stages in between have left behind.
     before = load_libraries()
-    if may_use_single_model(partition) and not fits_one_leaf(partition, recipe.train.base_rows):
-        _, project = project_before_rows(
-            recipe, partition, budget, executor.slots, before, here=executor.name == "threads",
-            held_out_rows=stages.held_out_rows, overlaps=executor.overlaps, processes=executor.processes,
-            share=stages.search_share,
-        )  # fmt: skip
-        held = project.trial
-        on_plan(project.first()[0])
-    choice = None
-    if may_use_single_model(partition):
-        leaves, reason, ready, choice = _choose_leaves(recipe, partition, executor, budget, stages, before)
-        stages.choice(f"partition: {reason}", partition=leaves)
-        if not leaves:
-            whole, _ = resolve_with_held_out(without_partition(recipe), budget)
-            ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
-            fitted = fit(
-                whole,
-                executor,
-                budget,
-                stages,
-                lambda projected: on_plan(_with_trial(projected, held)),
-                ready=ready,
-                baseline=before,
-            )
-            report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
-            return fitted._replace(report=report, footprint=_with_trial(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice, before)
-    many.report["partition"] |= {"reason": reason} if reason else {}
-    return many
+    if fits_one_leaf(partition, recipe.train.base_rows):
+        reason = f"one model, since {recipe.train.base_rows:,} rows are no more than a leaf may have"
+        runner.choice(f"partition: {reason}", partition=False)
+        return _one_model(recipe, executor, budget, runner, on_plan, before, after, reason, 0, None)
+    trial = trial_stages(recipe)
+    leaves = (*(LEAF_STAGES if trial else stages_of_leaves(recipe)), *after(recipe))
+    shape = shape_before_rows(
+        recipe, budget, executor.slots, before, executor.in_process, runner.held_out_rows,
+        overlaps=executor.overlaps, processes=executor.processes, share=runner.search_share,
+    )  # fmt: skip
+    made = started(recipe, executor, runner, shape, (*trial, *leaves), allow=on_plan, folder=folder)
+    runner.carry_out(trial, made)
+    if made.one:
+        ready = made.data, made.known
+        return _one_model(
+            recipe, executor, budget, runner, on_plan, before, after, made.reason, made.shape.trial, ready
+        )
+    with made.held:
+        runner.carry_out(leaves, made)
+    return made.fitted()
 
 
-def project_before_rows(
+def _one_model(
     recipe: Recipe,
-    partition: Partition,
+    executor: Executor,
+    budget: int,
+    runner: Runner,
+    on_plan: Callable[[Footprint], None],
+    baseline: int,
+    after: Callable[[Recipe], tuple[Stage, ...]],
+    reason: str,
+    held: int = 0,
+    ready: tuple[Dataset, Statistics] | None = None,
+) -> Fitted:
+    """One model in place of leaves, after a trial that held so many bytes; ``ready`` are its prepared rows."""
+    whole, _ = resolve_with_held_out(without_partition(recipe), budget)
+    ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
+    tried = replace(ONE_OR_LEAVES, when=lambda fit: isinstance(fit, FitShape), memory=lambda _: held)
+    report = {"partition": {"leaves": 1, "reason": reason}}
+    return fit(
+        whole, executor, budget, runner, on_plan, ready=ready, baseline=baseline, report=report,
+        after=(*after(whole), *([tried] if held else [])),
+    )  # fmt: skip
+
+
+def shape_before_rows(
+    recipe: Recipe,
     budget: int,
     slots: int,
     baseline: int,
     here: bool = True,
-    held_out_rows: int = Stages.held_out_rows,
+    held_out_rows: int = Runner.held_out_rows,
     **how: Any,
-) -> tuple[Footprint | None, PartitionMemory]:
-    """Project what may run before a row is read: the trial, and the one model that it may choose.
+) -> PartitionShape:
+    """The shape of a partition before a row is read, with its trial, and with the one model that this may choose.
 
-    Return the projection of one model on the trial's sample, None without a trial; and what projects the leaves.
     ``how`` is the executor, as ``project_memory`` takes it.
 
     Raises:
-        PlanRefusedError: one of them would not fit.
+        PlanRefusedError: the trial, or the one model, would not fit.
     """
-    tried, held = None, 0
-    if may_use_single_model(partition):
-        tried, held = trial_footprint(recipe, partition, budget, slots, baseline)
-        project_memory(
-            resolve_with_held_out(without_partition(recipe), budget)[0],
-            budget,
-            baseline,
-            held_out_rows,
-            slots=slots,
-            **how,
-        )
-    return tried, PartitionMemory(recipe, partition, LeafSettings.of(recipe).on, budget, slots, here, held, baseline)
+    shape = PartitionShape.before_rows(
+        recipe, on=LeafSettings.of(recipe).on, budget=budget, slots=slots, here=here, baseline=baseline
+    )
+    if not may_use_single_model(recipe.partition):
+        return shape
+    tried, trial = trial_footprint(recipe, recipe.partition, budget, slots, baseline)
+    whole = resolve_with_held_out(without_partition(recipe), budget)[0]
+    project_memory(whole, budget, baseline, held_out_rows, slots=slots, **how)
+    return replace(shape, tried=tried, trial=trial)
 
 
-def _with_trial(projected: Footprint, held: int) -> Footprint:
-    """A projection with the trial's stage."""
-    return replace(projected, stages=projected.stages | {"one-or-leaves": held}) if held else projected
+# --------------------------------------------------------------------------------------------------- the trial, a stage
+
+
+def trial_stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of the trial; none where leaves are asked for."""
+    if not may_use_single_model(recipe.partition):
+        return ()
+    return (*preparation(recipe), KERNEL_OF_LEAVES, ONE_OR_LEAVES)
+
+
+def stages_of_fit(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of a fit, in order: of one model; or of a partition, with all that its trial may ask for."""
+    if recipe.partition is None:
+        return stages_of_model(recipe)
+    trial = trial_stages(recipe)
+    return (*trial, *(LEAF_STAGES if trial else stages_of_leaves(recipe)))
+
+
+def _take_kernel(fit: PartitionFit, chosen: KernelChoice) -> None:
+    fit.runner.choice(chosen.reason(), kernel=chosen.described)
+    fit.choice = chosen
+
+
+def _run_trial(fit: PartitionFit) -> dict[str, Errors]:
+    budget, baseline = fit.shape.budget, fit.shape.baseline
+    return run_trial(fit.recipe, fit.partition, fit.data, fit.encoding, fit.executor, budget, fit.choice, baseline)
+
+
+def _take_trial(fit: PartitionFit, found: dict[str, Errors]) -> None:
+    leaves, reason, shared = leaves_are_better(found, fit.partition, fit.recipe.train.base_rows, fit.choice is not None)
+    fit.one, fit.reason, fit.choice = not leaves, reason, fit.choice if shared else None
+    fit.runner.choice(f"partition: {reason}", partition=leaves)
+
+
+def _of_all_rows(shape: PartitionShape) -> ProblemSize:
+    return replace(shape.leaf.size, n=len(shape.dataset), held_out_rows=0)
+
+
+def _shared_search_memory(shape: PartitionShape) -> int:
+    assert shape.shared_search is not None
+    return shape.sweeping + shape.shared_search.cost_estimate(shape.largest[0].size, shape.dataset.base_rows).memory
+
+
+def _shared_search_work(shape: PartitionShape) -> StageWork:
+    assert shape.shared_search is not None
+    costs = shape.shared_search.cost_estimate(_of_all_rows(shape), shape.dataset.base_rows)
+    return StageWork(
+        costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
+    )
+
+
+def _trial_work(shape: PartitionShape) -> StageWork:
+    """One model and leaves; with a search, two more leaves choose kernels of their own."""
+    assert shape.tried is not None
+    one, leaf = shape.tried.cost_estimate.work_estimate, shape.leaf.cost_estimate.work_estimate
+    fitted = leaves_of_sample(shape.recipe.partition, shape.dataset.base_rows)
+    own = 0.0 if shape.shared_search is None else 2 * (1 + MAX_LEAF_SEARCH_WORK_RATIO)
+    work = one.setup + one.training + (fitted + own) * (leaf.setup + leaf.training)
+    rows = 2 * shape.tried.cost_estimate.size.n
+    return StageWork(rows, 1, shape.stored_bytes, work, scanned=shape.stored_rows)
+
+
+KERNEL_OF_LEAVES = replace(
+    KERNEL,
+    take=_take_kernel,
+    when=lambda fit: (fit.shared_search if isinstance(fit, PartitionShape) else fit.search) is not None,
+    memory=_shared_search_memory,
+    work=_shared_search_work,
+)
+
+ONE_OR_LEAVES = Stage(
+    "one-or-leaves", _run_trial, _take_trial,
+    key=lambda fit: (
+        rows_key(fit.data), encoding_to_json(fit.encoding), described(fit.recipe.kernel), described(fit.partition),
+        described(fit.recipe.centers), fit.recipe.seed, fit.recipe.dtype, platform.machine(), "errors of rows, twice",
+    ),
+    memory=lambda shape: shape.trial,
+    work=_trial_work,
+)  # fmt: skip
 
 
 def may_use_single_model(partition: Partition) -> bool:
@@ -290,28 +395,25 @@ def trial_footprint(
     Raises:
         PlanRefusedError: the trial would not fit beside ``baseline`` bytes.
     """
-    rows, leaf = planned_rows(recipe), LeafSettings.of(recipe)
-    looked = min(TRIAL_ROWS, rows.base_rows)
-    sample = sample_bytes(recipe)
+    rows, settings = planned_rows(recipe), LeafSettings.of(recipe)
+    looked, held = min(TRIAL_ROWS, rows.base_rows), baseline + sample_bytes(recipe)
 
-    def project(on: Callable[[Dataset], Recipe], n: int) -> Footprint:
-        shapes = PartitionMemory(recipe, partition, on, budget, slots, True, baseline=baseline + sample)
-        return shapes.leaf(rows, n, shapes.baseline)[0]
+    def project(most: int) -> Footprint:
+        on = trial_recipe(settings, most)
+        return leaf_shape(recipe, on, rows, looked, budget=budget, baseline=held)[1]
 
     def trial_bytes(fits: Footprint, at_once: int = 1) -> int:
         return at_once * max(fits.stages.values())
 
     first, second = trial_centers(recipe, budget)
-    fits = project(trial_recipe(leaf, first), looked)
-    again = project(trial_recipe(leaf, second), looked)
+    fits, again = project(first), project(second)
     # Leaves as ``run_trial`` cuts them, one at a time; as many are fitted at once as the budget allows.
-    shapes = PartitionMemory(recipe, partition, leaf.on, budget, slots, True, baseline=baseline).shapes(rows, looked)
-    many = _in_leaves_of_sample(leaf, shapes, leaves_of_sample(partition, rows.base_rows), partition)
-    assert many.partition is not None
-    on = LeafSettings.of(many).on
-    cut = PartitionMemory(many, many.partition, on, budget, 1, True, baseline=baseline + sample).first()[0]
-    held = max(trial_bytes(fits, min(slots, TRIAL_THREADS)), trial_bytes(again), trial_bytes(cut))
-    return fits, sample + held
+    shapes = shaped_rows(recipe, rows, looked)
+    many = _in_leaves_of_sample(settings, shapes, leaves_of_sample(partition, rows.base_rows), partition)
+    shape = PartitionShape.before_rows(many, on=LeafSettings.of(many).on, budget=budget, slots=1, baseline=held)
+    cut = shape.footprint((*stages_of_leaves(many), EVALUATE_LEAVES))
+    most = max(trial_bytes(fits, min(slots, TRIAL_THREADS)), trial_bytes(again), trial_bytes(cut))
+    return fits, sample_bytes(recipe) + most
 
 
 def sample_bytes(recipe: Recipe) -> int:
@@ -327,35 +429,14 @@ def _in_leaves_of_sample(settings: LeafSettings, train: Dataset, leaves: int, pa
     return replace(settings.recipe, train=train, metric=None, solver=AUTO, partition=cut)
 
 
-def _choose_leaves(
-    recipe: Recipe, partition: Partition, executor: Executor, budget: int, stages: Stages, baseline: int
-) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
-    """Leaves or one model, with the reason; and the prepared rows with their statistics and kernel, if known."""
-    n = recipe.train.base_rows
-    if fits_one_leaf(partition, n):
-        return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
-    data, facts = prepare(recipe, executor, stages)
-    on = LeafSettings.of(recipe).on
-    project = PartitionMemory(recipe, partition, on, budget, executor.slots, True, baseline=baseline)
-    search, encoding, choice = project.search(planned_rows(recipe)), facts.encoding, None
-    if search is not None:
-        choice = chosen_kernel(recipe, search, data, facts, stages, executor)
-
-    def key() -> tuple[Any, ...]:
-        return (
-            rows_key(data), encoding_to_json(encoding), described(recipe.kernel), described(partition),
-            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(), "errors of rows, twice",
-        )  # fmt: skip
-
-    found = stages.keep(
-        "one-or-leaves", key, lambda: run_trial(recipe, partition, data, encoding, executor, budget, choice, baseline)
-    )
+def leaves_are_better(found: dict[str, Errors], partition: Partition, n: int, searched: bool) -> tuple[bool, str, bool]:
+    """Whether leaves are better by the errors of a trial; why; and whether a kernel that was found is that of all."""
     own = found["leaves"]
     shared = "shared" in found and not own.beats(found["shared"].on_rows_of(own), OWN_KERNEL_STANDARD_ERRORS)
     least = found["shared"] if shared else own
     one = found["one"].on_rows_of(least)
     better, close = least.beats(one), ""
-    if better and (shared or choice is None) and "one again" in found:
+    if better and (shared or not searched) and "one again" in found:
         one = found["one again"]
         better = least.mean < MAX_SECOND_ERROR_RATIO * one.mean
         if not better and least.mean < one.mean:
@@ -363,13 +444,13 @@ def _choose_leaves(
     tried, sample = f"{leaves_of_sample(partition, n)} leaves", "a sample"
     if shared:
         tried = f"{tried} of one kernel"
-    elif choice is not None:
+    elif searched:
         tried, sample = "two leaves of kernels of their own", "a part of a sample"
     reason = (
         f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {tried} and {one.mean:.4g} in one "
         f"model on held-out rows of {sample}, {least.doubt(one):.2g} the standard error of the difference{close}"
     )
-    return better, reason, (data, facts), choice if shared else None
+    return better, reason, shared
 
 
 def leaves_of_sample(partition: Partition, n: int) -> int:
@@ -401,14 +482,12 @@ def run_trial(
         """One model of the rows."""
         whole, _ = resolve_solver(trial_recipe(given, centers)(train), budget, ridge=given.ridge is not None)
         whole = replace(whole, solver=given.with_ridge(whole.solver, train.base_rows))
-        return KernelMachine.of(fit(whole, executor, budget, LeafStages(), baseline=held))
+        return KernelMachine.of(fit(whole, executor, budget, LeafRunner(), baseline=held))
 
     def cut(settings: LeafSettings, leaves: int, train: Dataset) -> PartitionedMachine:
         """A model of the rows in leaves."""
         many = _in_leaves_of_sample(settings, train, leaves, partition)
-        return fit_partition(
-            many, executor, budget, LeafStages(), lambda projected: None, None, baseline=held, ridge=settings.ridge
-        ).model
+        return fit_partition(many, executor, budget, LeafRunner(), held, settings.ridge)
 
     def fitted(model_of: Callable[[Dataset], M], X: Array, y: Array, w: Array | None, some: Array) -> tuple[Errors, M]:
         """Train a model on ``some`` of the rows; return its errors on held-out rows, and the model."""

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.costs.footprint import Footprint, load_libraries
+from streamkern.costs.fit_shape import FitShape
+from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
 from streamkern.engine.base import CENTER_TILE
-from streamkern.engine.operation_counts import Operations
 from streamkern.errors import refusing_old_names
-from streamkern.evaluation.metrics import ranking_work
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
-from streamkern.fitting.fit import Stages
-from streamkern.fitting.memory_projection import kernel_search_of, planned_rows, preprocessing_steps, project_memory
+from streamkern.fitting.fit import planned_shape
+from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
+from streamkern.fitting.stage import Runner, Stage, works
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.partition.fit_partition import require_partition
-from streamkern.partition.grow_tree import counting_sweeps, direction_work, sample_rows
 from streamkern.partition.one_or_leaves import (
     decided,
     fits_one_leaf,
-    leaves_of_sample,
-    project_before_rows,
     resolve_with_held_out,
+    shape_before_rows,
     with_rows_per_leaf,
     without_partition,
 )
 from streamkern.preprocessing.automatic_steps import planned_note
-from streamkern.preprocessing.steps import Learning
-from streamkern.resources import Resources, default_threads, given_resources
-from streamkern.runs.cached_stages import MAX_TRAIN_SCORE_ROWS
+from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
+from streamkern.runs.run_stages import after_fit, stages
 from streamkern.selection.kernel_search import Search
 from streamkern.selection.median_bandwidth import MEDIAN_ROWS, needs_median, with_median_distances
-from streamkern.solvers.base import HELD_OUT
 
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
 
 _CHECKED_ROWS = 1024  # rows that are looked at before a run
-_HASH_SECONDS = 4e-8  # seconds in which the draw hashes and sorts a row id
-_LOAD_SECONDS = 0.6  # seconds in which compiled code and libraries load on first use, and threads start
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Plan:
             "solver": self.solver,
             "choices": list(self.choices),
             "projected_memory_bytes": self.footprint.peak,
-            "projected_worker_bytes": self.footprint.worker_bytes(self.worker_threads),
+            "projected_worker_bytes": self.footprint.workers.bytes(self.worker_threads),
             "memory_budget_bytes": self.budget,
         }
 
@@ -139,7 +132,7 @@ class Plan:
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
-        worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
+        worker = format_bytes(self.footprint.workers.bytes(self.worker_threads))
         which = f"each of {self.workers:,} workers" if self.workers else "a worker of a cluster"
         lines.append(
             f"{which}, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
@@ -179,7 +172,7 @@ def plan(
     if pipeline.partition is not None:
         pipeline = with_rows_per_leaf(pipeline)
     if pipeline.partition is not None and not fits_one_leaf(pipeline.partition, pipeline.train.base_rows):
-        made = _in_leaves(pipeline, pipeline.partition, given.budget, given.slots, prices)
+        made = _in_leaves(pipeline, given.budget, given.slots, prices)
     else:
         made = _of_one(pipeline, given, prices)
     if given.worker_memory is not None:
@@ -198,15 +191,15 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
         data.draw(pipeline.centers.count(data))
     source = out_of_sample_source(solver, pipeline.train, pipeline.validation)
     note = calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
-    fits, search, _ = project_memory(
-        pipeline, budget, load_libraries(), Stages.held_out_rows, slots=slots, processes=given.workers
-    )
-    cost_estimate = CostEstimate(solver, replace(fits.cost_estimate.size, outputs=_outputs(pipeline)))
-    doubt = _unlike(pipeline) if prices is None else None
+    shape, listed = planned_shape(
+        pipeline, Runner.held_out_rows, after=after_fit(pipeline), budget=budget, baseline=load_libraries(),
+        slots=slots, processes=given.workers,
+    )  # fmt: skip
+    fits, doubt = footprint(shape, listed), _unlike(pipeline) if prices is None else None
     if prices is None:
         prices = measured_prices(pipeline, slots)
-    stages = _stages(pipeline, fits, cost_estimate, prices, search)
-    stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
+    likely = replace(shape, outputs=_outputs(pipeline))
+    cost_estimate, stored = likely.cost_estimate, shape.stored_bytes
     choices = (
         f"solver {solver.to_json()['name']}, {cost_estimate.work_estimate.passes} pass(es) at most over {len(data):,} "
         f"rows",
@@ -217,7 +210,7 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
         *_sharing(cost_estimate, fits, given.workers),
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         note,
-        *([] if search is None else [search.text()]),
+        *([shape.search.text()] if isinstance(shape.search, Search) else []),
         *(
             [f"bandwidth: the median distance of {MEDIAN_ROWS:,} rows, once they are read"]
             if needs_median(pipeline)
@@ -226,10 +219,23 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
+        *([] if doubt is None else [f"warning: {doubt}"]),
     )
-    if doubt is not None:
-        choices = (*choices, f"warning: {doubt}")
-    return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+    return Plan(_planned(listed, fits, likely, prices), choices, fits, budget, solver.to_json()["name"])
+
+
+def _planned(
+    listed: Sequence[Stage], fits: Footprint, shape: FitShape, prices: Prices, entry: float | None = None
+) -> tuple[PlannedStage, ...]:
+    """A line for each stage of a shape: its work, priced, and its memory."""
+    entry = entry or float(shape.size.entry)
+    return tuple(
+        PlannedStage(
+            name, work.rows, work.passes, work.flops(entry), work.read, fits.baseline + fits.stages[name],
+            work.seconds(prices, shape.slots),
+        )
+        for name, work in works(listed, shape).items()
+    )  # fmt: skip
 
 
 def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list[str]:
@@ -239,89 +245,40 @@ def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list
     whole = f"centers can be shared out over workers of a cluster: {format_bytes(cost_estimate.shared.whole)} in all"
     if not workers:
         return [f"{whole}; --workers says what each holds"]
-    if not fits.share:
+    if not fits.workers.share:
         other = "read tiles of the stored ones" if cost_estimate.size.stored else "each have all"
         return [f"{whole}; {workers:,} would not hold them, or have no tile of {CENTER_TILE:,} each, and {other}"]
-    where = "; models are evaluated in this process, as no worker holds all centers" if fits.evaluates_here else ""
+    where = (
+        "; models are evaluated in this process, as no worker holds all centers" if fits.workers.evaluates_here else ""
+    )
     return [f"{whole}, over {workers:,}{where}"]
 
 
-def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:
+def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | None) -> Plan:
     """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
     pipeline.train._require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
-    tried, project = project_before_rows(pipeline, partition, budget, slots, load_libraries())
-    fits, at_once = project.first()
-    leaves, rows = partition.expected(pipeline.train.base_rows)
-    one, leafwise = project.leaf(planned_rows(pipeline), rows, fits.baseline, leaves)
-    prices = measured_prices(pipeline, slots, one.cost_estimate.size.p) if prices is None else prices
-    source = out_of_sample_source(leafwise.solver, pipeline.train, pipeline.validation)
-    cost_estimate = CostEstimate(
-        leafwise.solver, replace(one.cost_estimate.size, outputs=_outputs(pipeline), slots=slots)
-    )
-    leaf = replace(
-        pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
-        preprocess=(), scaling=None, test=None, validation=None, partition=None,
-    )  # fmt: skip
-    each = [
-        stage
-        for stage in _stages(
-            leaf, one, cost_estimate, prices, kernel_search_of(leafwise, one, MAX_LEAF_SEARCH_WORK_RATIO)
-        )
-        if stage.name != "evaluate"
-    ]
-    whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
-    of_all = CostEstimate(leafwise.solver, replace(cost_estimate.size, n=len(pipeline.train), held_out_rows=0))
-    search = None if tried is None else project.search(planned_rows(pipeline))
-    held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
-    around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
-    stored, data = int(pipeline.train.source.bounds[-1]), planned_rows(pipeline)
-    sample = sample_rows(partition, data.base_rows, data.n_features * cost_estimate.size.itemsize)
-    sweeps = counting_sweeps(data.base_rows, sample, leaves, not pipeline.train.source.in_memory)
-    read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
-    direction = direction_work(cost_estimate.size, rows)
-    once = next(stage for stage in around if stage.name == "statistics").seconds - _LOAD_SECONDS
-
-    def stage(name: str, over: int, passes: int, flops: float, bytes_read: int, seconds: float) -> PlannedStage:
-        return PlannedStage(name, over, passes, flops, bytes_read, fits.baseline + fits.stages[name], seconds)
-
-    entry = float(cost_estimate.size.entry)
-    between = (
-        stage(
-            "levels", (sweeps + 1) * stored, sweeps + 1, (leaves - 1) * direction.flops(entry), (sweeps + 1) * read,
-            (sweeps + 1) * once + (leaves - 1) * direction.priced(prices.work),
-        ),
-        stage("scatter", stored, 1, 0.0, read, once),
-        stage(
-            "leaves", leaves * rows, 1, leaves * sum(part.flops for part in each),
-            leaves * rows * cost_estimate.size.d * 4,
-            leaves * (sum(part.seconds for part in each) - _LOAD_SECONDS),
-        ),
-    )  # fmt: skip
-    trials: tuple[PlannedStage, ...] = ()
-    if tried is not None:
-        takes, one_leaf = tried.cost_estimate.work_estimate, cost_estimate.work_estimate
-        # One model and leaves; with a search, two more leaves choose kernels of their own.
-        fitted = leaves_of_sample(partition, data.base_rows) + (
-            0.0 if search is None else 2 * (1 + MAX_LEAF_SEARCH_WORK_RATIO)
-        )
-        work = takes.setup + takes.training + fitted * (one_leaf.setup + one_leaf.training)
-        took = once + work.priced(prices.work)
-        trials = (stage("one-or-leaves", 2 * tried.cost_estimate.size.n, 1, work.flops(entry), read, took),)
-    before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-", "kernel")))
+    shape, listed = shape_before_rows(pipeline, budget, slots, load_libraries()), stages(pipeline)
+    fits, likely = shape.footprint(listed), replace(shape, outputs=_outputs(pipeline))
+    leaf = shape.largest[0]
+    prices = measured_prices(pipeline, slots, leaf.p) if prices is None else prices
+    source = out_of_sample_source(leaf.solver, pipeline.train, pipeline.validation)
+    tried = shape.tried is not None
+    search, passes = shape.shared_search if tried else None, likely.leaf.cost_estimate.work_estimate.passes
     choices = (
-        f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
-        *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
-        f"solver of a leaf: {leafwise.solver.to_json()['name']}, {cost_estimate.work_estimate.passes} pass(es) at most",
+        f"partition: about {shape.leaves:,} leaves of up to {shape.leaf_rows:,} rows, {min(shape.at_once, slots)} at a "
+        "time",
+        *(["one model instead, where leaves are no better on held-out rows of a sample"] if tried else []),
+        f"solver of a leaf: {leaf.solver.to_json()['name']}, {passes} pass(es) at most",
         calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),
         *([] if search is None else [f"{search.text()}; for all leaves, unless their own are better"]),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )
-    stages = (*before, *trials, *between, *(part for part in around if part.name == "evaluate"))
-    return Plan(stages, choices, fits, budget, leafwise.solver.to_json()["name"])
+    planned = _planned(listed, fits, likely, prices, float(leaf.size.entry))
+    return Plan(planned, choices, fits, budget, leaf.solver.to_json()["name"])
 
 
 def _unlike(pipeline: Pipeline) -> str | None:
@@ -374,94 +331,3 @@ def _outputs(pipeline: Pipeline) -> int:
     if pipeline.task == "regression" and target is not None:
         return max(1, int(np.prod(target.outputs)))
     return LIKELY_CLASSES
-
-
-def _stages(
-    pipeline: Pipeline, fits: Footprint, cost_estimate: CostEstimate, prices: Prices, search: Search | None
-) -> tuple[PlannedStage, ...]:
-    data, size, takes = pipeline.train, cost_estimate.size, cost_estimate.work_estimate
-    n, slots, passes = size.n, size.slots, takes.passes
-    stored = int(data.source.bounds[-1])
-    row_bytes = data.source.n_features * data.source.dtype.itemsize
-    whole = stored * row_bytes
-    entry = float(size.entry)
-    cores = max(slots, default_threads())
-
-    def seconds(work: Operations, rows: float, read: float, ahead: bool = False) -> float:
-        """Operations on all threads, with rows read and assembled in them or, ``ahead`` of them, on one thread more."""
-        busy, reading = work.priced(prices.work), rows * prices.row + read * prices.byte
-        if not ahead:
-            return busy + reading / slots
-        return max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
-
-    def stage(
-        name: str, rows: int, passes: int, work: Operations, read: int, took: float, held: str = ""
-    ) -> PlannedStage:
-        return PlannedStage(
-            name, rows, passes, work.flops(entry), read, fits.baseline + fits.stages[held or name], took
-        )
-
-    sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # of the set-up over all rows
-    read = whole if fits.cache_bytes >= whole else int(takes.rows * row_bytes)
-    predicting = Operations(values=size.p, panel=2.0 * size.p * size.outputs)
-    validation = 0 if pipeline.validation is None else passes * len(pipeline.validation)
-    training = takes.training + float(validation) * predicting
-    tested = 0 if pipeline.test is None else len(pipeline.test)
-    scored = min(n, MAX_TRAIN_SCORE_ROWS) + tested
-    looked_up = whole + tested * row_bytes  # the training rows among them lie in every chunk
-    choosing = Operations() if pipeline.centers is None else pipeline.centers.operations(data)
-    scanned = _LOAD_SECONDS + stored * prices.moments + whole * prices.byte / slots
-    trained = seconds(training, takes.rows + validation, read, ahead=takes.steps > 0) + prices.step * takes.steps
-    scanning = Operations(numbers=3.0 * stored * size.d)
-    looked = min(MEDIAN_ROWS, data.base_rows)
-    pairs = Operations(numbers=0.5 * size.d * looked**2)
-    distances = stage(
-        "bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASH_SECONDS, "centers"
-    )
-    learnt = [step.to_json()["name"].lower() for step in preprocessing_steps(pipeline) if isinstance(step, Learning)]
-    metrics = []
-    if pipeline.metric is not None:
-        costs = pipeline.metric.cost_estimate(size, data.base_rows)
-        took = seconds(costs.work, costs.rows, whole) + stored * _HASH_SECONDS
-        metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
-    if search is not None:
-        costs = search.cost_estimate(size, data.base_rows)
-        work = search.work(size)
-        took = seconds(work, costs.rows, whole) + stored * _HASH_SECONDS
-        metrics = [stage("kernel", costs.sample, search.fits, work, whole, took, "metric")]
-    prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + cost_estimate.memory.setup * prices.page
-    calibrating = []
-    if "calibrate" in fits.stages:
-        held = 0 if pipeline.validation is None else held_out_count(pipeline.validation.base_rows, size.outputs)
-        fitted = held or held_out_count(data.base_rows, size.outputs)
-        answered = float(held) * predicting + Operations(numbers=20.0 * fitted * (3 * size.outputs + 2) ** 2)
-        took = seconds(answered, held, held * row_bytes)
-        calibrating = [stage("calibrate", fitted, 1, answered, held * row_bytes, took)]
-    evaluating = float(scored) * predicting
-    if pipeline.task == "classification":
-        evaluating += ranking_work(scored, size.outputs)
-    evaluated = seconds(evaluating, scored, looked_up)
-    return (
-        *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
-        stage("statistics", stored, 1, scanning, whole, scanned),
-        *(
-            stage(
-                f"check-{name}",
-                len(rows),
-                1,
-                Operations(),
-                len(rows) * row_bytes,
-                seconds(Operations(), len(rows), len(rows) * row_bytes),
-                "statistics",
-            )
-            for name, rows in (("validation", pipeline.validation), ("test", pipeline.test))
-            if rows is not None
-        ),
-        *metrics,
-        *([] if not needs_median(pipeline) else [distances]),
-        stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASH_SECONDS),
-        stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
-        stage("train", passes * n, passes, training, read, trained),
-        *calibrating,
-        stage("evaluate", scored, 1, evaluating, looked_up, evaluated),
-    )

@@ -18,14 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from streamkern.costs.footprint import Footprint, footprint, load_libraries
+from streamkern.costs.footprint import Footprint
 from streamkern.cpu import default_engine
 from streamkern.data.dataset import unchanging
-from streamkern.data.device_assembly import stored_bytes
 from streamkern.defaults import CHECKPOINT_SECONDS
-from streamkern.engine.device import Device
 from streamkern.errors import (
     NumericalError,
     PlanRefusedError,
@@ -36,25 +32,21 @@ from streamkern.errors import (
 )
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
+from streamkern.execute.base import Executor
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.threads_executor import evaluation_executor
-from streamkern.fitting.calibrate import calibration_facts
 from streamkern.fitting.device_placement import device_for
-from streamkern.fitting.fit import Fitted
-from streamkern.fitting.memory_projection import basis_width, likely_outputs, planned_rows, preprocessing_steps
+from streamkern.fitting.fitted import Fitted
+from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.precision_checks import in_dtype
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import memory_limit, peak_resident_bytes, resident_bytes
-from streamkern.partition.fit_partition import FittedPartition, model_of
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
 from streamkern.progress import COMPILING, display_if_verbose
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources, scheduler_name
-from streamkern.runs.cached_stages import KeptStages, diagnosis_stage, evaluate_stage
 from streamkern.runs.pipeline_definition import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
-from streamkern.solvers.base import Problem
-from streamkern.solvers.direct import Direct
+from streamkern.runs.run_stages import Job, RunRunner, after_fit
 from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.storage.atomic_writes import locked, read_json, tidy, write_json
 from streamkern.storage.untrusted_files import given_path
@@ -266,110 +258,54 @@ def _train(
     checkpoint_seconds: float,
     trained: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train, save and evaluate; return the fields of the result for the evaluation.
+    """Carry out the stages; return the fields of the result for the evaluation.
 
     ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
     """
-    held_out, budget = pipeline.validation is None, given.budget
+    budget, job = given.budget, Job(pipeline, folder, given.budget, trained)
     with open_executor(given.scheduler, given.threads) as executor:
-        events.facts = partial(_resource_fields, executor.request_counts)
-        workers = executor.members.to_json()
-        if executor.dashboard is not None or workers:
-            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
-        executor.members.on_loss = lambda message: events.emit("warning", message=message)
-        if default_engine().compiling_bytes():
-            events.emit("compile", message=COMPILING)
-        for doubt in executor.doubts():
-            events.emit("warning", message=doubt)
+        _announce(executor, events)
         reuse = pipeline.unknown_code() is None
-        stages = KeptStages(events, folder / "stages", timings, checkpoint_seconds, reuse)
+        runner = RunRunner(events, folder / "stages", timings, checkpoint_seconds, reuse, job=job)
 
         def on_plan(projected: Footprint) -> None:
-            events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
+            events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
 
-        besides = 0
-
-        def attempt(recipe: Pipeline) -> tuple[Pipeline, Device | None, Fitted | FittedPartition]:
-            nonlocal besides
+        def attempt(recipe: Pipeline, arithmetic: dict[str, str]) -> Fitted:
             recipe, reason = resolve_with_held_out(recipe, budget, given.device)
             if reason:
                 events.emit("choice", reason=reason, solver=recipe.solver.to_json())
-            computing = device_for(recipe, given.device)
-            besides = _diagnosis(recipe, executor.slots, budget) if recipe.diagnose else 0
+            job.arithmetic, job.device = arithmetic, device_for(recipe, given.device)
             with unchanging(recipe.train, recipe.validation):
-                fitted = fit_one_or_leaves(recipe, executor, budget, stages, on_plan, computing, folder / "scattered")
-            return recipe, computing, fitted
+                return fit_one_or_leaves(
+                    recipe, executor, budget, runner, on_plan, job.device, folder / "scattered", after_fit
+                )
 
-        (pipeline, computing, fitted), arithmetic = in_dtype(pipeline, attempt)
-        problem, outcome, report, projected, median = fitted[:5]
-        median_facts = {} if median is None else {"median_distance": median}
-        model = model_of(fitted, pipeline=pipeline.name, **median_facts, **arithmetic)
-        for each in arithmetic.values():
-            events.emit("choice", reason=f"arithmetic: {each}")
-        for each in report.get("preprocess", []):
-            events.emit("choice", reason=f"preprocessing: {each}")
-        started = time.perf_counter()
-        model.save(folder / "model.zarr")
-        timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
-        trained |= {
-            "name": pipeline.name,
-            "model": "model.zarr",
-            "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
-            "data_wait_fraction": outcome.wait,
-            "peak_memory_bytes": peak_resident_bytes(),
-            "projected_memory_bytes": max(projected.peak, besides),
-            "memory_budget_bytes": budget,
-            "weights_sha256": model.weights_sha256,
-            "n_rows": len(problem.train),
-            "resumed_rows": stages.resumed_rows,
-            "n_centers": model.n_centers,
-            "kernel": problem.kernel.to_json() if problem.features is None else None,
-            **median_facts,
-            **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
-            **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
-            **({"held_out": len(problem.validation)} if held_out and problem.validation is not None else {}),
-            **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
-            **calibration_facts(fitted.calibration),
-            "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
-            "dtype": pipeline.dtype,
-            **arithmetic,
-            "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
-            "preprocess": report.get("preprocess", []),
-            "history": outcome.history,
-            "seed": pipeline.seed,
-            "executor": executor.name,
-            **({"workers": workers} if (workers := executor.members.to_json()) else {}),
-            "device": "cpu" if computing is None else computing.name,
-            **({} if computing is None else _device_memory(computing, problem)),
-        }
-        with unchanging(pipeline.train, pipeline.test), evaluation_executor(executor, problem.evaluates_here) as where:
-            measured = evaluate_stage(pipeline, stages, model, problem.train, where)
-        if pipeline.diagnose:
-            measured["diagnostics"] = diagnosis_stage(pipeline, stages, problem, model)
-        stages.prune()
+        in_dtype(pipeline, attempt)
+        runner.prune()
         trained["peak_memory_bytes"] = peak_resident_bytes()
         if "workers" in trained:  # with those lost in the evaluation
             trained["workers"] = executor.members.to_json()
-        return measured
+        return job.measured
+
+
+def _announce(executor: Executor, events: EventLog) -> None:
+    """Tell of workers, of compiling, and of what might make results differ."""
+    events.facts = partial(_resource_fields, executor.request_counts)
+    workers = executor.members.to_json()
+    if executor.dashboard is not None or workers:
+        events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
+    executor.members.on_loss = lambda message: events.emit("warning", message=message)
+    if default_engine().compiling_bytes():
+        events.emit("compile", message=COMPILING)
+    for doubt in executor.doubts():
+        events.emit("warning", message=doubt)
 
 
 def _in_words(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return f"stopped by {signal.Signals(error.args[0] if error.args else signal.SIGINT).name}"
     return str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}"
-
-
-def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
-    """Projected peak in bytes of a run that ends with a diagnosis, which needs as much as normal equations.
-
-    PlanRefusedError is raised where it would not fit the budget.
-    """
-    rows = planned_rows(pipeline)
-    return footprint(
-        rows, basis_width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=load_libraries(),
-        slots=slots,
-        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize, better=True,
-    ).peak  # fmt: skip
 
 
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
@@ -397,13 +333,6 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
     done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
     return manifest if done else None
-
-
-def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
-    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
-    stored = stored_bytes(problem.train)
-    projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
-    return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
 
 
 def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -> dict[str, Any]:

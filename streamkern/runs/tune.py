@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet, Uniform
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import footprint, load_libraries
 from streamkern.costs.machine_speed import Prices
 from streamkern.data import from_arrays
@@ -23,11 +24,13 @@ from streamkern.defaults import TUNING_ROWS
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
-from streamkern.fitting.fit import Stages, prepare
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows
 from streamkern.fitting.precision_checks import dtype_of, subtract_offsets
+from streamkern.fitting.preparation import prepare
 from streamkern.fitting.recipe import AUTO
 from streamkern.fitting.solver_choice import resolve_solver
+from streamkern.fitting.stage import Runner
+from streamkern.fitting.stages import SOLVING
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
 from streamkern.memory import format_bytes, resident_bytes
@@ -366,14 +369,15 @@ class _TrialData:
         for part in (fit, held):
             part._require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
-        footprint(
+        shape = FitShape(
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=load_libraries(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
+        footprint(shape, SOLVING)
         # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
         scaling = None if search is None and pipeline.scaling == AUTO else pipeline.scaling
         recipe = replace(pipeline, train=sample, test=None, validation=None, scaling=scaling)
-        scaled, facts = prepare(recipe, executor, Stages())
+        scaled, facts = prepare(recipe, executor, Runner())
         scaled = subtract_offsets(scaled, facts, invariant, dtype)
         assert facts.encoding is not None
         choice = None

@@ -31,7 +31,7 @@ import numpy as np
 
 from streamkern.centers import Given, Uniform
 from streamkern.costs.dry_run import ASSUMED_THREADS, WORK_PER_SECOND, CostEstimate, nominal_prices, nominal_work
-from streamkern.costs.footprint import SearchCost
+from streamkern.costs.fit_shape import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes

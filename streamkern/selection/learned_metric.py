@@ -21,7 +21,7 @@ import numpy as np
 
 from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.costs.dry_run import ProblemSize, ShapeProblem
-from streamkern.costs.footprint import SearchCost
+from streamkern.costs.fit_shape import SearchCost
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset

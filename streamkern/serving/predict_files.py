@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import sums_in_flight
-from streamkern.costs.footprint import THREAD_BYTES, require_sweep_memory
+from streamkern.costs.fit_shape import THREAD_BYTES
+from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data import Dataset
 from streamkern.data.dataset import unchanging
 from streamkern.data.encoders import warn_unseen

@@ -30,14 +30,15 @@ from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_n
 from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import completed, drawn_centers, require_arguments
 from streamkern.fitting.device_placement import device_for
-from streamkern.fitting.fit import Fitted, Stages
+from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.precision_checks import in_dtype
 from streamkern.fitting.recipe import AUTO, Recipe
+from streamkern.fitting.stage import Runner
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.memory import peak_resident_bytes
 from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.partition.fit_partition import FittedPartition, model_of
+from streamkern.partition.fit_partition import model_of
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import COMPILING, display_if_verbose
@@ -231,7 +232,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _resources(self) -> Resources:
         return given_resources(self.resources, self.memory, self.threads)
 
-    def _fitted(self, recipe: Recipe) -> Fitted | FittedPartition:
+    def _fitted(self, recipe: Recipe, reason: dict[str, str]) -> Fitted:
         given = self._resources
         recipe, _ = resolve_with_held_out(recipe, budget := given.budget, given.device)
         with (
@@ -241,9 +242,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         ):
             if display is not None and default_engine().compiling_bytes():
                 display("compile", {"message": COMPILING})
-            stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
+            runner = Runner() if display is None else Runner(lambda progress: display("step", vars(progress)))
             return fit_one_or_leaves(
-                recipe, executor, budget, stages, device=device_for(recipe, self._resources.device)
+                recipe, executor, budget, runner, device=device_for(recipe, self._resources.device)
             )
 
     def predict(self, X: Any) -> Array:

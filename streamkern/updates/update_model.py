@@ -17,7 +17,8 @@ from streamkern.calibration.intervals import Intervals
 from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, row_digests
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
-from streamkern.costs.footprint import CalibrationSource, Footprint, footprint, load_libraries
+from streamkern.costs.fit_shape import CalibrationSource, FitShape
+from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
@@ -29,6 +30,7 @@ from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import fit_calibration, with_decision_rule
 from streamkern.fitting.evaluation_checks import unseen_categories
+from streamkern.fitting.stages import SOLVING
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine
 from streamkern.resources import Resources, given_resources
@@ -264,11 +266,12 @@ def _projected(
     """Return the expected memory of an update: a fit on these rows, and the sums of the earlier rows."""
     largest = max(rows, key=lambda data: data.base_rows)
     held = load_libraries() + (stored.nbytes if isinstance(stored, StoredSums) else 0)
-    return footprint(
+    shape = FitShape(
         largest, len(model.weights), model.encoding.outputs, Direct(keep_sums=True), budget=budget, baseline=held,
         slots=executor.slots, lanes=LANES, itemsize=model.Z.dtype.itemsize, features=model.features,
         overlaps=executor.overlaps, calibration=CalibrationSource(wanted, model.encoding.kind) if wanted else None,
     )  # fmt: skip
+    return footprint(shape, SOLVING)
 
 
 def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor, projected: Footprint) -> Problem:

@@ -31,7 +31,8 @@ import streamkern as sk
 from streamkern.data.row_order import Scan
 from streamkern.engine.packed_triangle import unpacked
 from streamkern.execute import open_executor
-from streamkern.fitting.fit import Stages, prepare
+from streamkern.fitting.preparation import prepare
+from streamkern.fitting.stage import Runner
 from streamkern.kernels import RADIAL_KERNELS
 from streamkern.selection.ridge_path import path_scores
 from streamkern.solvers import Problem
@@ -87,7 +88,7 @@ def trained(pipeline: sk.Pipeline) -> tuple[float, float]:
 def at_ridges(pipeline: sk.Pipeline) -> list[float]:
     """Test scores, in points, of complete trainings at every ridge."""
     with open_executor("threads") as executor:
-        scaled, facts = prepare(pipeline, executor, Stages())
+        scaled, facts = prepare(pipeline, executor, Runner())
         chosen = pipeline.centers.choose(scaled, executor, np.dtype(np.float32))
         problem = Problem(scaled, facts.encoding, pipeline.kernel, chosen, executor)
         basis = problem.expansion()

@@ -16,7 +16,8 @@ from streamkern.data.encoders import Calendar, TargetMeans, fold_numbers
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.fitting.fit import Stages, fit_step, prepare
+from streamkern.fitting.preparation import fit_step, prepare
+from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.automatic_steps import planned_note
 from streamkern.preprocessing.steps import Units, share_of_features, with_expected_width
 from tests.processors import own_products
@@ -42,7 +43,7 @@ class Recipe:
 def prepared(table: Any, y: Any, task: str = "regression", **given: Any) -> sk.Dataset:
     recipe = Recipe(sk.from_arrays(table, y), task, **given)
     with ThreadsExecutor(2) as threads:
-        return prepare(recipe, threads, Stages())[0]
+        return prepare(recipe, threads, Runner())[0]
 
 
 def rows_of(data: sk.Dataset) -> dict[str, np.ndarray]:

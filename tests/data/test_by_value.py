@@ -13,7 +13,8 @@ import pytest
 import streamkern as sk
 from streamkern.data.encoders import fold_numbers
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.fitting.fit import Stages, prepare
+from streamkern.fitting.preparation import prepare
+from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.appended_columns import appended_columns, explains_more
 from tests.data.test_automatic import Recipe, rows_of, standard
 
@@ -34,7 +35,7 @@ def prepared(frame: Any, y: np.ndarray, task: str, **given: Any) -> sk.Dataset:
     for name, value in given.items():
         setattr(recipe, name, value)
     with ThreadsExecutor(2) as threads:
-        return prepare(recipe, threads, Stages())[0]
+        return prepare(recipe, threads, Runner())[0]
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])

@@ -6,7 +6,8 @@ import numpy as np
 
 import streamkern as sk
 from streamkern.execute import ThreadsExecutor
-from streamkern.fitting.fit import Stages, prepare
+from streamkern.fitting.preparation import prepare
+from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.feature_origins import features_of
 
 
@@ -19,7 +20,7 @@ def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
     }
     pipeline = sk.Pipeline(sk.from_arrays(table, rng.normal(size=200)), task="regression")
     with ThreadsExecutor(1) as executor:
-        prepared, _ = prepare(pipeline, executor, Stages())
+        prepared, _ = prepare(pipeline, executor, Runner())
     found = features_of(prepared)
     assert found.names is not None
     assert found.origins is not None
@@ -39,7 +40,7 @@ def test_columns_that_a_step_mixes_are_of_none() -> None:
     data = sk.from_arrays(X, X[:, 0])
     pipeline = sk.Pipeline(data, preprocess=(sk.RandomProjection(3),), task="regression")
     with ThreadsExecutor(1) as executor:
-        prepared, _ = prepare(pipeline, executor, Stages())
+        prepared, _ = prepare(pipeline, executor, Runner())
     found = features_of(prepared)
     assert found.origins is None
     np.testing.assert_array_equal(found.by_column(np.arange(3.0)), np.arange(3.0))

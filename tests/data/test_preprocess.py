@@ -21,7 +21,8 @@ from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.fitting.fit import Stages, fit_step, prepare
+from streamkern.fitting.preparation import fit_step, prepare
+from streamkern.fitting.stage import Runner
 from streamkern.preprocessing import category_steps
 from streamkern.preprocessing import steps as preprocess
 from streamkern.preprocessing.steps import with_expected_width
@@ -46,7 +47,7 @@ class Recipe:
 
 def prepared(train, steps, threads, scaling=None) -> Dataset:
     recipe = Recipe(train, steps, scaling)
-    return prepare(recipe, threads, Stages())[0]
+    return prepare(recipe, threads, Runner())[0]
 
 
 def rows_of(data, dtype="float64", block_rows=7):
@@ -188,7 +189,7 @@ def test_scaling_shares_the_sweep_of_the_statistics(cut_source, threads):
     recipe = Recipe(Dataset(source), (sk.UnitRange(), sk.Standardise()))
     swept = []
 
-    class Counted(Stages):
+    class Counted(Runner):
         def keep(self, name, key, compute):
             swept.append(name)
             return compute()

@@ -483,7 +483,7 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     made = sk.plan(pipeline, resources=sk.Resources(workers=2))
     assert "each of 2 workers" in made.text()
     assert "its share of the centers" in made.text()
-    assert made.footprint.share
+    assert made.footprint.workers.share
 
 
 @pytest.mark.parametrize("scheduler", ["workers", "threads"])

@@ -455,7 +455,7 @@ def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.Monke
     right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
     wild = sk.EigenPro(step=1e6, epochs=2)
     monkeypatch.setattr(
-        "streamkern.partition.fit_partition.resolve_solver", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
+        "streamkern.partition.leaf_tasks.resolve_solver", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
     )
     with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
         model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
@@ -585,8 +585,8 @@ def test_the_plan_names_leaves_and_sweeps():
     pipeline = sk.Pipeline(data, test=data, centers=sk.Uniform(100), solver="auto", partition=PARTITION)
     plan = sk.plan(pipeline)
     assert [stage.name for stage in plan.stages] == [
-        "preprocess-joinquantiles", "statistics", "check-test", "kernel", "one-or-leaves", "levels", "scatter",
-        "leaves", "evaluate",
+        "preprocess-joinquantiles", "statistics", "kernel", "one-or-leaves", "check-test", "levels", "scatter",
+        "leaves", "calibrate", "evaluate",
     ]  # fmt: skip
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()

@@ -21,7 +21,7 @@ from streamkern.serving.predict_files import predict
 PROGRAM = """
 import os, signal, sys
 import streamkern as sk
-from streamkern.partition import fit_partition, grow_tree, leaf_rows as rows
+from streamkern.partition import grow_tree, leaf_rows as rows, leaf_tasks
 from streamkern.storage import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
@@ -40,7 +40,7 @@ grow_tree.SAMPLE_ROWS, grow_tree.MIN_SAMPLE_ROWS_OF_LEAF = 1000, 600  # one leve
 if moment == "scatter":
     rows.write_run = dying(rows.write_run)
 if moment == "leaves":
-    fit_partition.fit_leaf = dying(fit_partition.fit_leaf)
+    leaf_tasks.fit_leaf = dying(leaf_tasks.fit_leaf)
 
 def listener(kind, fields):
     if moment == "trial" and kind == "stage" and fields["name"] == "one-or-leaves" and fields["state"] == "begin":

@@ -11,17 +11,19 @@ import pytest
 import streamkern as sk
 from streamkern.errors import PlanRefusedError
 from streamkern.execute import open_executor
-from streamkern.fitting.fit import Stages
-from streamkern.fitting.memory_projection import project_memory
+from streamkern.fitting.fit import project_memory
+from streamkern.fitting.stage import Runner
 from streamkern.partition import one_or_leaves as choice
+from streamkern.partition.fit_partition import EVALUATE_LEAVES, stages_of_leaves
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.one_or_leaves import (
     default_partition,
-    project_before_rows,
     resolve_with_held_out,
+    shape_before_rows,
+    stages_of_fit,
     trial_footprint,
 )
-from streamkern.partition.partition_memory import PartitionMemory
+from streamkern.partition.partition_shape import PartitionShape
 
 MIB = 1 << 20
 FRESH = 250 * MIB  # of a process that has just loaded the engine
@@ -50,9 +52,9 @@ def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
     tried = made.partition is not None
     try:
         if tried:
-            project_before_rows(made, made.partition, budget, 2, held)[1].first()
+            shape_before_rows(made, budget, 2, held).footprint((*stages_of_fit(made), EVALUATE_LEAVES))
         else:
-            project_memory(made, budget, held, Stages.held_out_rows, slots=2)
+            project_memory(made, budget, held, Runner.held_out_rows, slots=2)
     except PlanRefusedError:
         return tried, False
     return tried, True
@@ -74,7 +76,6 @@ def test_what_the_process_holds_decides_nothing(monkeypatch: pytest.MonkeyPatch)
     decided = []
     for held in (0, 3000 * MIB):
         monkeypatch.setattr(choice, "load_libraries", lambda held=held: held)
-        monkeypatch.setattr("streamkern.partition.partition_memory.load_libraries", lambda held=held: held)
         decided.append([default_partition(recipe, budget * MIB) for budget in (700, 1500, 3000)])
     assert decided[0] == decided[1]
     assert decided[0][0] is None
@@ -85,15 +86,17 @@ def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: p
     recipe = replace(recipe_of(60_000, 8, monkeypatch), partition=sk.Partition())
     made, budget, held = resolve_with_held_out(recipe, 3000 * MIB)[0], 3000 * MIB, 2400 * MIB
     read: list[int] = []
-    monkeypatch.setattr(choice, "prepare", lambda *rest: read.append(1))
+    monkeypatch.setattr("streamkern.fitting.preparation.statistics", lambda *rest: read.append(1))
     monkeypatch.setattr(choice, "load_libraries", lambda: held)
     least = trial_footprint(made, made.partition, budget, 2, held)[1]  # the trial and the leaves would fit
-    PartitionMemory(made, made.partition, LeafSettings.of(made).on, budget, 2, True, least, held).first()
+    on = LeafSettings.of(made).on
+    leaves = PartitionShape.before_rows(made, on=on, budget=budget, slots=2, baseline=held, trial=least)
+    leaves.footprint((*stages_of_leaves(made), EVALUATE_LEAVES))
     with open_executor("threads", 2) as executor, pytest.raises(PlanRefusedError, match="threads=2"):
         choice.fit_one_or_leaves(made, executor, budget)
     assert not read
     with pytest.raises(PlanRefusedError, match="threads=2"):
-        project_before_rows(made, made.partition, budget, 2, held)
+        shape_before_rows(made, budget, 2, held)
 
 
 def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +108,7 @@ def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest
         calls.append(1)
         return FRESH if len(calls) == 1 else 1 << 40
 
-    for module in ("partition.one_or_leaves", "fitting.fit", "partition.partition_memory"):
+    for module in ("partition.one_or_leaves", "fitting.fit"):
         monkeypatch.setattr(f"streamkern.{module}.load_libraries", loaded)
     made = sk.KernelRegressor(sk.Laplace(3.0), memory=4096 * MIB, partition=sk.Partition(rows=100), threads=2)
     assert made.fit(X, X[:, 0]).result_.report["partition"]["reason"]

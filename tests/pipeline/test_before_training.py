@@ -11,7 +11,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.fitting import fit as fitting
+from streamkern.fitting import stages as fitting
 from streamkern.report import read_run, status
 
 Make = Callable[..., sk.Pipeline]
@@ -44,7 +44,7 @@ def with_nan() -> np.ndarray:
 def test_rows_that_evaluation_would_refuse_are_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: sk.Dataset, message: str, where: str
 ):
-    monkeypatch.setattr("streamkern.runs.cached_stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
     pipeline = sk.Pipeline(other(columns=["a", "b", "c"]), sk.Laplace(2.0), sk.Uniform(10), **{name: rows})
     with pytest.raises(sk.DataError, match=message) as error:
         sk.run(pipeline, tmp_path / "run")
@@ -53,7 +53,7 @@ def test_rows_that_evaluation_would_refuse_are_refused_before_training(
 
 
 def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streamkern.runs.cached_stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
     city, later = X.copy(), X.copy()
     city[:, 0], later[:, 0] = Y, 7 * (np.arange(80) == 5)
     pipeline = sk.Pipeline(
@@ -66,7 +66,7 @@ def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Pat
 
 
 def test_rows_that_are_scaled_otherwise_are_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streamkern.runs.cached_stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
     pipeline = sk.Pipeline(other().scale(0.5), sk.Laplace(2.0), sk.Uniform(10), test=other().scale(0.25))
     with pytest.raises(sk.UsageError, match="scaled in another way"):
         sk.run(pipeline, tmp_path / "run")

@@ -214,7 +214,7 @@ def test_a_plan_says_what_a_second_sweep_would_add(make: Make, monkeypatch: pyte
     roomy = sk.plan(pipeline, prices=PRICES, threads=1, memory="8GiB")
     assert " more where rounding spoils the first solution\n" in roomy.text()
     assert "rounding spoils" not in sk.plan(make(), prices=PRICES).text()
-    monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
+    monkeypatch.setattr(footprint, "FRESH_BYTES", 9 << 30)
     tight = sk.plan(pipeline, prices=PRICES, threads=1, memory="8GiB")
     assert re.search(r" more would be needed where .* from a budget of 9\.[0-9] GiB\n", tight.text())
 
@@ -228,9 +228,11 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
         )
         for n in (1, 8)
     )
-    held = one.footprint.worker
-    assert one.to_json()["projected_worker_bytes"] == one.footprint.worker_bytes(1) > sum(held.values())
-    assert eight.footprint.worker_bytes(8) - one.footprint.worker_bytes(1) == pytest.approx(7 * held["thread"], rel=0.1)
+    held = one.footprint.workers.held
+    assert one.to_json()["projected_worker_bytes"] == one.footprint.workers.bytes(1) > sum(held.values())
+    assert eight.footprint.workers.bytes(8) - one.footprint.workers.bytes(1) == pytest.approx(
+        7 * held["thread"], rel=0.1
+    )
     assert re.search(r"a worker of a cluster, 8 thread\(s\): .* holds: .*centers .*, libraries", eight.text())
     largest = max(held, key=lambda name: held[name])
     assert one.footprint.worker_text().split(", ")[0].endswith(f"{largest} {format_bytes(held[largest])}")
@@ -283,12 +285,12 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
     alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
     whole = all_.footprint.cost_estimate.shared.whole
     assert 1_000_000 * (64 * 4 + 16 * 4) < whole < 1.2 * 1_000_000 * (64 * 4 + 16 * (4 + 2 * 12))
-    assert not alone.footprint.share
+    assert not alone.footprint.workers.share
     assert "--workers says what each holds" in alone.text()
     assert "each of 64 workers, 1 thread(s)" in all_.text()
     for made, workers in ((few, 4), (all_, 64)):
-        assert whole / workers <= made.footprint.worker["share"] < 1.2 * whole / workers
-    needed = few.footprint.worker_bytes() + (192 << 20)  # with what a process holds before
+        assert whole / workers <= made.footprint.workers.held["share"] < 1.2 * whole / workers
+    needed = few.footprint.workers.bytes() + (192 << 20)  # with what a process holds before
     with pytest.raises(sk.errors.PlanRefusedError) as caught:
         plan(workers=4, worker_memory=needed - (10 << 20))
     found = re.search(r"or use at least ([0-9]+) workers, which share", str(caught.value))
@@ -314,12 +316,12 @@ def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypat
     assert shared.whole > factor_bytes(p, lead) - 2 * lead**2 + 8 * p * 250 + 2 * 4 * p * d
     for workers in (2, 4, 10):
         made = plans[workers].footprint
-        assert made.share
-        assert shared.whole / workers < made.worker["share"] <= shared.whole / workers + max(shared.tiles)
+        assert made.workers.share
+        assert shared.whole / workers < made.workers.held["share"] <= shared.whole / workers + max(shared.tiles)
         assert made.stages["train"] < plans[0].footprint.stages["train"] + 4 * shared.exchanged + 4 * shared.given
-    assert not plans[11].footprint.share  # there are ten tiles
+    assert not plans[11].footprint.workers.share  # there are ten tiles
     assert "each have all" in plans[11].text()
-    assert "centers" in plans[4].footprint.worker
-    tight = plan("1700MiB", 2).footprint
-    assert (tight.share, tight.evaluates_here, "centers" in tight.worker) == (True, True, False)
+    assert "centers" in plans[4].footprint.workers.held
+    tight = plan("1700MiB", 2).footprint.workers
+    assert (tight.share, tight.evaluates_here, "centers" in tight.held) == (True, True, False)
     assert "evaluated in this process" in plan("1700MiB", 2).text()

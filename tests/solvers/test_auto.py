@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices, sums_in_flight
-from streamkern.costs.footprint import solver_memory
+from streamkern.costs.fit_shape import solver_memory
 from streamkern.fitting.solver_choice import MAX_PASSES_WORK, choose_solver, default_passes, resolve_solver
 
 

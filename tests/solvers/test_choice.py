@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.costs.dry_run import ASSUMED_THREADS, CostEstimate, ProblemSize, nominal_prices, nominal_work
-from streamkern.costs.footprint import solver_memory
+from streamkern.costs.fit_shape import solver_memory
 from streamkern.data.targets import Classes
 from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run

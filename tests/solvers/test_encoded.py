@@ -13,9 +13,10 @@ from streamkern.data import from_arrays
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.errors import PrecisionError
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.fitting.fit import Stages, fit
+from streamkern.fitting.fit import fit
 from streamkern.fitting.leaf_fit import fit_encoded
 from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.stage import Runner
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.solvers.direct import Direct
 
@@ -43,10 +44,10 @@ def both(kind: str, w: np.ndarray | None, held_out_rows: int = 0) -> tuple[Any, 
         rows, sk.Laplace(2.0), sk.Uniform(N), Direct(RIDGE), task=task, preprocess=(), scaling=None, lanes=1,
         dtype="float32", partition=None,
     )  # fmt: skip
-    stages = Stages()
-    stages.held_out_rows = held_out_rows
+    runner = Runner()
+    runner.held_out_rows = held_out_rows
     with ThreadsExecutor(1) as executor:
-        whole = fit(recipe, executor, 8 << 30, stages)
+        whole = fit(recipe, executor, 8 << 30, runner)
         lean = fit_encoded(
             (X, y, w), sk.Laplace(2.0), RIDGE, encoding, executor, whole.footprint, held_out_rows=held_out_rows
         )

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint
+from streamkern.fitting.stages import SOLVING
 from streamkern.resources import default_threads
 
 MIB = 1 << 20
@@ -19,7 +21,7 @@ DATA = sk.from_arrays(np.zeros((20_000, 300), dtype=np.float32), np.arange(20_00
 def project(**changes: Any) -> Footprint:
     given = {"p": 500, "solver": sk.EigenPro(), "budget": 1 << 30, "baseline": 200 * MIB, "slots": 2, "lanes": 4}
     settings = given | changes
-    return footprint(DATA, settings.pop("p"), 10, settings.pop("solver"), **settings)
+    return footprint(FitShape(DATA, settings.pop("p"), 10, settings.pop("solver"), **settings), SOLVING)
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,448 @@
+"""A fit on shapes: the sizes of its rows, blocks and matrices, from which every stage's memory and work follow.
+
+What decides the weights depends on budget and data alone, never on threads or on what the process holds already: stored
+rows stay in memory, and are mixed in short runs, up to an eighth of the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
+from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
+from streamkern.calibration.probabilities import parameter_count
+from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
+from streamkern.costs.sharded_centers_memory import SharedMemory
+from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
+from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
+from streamkern.engine.base import CENTER_TILE
+from streamkern.engine.operation_counts import Operations
+from streamkern.evaluation.metrics import ranks_bytes
+from streamkern.evaluation.score import MAX_SAMPLED_ROWS
+from streamkern.execute.base import LOG_BYTES, LOG_STEPS
+from streamkern.kernels import FeatureMap
+from streamkern.kernels.stored_centers import TILE_ROWS
+from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
+from streamkern.types import IntArray
+
+LIBRARY_BYTES = 64 << 20
+"""Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
+
+_ENGINE = 90 << 20
+"""The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 on a system that maps files by
+large pages and so keeps unread parts of libraries resident."""
+
+_MODULES = 104 << 20
+"""The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
+
+FRESH_BYTES = 192 << 20
+"""Bytes of a process before a fit."""
+
+THREAD_BYTES = 16 << 20
+"""A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
+
+CALIBRATION_VALUES_PER_OUTPUT = 14
+"""Numbers in float64 for each output of a row that is left out, while answers are made from them."""
+
+_ORDERING = 2  # numbers for each row of a group while its order is made
+_IDS = 1 << 20  # row ids hashed at a time
+_GATHER_ROWS = 4096
+_DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
+_WINDOW = 8  # blocks of a window of the stream
+
+
+class CalibrationSource(NamedTuple):
+    """Outputs that answers are made from.
+
+    Attributes:
+        source: see ``out_of_sample_source``.
+        rows: that are left out, at most.
+    """
+
+    source: str
+    task: str
+    rows: int = MAX_HELD_OUT_ROWS
+
+
+def calibration_bytes(task: str, rows: int, outputs: int, row: int) -> int:
+    """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
+    count, parameters = held_out_count(rows, outputs), parameter_count(outputs)
+    if task == "classification":
+        return 8 * (CALIBRATION_VALUES_PER_OUTPUT * count * outputs + 3 * count * parameters + 3 * parameters**2)
+    functions, learned = min(MAX_SCALE_FUNCTIONS, count), min(MAX_SCALE_ROWS, count)
+    return count * (3 * row + 8 * CALIBRATION_VALUES_PER_OUTPUT * outputs) + 8 * functions * (
+        6 * learned + 8 * functions
+    )
+
+
+class SearchCost(NamedTuple):
+    """Operations and memory of learning a metric, or of choosing a kernel.
+
+    Attributes:
+        work: operations of all rounds, each of them the most.
+        rows: rows that are assembled.
+        memory: bytes at the peak, with the sample.
+    """
+
+    work: Operations
+    rows: float
+    memory: int
+    sample: int
+    rounds: int
+
+
+class SampledSearch(Protocol):
+    """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
+
+    def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
+        """The cost for so many training rows."""
+
+
+def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:
+    """Bytes of a budget that a solver may use for its own matrices: half, less centers and rows to measure on.
+
+    ``tiles`` are the tiles of centers that are held where the others stay stored; None where all centers are held.
+    """
+    Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
+    return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)
+
+
+@dataclass(frozen=True, eq=False)
+class FitShape:
+    """The shape of a fit. Sizes are in bytes unless they are said to be rows.
+
+    Attributes:
+        p: functions of the basis: centers, or features.
+        outputs: 10 where it is not known yet.
+        budget: what the process may hold.
+        baseline: what it holds before.
+        slots: threads.
+        lanes: blocks of a step.
+        itemsize: of the arithmetic's numbers.
+        validate: whether models are evaluated on validation rows.
+        centers_bytes: of choosing the centers at its peak, beyond reading rows.
+        learning_bytes: of preprocessing, for the rows it learns from.
+        model_rows: rows in a block of an evaluation.
+        stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
+        overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
+        search: the metric to learn, or the search for a kernel.
+        calibration: of probabilities or intervals, or None.
+        better: whether the data need the better solve: see ``Problem.better_budget``.
+        processes: workers that centers may be shared out over, 0 for none.
+        all_rows_are_centers: see ``Problem.all_rows_are_centers``.
+        most_rows: those of a chunk, as if the rows were stored in chunks of so many; None for the chunks there are.
+        spare: whether chunks that are kept leave room for a better solve.
+        recipe: of the fit, where there is one.
+    """
+
+    dataset: Dataset
+    p: int
+    outputs: int
+    solver: Solver
+    budget: int
+    baseline: int
+    slots: int
+    lanes: int
+    itemsize: int = 4
+    validate: bool = False
+    centers_bytes: int = 0
+    learning_bytes: int = 0
+    model_rows: int = 1024
+    stored_centers: bool = False
+    features: FeatureMap | None = None
+    overlaps: bool | None = None
+    search: SampledSearch | None = None
+    calibration: CalibrationSource | None = None
+    better: bool = False
+    processes: int = 0
+    all_rows_are_centers: bool = False
+    most_rows: int | None = None
+    spare: bool = False
+    recipe: Any = None
+
+    facts = None  # of rows that are not read, nothing is known
+
+    # ------------------------------------------------------------------------------------------------ rows as stored
+
+    @cached_property
+    def _chunks(self) -> IntArray:
+        sizes: IntArray = np.diff(self.dataset.source.bounds)
+        return sizes if self.most_rows is None else np.minimum(sizes, self.most_rows)
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        """Rows of the largest chunk."""
+        return int(self._chunks.max(initial=1))
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows as they are stored, whatever augments them."""
+        return int(self.dataset.source.bounds[-1])
+
+    @property
+    def stored_row(self) -> int:
+        """Bytes of a stored row."""
+        return self.dataset.source.n_features * self.dataset.source.dtype.itemsize
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all stored rows."""
+        return self.stored_rows * self.stored_row
+
+    @property
+    def fits_memory(self) -> bool:
+        """True if stored rows take little of the budget."""
+        return self.stored_bytes <= self.budget // 8
+
+    @cached_property
+    def _row(self) -> int:  # of a window: with id and copy number
+        return self._row_read + 32
+
+    @cached_property
+    def _row_read(self) -> int:
+        return self.dataset.source.reading().row
+
+    @property
+    def _values(self) -> int:
+        target = self.dataset.source.target
+        return 1 if target is None else target.width
+
+    def read(self, readers: int) -> int:
+        """Bytes that so many threads take to read chunks."""
+        largest = max(1, int(np.diff(self.dataset.source.bounds).max(initial=1)))
+        return int(self.chunk_rows / largest * reading_bytes(self.dataset.source, readers))
+
+    # ---------------------------------------------------------------------------------------------------- the solver
+
+    @cached_property
+    def size(self) -> ProblemSize:
+        """The size of the solver's problem."""
+        data, rows = self.dataset, self.dataset.base_rows
+        room = solver_memory(self.budget, data, self.p, self.itemsize, self.slots if self.stored_centers else None)
+        blocks = len(data) // max(1, rows) * int(np.sum(-(-self._chunks // SCAN_ROWS))) or 1
+        left_out = self.calibration is not None and self.calibration.source == "leave-one-out"
+        return ProblemSize(
+            len(data), self.p, data.n_features, self.outputs, self.itemsize, self.lanes, self.slots, room,
+            self.overlaps, self.features, self.stored_centers, blocks,
+            held_out_rows=self.calibration.rows if left_out and self.calibration is not None else 0,
+            better=self.better,
+            all_rows_are_centers=self.all_rows_are_centers and self.p == len(data),  # p may be fewer than asked for
+            weighted=data.weighted,
+        )  # fmt: skip
+
+    @cached_property
+    def cost_estimate(self) -> CostEstimate:
+        """Operations and memory of the solver."""
+        return CostEstimate(self.solver, self.size, self.model_rows)
+
+    @property
+    def takes(self) -> MemoryEstimate:
+        """Memory of the solver."""
+        return self.cost_estimate.memory
+
+    @cached_property
+    def extra(self) -> int:
+        """Bytes that training adds where data make the solver try a better solve."""
+        better = CostEstimate(self.solver, replace(self.size, better=True), self.model_rows)
+        return max(0, better.memory.training - self.takes.training)
+
+    @property
+    def batch(self) -> int:
+        """Rows of a step, at least one a lane."""
+        return max(self.takes.batch, self.lanes)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights, as they are updated and as they are summed."""
+        return self.p * self.outputs * (self.itemsize + 8)
+
+    # ---------------------------------------------------------------------------------- what going over rows takes
+
+    @property
+    def ids(self) -> int:
+        """Bytes of hashing row ids."""
+        return 40 * min(self.stored_rows, _IDS)
+
+    @cached_property
+    def scan(self) -> int:
+        """Bytes of a sweep over the rows as they are before scaling."""
+        widest = self.dataset._widest
+        rows = min(scan_rows(widest), self.chunk_rows)
+        return self.read(self.slots) + self.slots * 3 * rows * (widest + self._values) * 8 + SCAN_CACHE_BYTES
+
+    @property
+    def sweeping(self) -> int:
+        """Bytes of a sweep over all rows, with the most that a step of preprocessing learns from."""
+        return self.scan + self.ids + self.learning_bytes
+
+    @cached_property
+    def gather(self) -> int:
+        """Bytes of bringing a sample of the rows together."""
+        row = self.dataset.n_features * self.itemsize + 8 * self._values
+        rows = min(_GATHER_ROWS, self.chunk_rows)
+        return self.read(self.slots) + self.slots * 2 * rows * row + SCAN_CACHE_BYTES
+
+    @cached_property
+    def evaluation(self) -> int:
+        """Bytes of evaluating a model block by block."""
+        rows = self.takes.evaluation + min(self.model_rows, self.chunk_rows) * self._row
+        return self.read(self.slots) + self.slots * rows + SCAN_CACHE_BYTES
+
+    @cached_property
+    def scored(self) -> int:
+        """Bytes of metrics: a sample of predictions, and ranks of outputs in the sums of an evaluation."""
+        sums = sums_in_flight(self.slots, -(-self.stored_rows // self.model_rows) or 1) + 2 * self.slots
+        details = _DETAILS * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
+        return details + ranks_bytes(self.stored_rows, self.outputs) * sums
+
+    @cached_property
+    def calibrating(self) -> int:
+        """Bytes of making probabilities or intervals; 0 for none."""
+        if self.calibration is None:
+            return 0
+        rows, row = min(self.stored_rows, self.calibration.rows), self.dataset.n_features * self.itemsize
+        held = calibration_bytes(self.calibration.task, rows, self.outputs, row)
+        return self.takes.centers + self.weights + max(self.gather, self.evaluation) + held
+
+    @cached_property
+    def searching(self) -> int:
+        """Bytes of the search for a kernel or a metric; 0 for none."""
+        if self.search is None:
+            return 0
+        return self.gather + self.ids + self.search.cost_estimate(self.size, self.dataset.base_rows).memory
+
+    # -------------------------------------------------------------------------------------------------- streamed steps
+
+    @cached_property
+    def _group(self) -> int:
+        """Rows of the chunks that are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose them."""
+        mix = MIX_CHUNKS if self.fits_memory else MIX_BYTES // ((self.lanes + 1) * self.chunk_rows * self.stored_row)
+        return min(self.stored_rows, max(1, mix) * self.chunk_rows)
+
+    @property
+    def _walked(self) -> int:
+        return min(self.lanes, -(-self.stored_rows // self._group)) + 1 if self._group else 1
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the chunks that are best kept: all of few rows, or those that lanes go through."""
+        rows = self.stored_rows if self.fits_memory else min(self._walked * self._group, self.stored_rows)
+        return rows * self._row_read
+
+    @cached_property
+    def streaming(self) -> int:
+        """Bytes of blocks of the steps ahead and of the one being made; of raw windows; of the order of the rows."""
+        step = self.batch * row_bytes(self.dataset.n_features, self.itemsize, self._values)
+        windows = (self.lanes + 1) * _WINDOW * -(-self.batch // self.lanes) * self._row
+        return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + _ORDERING) * self._group)
+
+    @cached_property
+    def transforming(self) -> int:
+        """Bytes of each thread's rows before and after the widest of the transforms."""
+        if not self.dataset.transforms:
+            return 0
+        longest = min(max(_GATHER_ROWS, self.model_rows, -(-self.batch // self.lanes)), self.chunk_rows)
+        return 2 * longest * self.dataset._widest * 8
+
+    @cached_property
+    def held(self) -> int:
+        """Bytes resident before the run, with those that libraries and threads add."""
+        threads = self.slots * (THREAD_BYTES + self.transforming)
+        return self.baseline + LIBRARY_BYTES + threads + self.dataset._held_bytes(self.itemsize, self.outputs)
+
+    @cached_property
+    def validating(self) -> int:
+        """Bytes of evaluating the weights of a pass, 0 without validation rows."""
+        return self.evaluation + self.takes.centers + self.weights if self.validate else 0
+
+    @cached_property
+    def measuring(self) -> int:
+        """Bytes of measuring, on rows that are gathered, what is left to learn, beside the weights of the best pass."""
+        best = self.validate * self.weights
+        return self.gather + self.ids + self.takes.residual + best if self.takes.residual else 0
+
+    @cached_property
+    def _steps(self) -> int:
+        reading = self.read(self.slots) + SCAN_CACHE_BYTES if self.takes.sweeps else self.read(1)
+        return self.takes.training + reading + self.streaming + self.validating
+
+    @cached_property
+    def cache(self) -> int:
+        """Bytes of stored chunks that are kept in memory."""
+        if self.dataset.source.in_memory:
+            return max(self.needed, self.stored_bytes) if self.fits_memory else min(self.needed, self.stored_bytes - 1)
+        # Elsewhere it does not decide the weights, and what the budget does not hold is read again.
+        least = min(self.needed, (self._walked + 1) * self.chunk_rows * self._row_read)
+        training = max(self._steps + (self.extra if self.spare else 0), self.measuring)
+        cache = int(np.clip(self.budget - self.held - training, least, self.needed))
+        return max(cache, self.stored_bytes) if self.fits_memory else min(cache, self.stored_bytes - 1)
+
+    @cached_property
+    def training(self) -> int:
+        """Bytes of training in one process, with the chunks that are kept."""
+        cached = 0
+        if not self.dataset.source.in_memory:  # a chunk that is kept and read is one
+            ahead = min(2, len(self._chunks)) * self.chunk_rows * self._row_read
+            cached = self.cache if self.takes.sweeps else min(self.cache, self.stored_rows * self._row_read - ahead)
+        return max(self._steps + cached, self.measuring + self.cache)
+
+    # ------------------------------------------------------------------------------------------------ worker processes
+
+    @cached_property
+    def workers(self) -> Workers:
+        """Memory of worker processes: with all centers, or with their share of them where that is less."""
+        # A worker has the lanes' blocks or tiles of the set-up: a copy of the work, messages, and what a thread holds.
+        takes, rows = self.takes, row_bytes(self.dataset.n_features, self.itemsize, self._values) * self.batch
+        thread = THREAD_BYTES + self.transforming + takes.block + self.read(1) + self.lanes * takes.sums + rows
+        held = {
+            "centers": 3 * takes.centers, "weights": 2 * takes.state,
+            "rows": self.streaming + self.needed + self.ids, "thread": thread,
+        }  # fmt: skip
+        whole, tiles = Workers(held, self.training), -(-self.p // CENTER_TILE)
+        shared = self.cost_estimate.shared if 0 < self.processes <= tiles else None
+        if shared is None:
+            return whole
+        sharing = self._sharing(shared, held, shared.of(-(-tiles // self.processes), tiles))
+        return sharing if sharing.bytes() <= max(self.budget, whole.bytes()) else whole
+
+    def _sharing(self, shared: SharedMemory, held: dict[str, int], share: int) -> Workers:
+        # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
+        held = held | {
+            "share": share, "rows": self.streaming + self.needed // self.processes + self.ids,
+            "thread": held["thread"] + shared.working,
+            "step": 4 * (shared.exchanged + shared.own) + 2 * LOG_BYTES + 3 * shared.given,
+        }  # fmt: skip
+        # The driver has the steps since the workers wrote their shares; weights when a pass is evaluated, and at the
+        # end. A set of shares that is held here, for want of a directory, comes while the one before is still there.
+        log = 2 * max(LOG_BYTES, LOG_STEPS * shared.own)
+        training = self.takes.waiting + 4 * (shared.exchanged + shared.given) + log + 3 * self.weights
+        sharing = Workers(held, max(training + self.validating, self.measuring), share=True)
+        if FRESH_BYTES + sharing.bytes() > self.budget and not self.stored_centers:
+            less = {name: size for name, size in held.items() if name not in ("centers", "weights")}
+            return sharing._replace(held=less, evaluates_here=True)
+        return sharing
+
+
+class Workers(NamedTuple):
+    """Memory of worker processes of a cluster, and of the process that they work for.
+
+    Attributes:
+        held: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks and sums.
+        training: bytes of training in the process that updates.
+        share: whether centers are shared out over the workers.
+        evaluates_here: whether models are evaluated in the process, as with all centers workers would have too much.
+    """
+
+    held: dict[str, int]
+    training: int
+    share: bool = False
+    evaluates_here: bool = False
+
+    def bytes(self, threads: int = 1) -> int:
+        """Bytes that a worker needs at its peak, beyond its memory before the run."""
+        return _MODULES + _ENGINE + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]

@@ -1,0 +1,71 @@
+"""The work of a stage before it begins: rows, operations and bytes, and the seconds that they take at given prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamkern.costs.machine_speed import Prices
+from streamkern.engine.operation_counts import Operations
+from streamkern.resources import default_threads
+
+LOAD_SECONDS = 0.6
+"""Seconds in which compiled code and libraries load on first use, and threads start."""
+
+_HASH_SECONDS = 4e-8  # seconds in which the draw hashes and sorts a row id
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """The work of a stage.
+
+    Attributes:
+        rows: rows it goes over, counting every pass.
+        passes: times it goes over its rows.
+        read: decoded bytes read from the source.
+        operations: of the engine.
+        assembled: rows that are assembled.
+        ahead: whether a thread more reads and assembles rows, ahead of the others.
+        scanned: rows whose moments are taken.
+        loads: times that compiled code and libraries load.
+        hashed: rows whose ids are drawn from.
+        steps: of the solver.
+        touched: bytes of memory that are touched for the first time.
+        columns: of a row that is scanned.
+        parts: stages of a fit that this stage is made of.
+        times: such fits.
+    """
+
+    rows: int
+    passes: int = 1
+    read: int = 0
+    operations: Operations = field(default_factory=Operations)
+    assembled: float = 0.0
+    ahead: bool = False
+    scanned: int = 0
+    loads: int = 0
+    hashed: int = 0
+    steps: int = 0
+    touched: int = 0
+    columns: int = 0
+    parts: tuple[StageWork, ...] = ()
+    times: int = 1
+
+    def flops(self, entry: float) -> float:
+        """Floating-point operations, with ``entry`` of them for a value of the basis."""
+        own = self.operations + Operations(numbers=3.0 * self.scanned * self.columns)
+        return own.flops(entry) + self.times * sum(part.flops(entry) for part in self.parts)
+
+    def seconds(self, prices: Prices, slots: int) -> float:
+        """Seconds on so many threads."""
+        busy = self.operations.priced(prices.work)
+        reading = self.assembled * prices.row + self.read * prices.byte
+        if self.ahead:
+            cores = max(slots, default_threads())
+            took = max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
+        else:
+            took = busy + reading / slots
+        took += self.loads * LOAD_SECONDS + self.scanned * prices.moments + self.hashed * _HASH_SECONDS
+        took += self.steps * prices.step + self.touched * prices.page
+        if self.parts:
+            took += self.times * (sum(part.seconds(prices, slots) for part in self.parts) - LOAD_SECONDS)
+        return took

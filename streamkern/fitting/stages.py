@@ -1,0 +1,574 @@
+"""The stages of a fit of one model, in order: the one list that runs, plans, projections and reports read."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.calibration.out_of_sample import held_out_count
+from streamkern.calibration.probabilities import softmax_of_logits
+from streamkern.calibration.serialization import Calibration
+from streamkern.centers import CenterSet
+from streamkern.costs.fit_shape import FitShape
+from streamkern.costs.footprint import Footprint
+from streamkern.costs.stage_work import StageWork
+from streamkern.data.class_weights import described_weights, weighted_like
+from streamkern.data.dataset import Dataset
+from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
+from streamkern.data.statistics import Statistics, require_range
+from streamkern.data.targets import Classes, Indicators, encoding_to_json
+from streamkern.engine.device import Device
+from streamkern.engine.operation_counts import Operations
+from streamkern.errors import NumericalError
+from streamkern.evaluation.metrics import ranking_work
+from streamkern.execute.base import Executor
+from streamkern.fitting.calibrate import fit_calibration, out_of_sample_source, require_two_classes
+from streamkern.fitting.device_placement import require_room, room_for_solver
+from streamkern.fitting.evaluation_checks import check_rows, naming_rows
+from streamkern.fitting.fitted import Fitted
+from streamkern.fitting.memory_projection import all_rows_are_centers, basis_width, likely_outputs, preprocessing_steps
+from streamkern.fitting.precision_checks import require_precision, subtract_offsets
+from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key, scan_memory
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.stage import Runner, Stage, step
+from streamkern.gpu import engine_on
+from streamkern.kernels import Kernel
+from streamkern.memory import release_free_memory
+from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
+from streamkern.preprocessing.feature_origins import Features, features_of
+from streamkern.selection import median_bandwidth
+from streamkern.selection.kernel_search import (
+    KernelChoice,
+    Search,
+    choose_kernel,
+    default_kernel,
+    ridge_under_weights,
+)
+from streamkern.selection.learned_metric import Metric, learn_metric
+from streamkern.solvers.base import HELD_OUT, Iteration, Problem
+from streamkern.solvers.logistic import encoding_for
+from streamkern.solvers.loop import Outcome, train_stably
+from streamkern.user_code_digest import described
+
+MAX_TRAIN_SCORE_ROWS = 10_000
+"""Training rows, at most, that the metrics of the training set are taken over."""
+
+
+@dataclass(eq=False)
+class Fit(TrainingRows):
+    """A fit of one model: what its stages take, and what they have found so far.
+
+    Attributes:
+        recipe: its parameters, with what has been chosen.
+        shape: that its memory is projected for.
+        project: projects the memory of the fit for rows of another width and another number of outputs.
+        lanes: blocks of a step.
+        projected: memory.
+        search: the trials for a kernel, where none is given; or None.
+        source: of the outputs that answers are made from; or None.
+    """
+
+    recipe: Recipe
+    executor: Executor
+    runner: Runner
+    shape: FitShape
+    project: Callable[[Dataset, int], Footprint]
+    allow: Callable[[Footprint], None]
+    lanes: int
+    projected: Footprint
+    device: Device | None = None
+    data: Dataset = field(init=False)
+    facts: Statistics | None = None
+    notes: list[str] = field(default_factory=list)
+    columns: Features | None = None
+    choice: KernelChoice | None = None
+    metric: Metric | None = None
+    distances: dict[int, float] = field(default_factory=dict)
+    validation: Dataset | None = None
+    kernel: Kernel | None = None
+    centers: CenterSet | None = None
+    problem: Problem = field(init=False)
+    iteration: Iteration | None = None
+    outcome: Outcome = field(init=False)
+    report: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        self.data = self.recipe.train
+
+    @property
+    def search(self) -> Search | None:
+        """The trials for a kernel that is left open, or None."""
+        found = self.shape.search
+        return found if isinstance(found, Search) else None
+
+    @property
+    def source(self) -> str | None:
+        """Source of the outputs that probabilities or intervals are made from, or None."""
+        if not self.runner.held_out_rows:
+            return None
+        return out_of_sample_source(self.recipe.solver, self.recipe.train, self.recipe.validation)
+
+    def fitted(self) -> Fitted:
+        """The result, once the stages have run."""
+        median = self.distances[max(self.distances)] if self.distances else None
+        return Fitted(
+            self.problem, self.outcome, self.report, self.projected.after(self.report), median, self.metric,
+            self.columns, self.choice, self.calibration,
+        )  # fmt: skip
+
+
+def stages_of_model(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of a fit of one model, in order."""
+    return (*preparation(recipe), *MODEL_STAGES)
+
+
+# ------------------------------------------------------------------------------------------------ kernel and metric
+
+
+def _look_at_rows(fit: Fit) -> None:
+    steps = preprocessing_steps(fit.recipe)
+    fit.notes = preprocessing_notes(fit.data, steps, fit.known)
+    if weights := described_weights(fit.data):
+        fit.runner.choice(f"weights of classes: {weights}", class_weight=weights)
+    for message in data_warnings(fit.data, steps, fit.known):
+        fit.runner.warn(message)
+    fit.columns = features_of(fit.data)
+
+
+def sample_problem(fit: Fit) -> Problem:
+    """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
+    kernel = fit.recipe.kernel or default_kernel(fit.known, fit.data)
+    nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
+    rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
+    recipe, engine = fit.recipe, engine_on(fit.device)
+    return Problem(
+        rows, fit.encoding, kernel, nothing, fit.executor, fit.dtype, recipe.seed, recipe.lanes, engine=engine
+    )
+
+
+def _sample_key(fit: Fit, *what: Any) -> tuple[Any, ...]:
+    problem = sample_problem(fit)
+    return rows_key(problem.train), *what, encoding_to_json(problem.encoding), fit.recipe.dtype, platform.machine()
+
+
+def _choose_kernel(fit: Fit) -> KernelChoice:
+    assert fit.search is not None
+    problem = sample_problem(fit)
+    return choose_kernel(fit.search, problem.kernel, problem)
+
+
+def take_kernel(fit: Fit, chosen: KernelChoice) -> None:
+    """Take the kernel that was chosen, its ridge, and the metric that was tried."""
+    assert fit.search is not None
+    fit.runner.choice(chosen.reason(), kernel=chosen.described)
+    fit.choice, solver = chosen, chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
+    fit.recipe = replace(fit.recipe, kernel=chosen.kernel, solver=solver, metric=fit.search.agop)
+    _apply(fit, chosen.metric)
+
+
+def _learn_metric(fit: Fit) -> Metric:
+    assert fit.recipe.metric is not None
+    problem = sample_problem(fit)
+    return learn_metric(fit.recipe.metric, problem.kernel, problem)
+
+
+def _take_metric(fit: Fit, learned: Metric) -> None:
+    fit.runner.choice(learned.reason(), metric=learned.kind)
+    _apply(fit, learned)
+
+
+def _apply(fit: Fit, metric: Metric) -> None:
+    """See the rows through a metric. A scale of features is part of how statistics are read; a turn makes others."""
+    fit.metric, fit.data = metric, metric.applied(fit.data)
+    if metric.kind == "full":
+        fit.facts = None
+    release_free_memory()
+
+
+def _chooses_kernel(fit: Fit | FitShape) -> bool:
+    return isinstance(fit.search, Search)
+
+
+def _learns_metric(fit: Fit | FitShape) -> bool:
+    if isinstance(fit, FitShape):
+        return fit.search is not None and not isinstance(fit.search, Search)
+    return fit.recipe.metric is not None and fit.choice is None
+
+
+def _searching(shape: FitShape) -> int:
+    return shape.searching
+
+
+def _search_work(shape: FitShape) -> StageWork:
+    search: Any = shape.search
+    costs = search.cost_estimate(shape.size, shape.dataset.base_rows)
+    return StageWork(
+        costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
+    )
+
+
+KERNEL = Stage(
+    "kernel", _choose_kernel, take_kernel,
+    key=lambda fit: _sample_key(fit, asdict(fit.search)),
+    when=_chooses_kernel,
+    memory=_searching,
+    work=_search_work,
+)  # fmt: skip
+
+METRIC = Stage(
+    "metric", _learn_metric, _take_metric,
+    key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(sample_problem(fit).kernel)),
+    when=_learns_metric,
+    memory=_searching,
+    work=_search_work,
+)  # fmt: skip
+
+
+def _weigh_ridge(fit: Fit) -> None:
+    if fit.choice is None and described_weights(fit.data):
+        fit.recipe = replace(fit.recipe, solver=ridge_under_weights(fit.recipe.solver, fit.data.base_rows))
+
+
+# ----------------------------------------------------------------------------------------- rows as the solver sees them
+
+
+def _center_rows(fit: Fit) -> None:
+    """TrainingRows less offsets that the dtype rounds too coarsely, and the projection for their width and outputs."""
+    recipe, guess = fit.recipe, fit.shape.dataset
+    basis = recipe.features or recipe.kernel
+    invariant = basis is None or basis.translation_invariant
+    fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
+    fit.facts = replace(fit.known, encoding=encoding_for(fit.encoding, recipe.solver))
+    if recipe.threshold is not None:
+        require_two_classes(fit.encoding)
+    require_range(fit.data, fit.known, fit.dtype, centred=invariant)
+    release_free_memory()
+    turned = fit.metric is not None and fit.metric.kind == "full"
+    if fit.encoding.outputs > likely_outputs(guess) or fit.data.n_features != guess.n_features or turned:
+        fit.projected = fit.project(fit.data, max(fit.encoding.outputs, likely_outputs(guess)))
+        fit.allow(fit.projected)
+
+
+def _like_training(fit: Any, name: str) -> Dataset:
+    """Validation or test rows as training prepares them; DataError where their columns are others."""
+    rows: Dataset = getattr(fit.recipe, name)
+    train = fit.data
+    with naming_rows(f"the {name} rows"):
+        require_training_columns(
+            rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema
+        )
+        prepared = rows._prepared_like(train)._final()
+        if name == "test" and not preprocessing_steps(fit.recipe) and fit.recipe.metric is None:
+            require_same_scaling(rows, prepared)
+    return prepared
+
+
+def _check(name: str) -> Stage:
+    """The check of rows that training is measured on, made before it begins."""
+
+    def rows(shape: FitShape) -> Dataset:
+        found: Dataset = getattr(shape.recipe, name)
+        return found
+
+    return Stage(
+        f"check-{name}",
+        lambda fit: check_rows(_like_training(fit, name), fit.encoding, fit.executor, fit.dtype, f"the {name} rows"),
+        key=lambda fit: (rows_key(_like_training(fit, name)), encoding_to_json(fit.encoding), fit.dtype.str),
+        when=lambda fit: fit.recipe is not None and getattr(fit.recipe, name) is not None,
+        memory=scan_memory,
+        work=lambda shape: StageWork(
+            len(rows(shape)), read=len(rows(shape)) * shape.stored_row, assembled=len(rows(shape))
+        ),
+    )
+
+
+CHECKS = (_check("validation"), _check("test"))
+
+
+def _centers_memory(shape: FitShape) -> int:
+    return shape.gather + shape.ids + 2 * shape.takes.centers + shape.centers_bytes
+
+
+def _median_work(shape: FitShape) -> StageWork:
+    looked = min(median_bandwidth.MEDIAN_ROWS, shape.dataset.base_rows)
+    pairs = Operations(numbers=0.5 * shape.size.d * looked**2)
+    return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked, hashed=shape.stored_rows)
+
+
+def _bandwidth(norm: int) -> Stage:
+    """The median distance of two rows in a norm, which a bandwidth is."""
+
+    def take(fit: Fit, median: float) -> None:
+        fit.distances[norm] = median
+        in_norm = "" if norm == 2 else f" in the L{norm} norm"
+        fit.runner.choice(f"bandwidth {median:.6g}: the median distance of two rows{in_norm}", median=median)
+
+    def asked_for(fit: Fit | FitShape) -> bool:
+        return fit.recipe is not None and norm in median_bandwidth.median_norms(fit.recipe)
+
+    return Stage(
+        "bandwidth",
+        lambda fit: median_bandwidth.median_distance(fit.data, fit.executor, fit.dtype, norm),
+        take,
+        key=lambda fit: (rows_key(fit.data), fit.recipe.dtype, *([] if norm == 2 else [norm])),
+        when=asked_for,
+        memory=_centers_memory,
+        work=_median_work,
+    )
+
+
+def _settle_kernel(fit: Fit) -> None:
+    recipe = fit.recipe
+    if recipe.validation is not None:
+        fit.validation = weighted_like(recipe.validation._prepared_like(fit.data)._final(), fit.data)
+    if fit.distances:
+        fit.recipe = recipe = median_bandwidth.with_median_distances(recipe, fit.distances)
+    fit.kernel = recipe.kernel or default_kernel(fit.known, fit.data)
+
+
+# --------------------------------------------------------------------------------------- centers, eigensystem, training
+
+
+def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
+    """Key of the centers: all that they depend on."""
+    return rows_key(dataset), described(recipe.centers), recipe.dtype
+
+
+def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:
+    """The centers of a recipe; none of them where its features do without."""
+    dtype = np.dtype(recipe.dtype)
+    if recipe.centers is None:
+        return CenterSet(np.empty((0, dataset.n_features), dtype=dtype), None)
+    return recipe.centers.choose(dataset, executor, dtype)
+
+
+def _kept_centers(fit: Fit) -> tuple[Any, ...] | None:
+    stored = fit.recipe.centers is not None and fit.recipe.centers.stored  # where the rows are: they are not kept twice
+    return None if stored else centers_key(fit.recipe, fit.data)
+
+
+def _take_centers(fit: Fit, centers: CenterSet) -> None:
+    assert fit.kernel is not None
+    fit.centers = centers
+    require_precision(fit.kernel, fit.recipe.features, centers.Z, fit.data, fit.known, centers.Z.dtype)
+    release_free_memory()
+
+
+def _choosing_work(shape: FitShape) -> StageWork:
+    recipe = shape.recipe
+    operations = Operations() if recipe is None or recipe.centers is None else recipe.centers.operations(recipe.train)
+    return StageWork(
+        shape.stored_rows, 1, shape.stored_bytes, operations, assembled=shape.size.p, hashed=shape.stored_rows
+    )
+
+
+CENTERS = Stage(
+    "centers",
+    lambda fit: choose_centers(fit.recipe, fit.data, fit.executor),
+    _take_centers,
+    key=_kept_centers,
+    memory=_centers_memory,
+    work=_choosing_work,
+)
+
+
+def _pose(fit: Fit) -> None:
+    """The problem of the solver, with its memory on the host or the device."""
+    recipe, projected, facts = fit.recipe, fit.projected, fit.known
+    assert fit.kernel is not None
+    assert fit.centers is not None
+    dtype, sizes = fit.centers.Z.dtype, (basis_width(recipe, fit.data), fit.data.n_features)
+    here = fit.device is None
+    needed = require_room(fit.device, projected, *sizes, dtype.itemsize)
+    fit.problem = Problem(
+        fit.data, fit.encoding, fit.kernel, fit.centers, fit.executor,
+        dtype=dtype, seed=recipe.seed, lanes=fit.lanes,
+        memory=room_for_solver(fit.device, projected, *sizes, dtype.itemsize),
+        better_budget=projected.better_budget, cache_bytes=projected.cache_bytes,
+        validation=fit.validation, features=recipe.features,
+        mean_weight=facts.mean_weight, largest_weight=facts.largest_weight,
+        engine=engine_on(fit.device),
+        device_rest=0 if fit.device is None or fit.executor.processes else fit.device.budget - needed,
+        held_out_rows=fit.runner.held_out_rows if fit.source == "leave-one-out" else 0,
+        share=projected.workers.share and here, evaluates_here=projected.workers.evaluates_here and here,
+        all_rows_are_centers=all_rows_are_centers(recipe, fit.data),
+    )  # fmt: skip
+
+
+def training_key(fit: Fit) -> tuple[Any, ...]:
+    """All that weights depend on."""
+    recipe, problem = fit.recipe, fit.problem
+    choice = fit.projected.cost_estimate.choice + (", no better solve" if problem.better_budget else "")
+    return (
+        fit.data.fingerprint,
+        None if fit.validation is None else fit.validation.fingerprint,
+        encoding_to_json(problem.encoding),
+        centers_key(recipe, fit.data),
+        described(fit.kernel),
+        described(recipe.features),
+        described(recipe.solver),
+        [recipe.seed, fit.lanes, recipe.dtype, choice, problem.mix_chunks],
+        platform.machine(),
+    )
+
+
+def _take_iteration(fit: Fit, iteration: Iteration | None) -> None:
+    fit.iteration = iteration
+
+
+def _setup_work(shape: FitShape) -> StageWork:
+    takes, n = shape.cost_estimate.work_estimate, shape.size.n
+    sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # over all rows
+    return StageWork(
+        sweeps * n or min(HELD_OUT, n), 1 + sweeps, shape.stored_bytes * (1 + sweeps), takes.setup,
+        assembled=sweeps * n, touched=shape.takes.setup,
+    )  # fmt: skip
+
+
+EIGENSYSTEM = Stage(
+    "eigensystem",
+    lambda fit: fit.recipe.solver.setup(fit.problem),
+    _take_iteration,
+    key=training_key,
+    until="train",
+    memory=lambda shape: shape.gather + shape.takes.setup,
+    work=_setup_work,
+)
+
+
+def _train(fit: Fit) -> tuple[Outcome, dict[str, Any]]:
+    runner = fit.runner
+    assert fit.iteration is not None
+    runner.training(fit)
+    outcome, last = train_stably(
+        fit.problem, fit.recipe.solver, fit.iteration, runner.trained_anew, on_step=runner.stepped,
+        start=runner.start, keeper=runner.checkpoints,
+    )  # fmt: skip
+    if outcome.failure is not None and runner.checkpoints is not None:
+        runner.checkpoints.clear()  # a resumed run would fail at the same step
+    require_success(outcome)
+    for message in last.report.get("warnings", ()):
+        runner.warn(message)
+    return outcome, last.report
+
+
+def require_success(outcome: Outcome) -> None:
+    """Raise NumericalError where an outcome is a failure."""
+    if outcome.failure is not None:
+        raise NumericalError(
+            outcome.failure.message,
+            where=outcome.failure.kind,
+            expected="an iteration that stays finite and comes closer",
+            remedy=outcome.failure.remedy,
+        )
+
+
+def _take_training(fit: Fit, found: tuple[Outcome, dict[str, Any]]) -> None:
+    fit.iteration = None
+    fit.outcome, fit.report = found[0], found[1] | fit.report
+    if fit.notes:
+        fit.report = fit.report | {"preprocess": fit.notes}
+    release_free_memory()
+    if fit.source is None and isinstance(fit.encoding, Classes) and fit.encoding.logits:
+        fit.calibration = softmax_of_logits(fit.encoding.outputs)
+
+
+def predicting(shape: FitShape, rows: int) -> Operations:
+    """Operations of predictions of so many rows."""
+    return float(rows) * Operations(values=shape.size.p, panel=2.0 * shape.size.p * shape.size.outputs)
+
+
+def training_work(shape: FitShape) -> StageWork:
+    """The passes, with predictions of the validation rows after each."""
+    takes, size = shape.cost_estimate.work_estimate, shape.size
+    read = shape.stored_bytes if shape.cache >= shape.stored_bytes else int(takes.rows * shape.stored_row)
+    held_out = None if shape.recipe is None else shape.recipe.validation
+    validated = 0 if held_out is None else takes.passes * len(held_out)
+    return StageWork(
+        takes.passes * size.n, takes.passes, read, takes.training + predicting(shape, validated),
+        assembled=takes.rows + validated, ahead=takes.steps > 0, steps=takes.steps,
+    )  # fmt: skip
+
+
+TRAIN = Stage(
+    "train", _train, _take_training,
+    key=training_key,
+    checkpoints=True,
+    memory=lambda shape: shape.workers.training,
+    work=training_work,
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- calibration and evaluation
+
+
+def _calibrates(fit: Any) -> bool:
+    if isinstance(fit, FitShape):
+        return fit.calibration is not None
+    one = fit.runner.calibrates_classes or not isinstance(fit.encoding, Classes | Indicators)
+    return fit.source is not None and one
+
+
+def _take_calibration(fit: Fit, calibration: Calibration | None) -> None:
+    fit.calibration = calibration
+
+
+def _calibration_work(shape: FitShape) -> StageWork:
+    recipe, outputs = shape.recipe, shape.size.outputs
+    validation = None if recipe is None else recipe.validation
+    held = 0 if validation is None else held_out_count(validation.base_rows, outputs)
+    fitted = held or held_out_count(shape.dataset.base_rows, outputs)
+    work = predicting(shape, held) + Operations(numbers=20.0 * fitted * (3 * outputs + 2) ** 2)
+    return StageWork(fitted, 1, held * shape.stored_row, work, assembled=held)
+
+
+CALIBRATE = Stage(
+    "calibrate",
+    lambda fit: fit_calibration(fit.problem, fit.outcome, fit.runner.warn, fit.recipe.threshold),
+    _take_calibration,
+    key=lambda fit: (*training_key(fit), *([] if fit.recipe.threshold is None else [fit.recipe.threshold])),
+    when=_calibrates,
+    memory=lambda shape: shape.calibrating,
+    work=_calibration_work,
+)
+
+
+def evaluation_memory(shape: FitShape) -> int:
+    """Metrics of a model on rows, block by block."""
+    return shape.takes.centers + 2 * shape.weights + shape.evaluation + shape.scored
+
+
+def evaluation_work(shape: FitShape) -> StageWork:
+    """Predictions of a sample of the training rows, and of the test rows, with their ranks."""
+    test = None if shape.recipe is None else shape.recipe.test
+    tested = 0 if test is None else len(test)
+    scored = min(shape.size.n, MAX_TRAIN_SCORE_ROWS) + tested
+    work = predicting(shape, scored)
+    if shape.recipe is not None and shape.recipe.task == "classification":
+        work += ranking_work(scored, shape.size.outputs)
+    # The training rows among them lie in every chunk.
+    return StageWork(scored, 1, shape.stored_bytes + tested * shape.stored_row, work, assembled=scored)
+
+
+EVALUATE = Stage(
+    "evaluate",
+    lambda fit: None,
+    when=lambda fit: isinstance(fit, FitShape),
+    memory=evaluation_memory,
+    work=evaluation_work,
+)
+"""Metrics on training and test rows, which a run computes. Without a run, memory is left for predictions to come."""
+
+MODEL_STAGES = (
+    step(_look_at_rows), KERNEL, METRIC, step(_weigh_ridge), STATISTICS, step(_center_rows), *CHECKS,
+    _bandwidth(1), _bandwidth(2), step(_settle_kernel), CENTERS, step(_pose), EIGENSYSTEM, TRAIN, CALIBRATE,
+)  # fmt: skip
+"""From prepared rows to a model and its calibration."""
+
+SOLVING = (STATISTICS, CENTERS, EIGENSYSTEM, TRAIN, CALIBRATE, EVALUATE)
+"""What a fit of prepared rows with a given kernel takes: for projections without a recipe."""

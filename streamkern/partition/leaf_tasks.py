@@ -1,0 +1,199 @@
+"""Leaves as tasks of an executor, the largest first, each a whole fit in one thread.
+
+A leaf's bits depend on its rows alone. One that is done is kept; after an interruption only those that were running
+begin anew.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamkern.data import from_arrays
+from streamkern.data.targets import encoding_to_json
+from streamkern.errors import NumericalError, StreamkernError
+from streamkern.execute.base import Executor
+from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.fitting.fit import fit
+from streamkern.fitting.fitted import Fitted
+from streamkern.fitting.leaf_fit import fit_encoded
+from streamkern.fitting.recipe import AUTO
+from streamkern.fitting.solver_choice import resolve_solver
+from streamkern.fitting.stage import Runner
+from streamkern.memory import keep_free_memory
+from streamkern.models.cut_tree import CutTree
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.partition.grow_tree import GrownTree
+from streamkern.partition.joint_calibration import out_of_sample_of_constant, out_of_sample_of_leaf
+from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
+from streamkern.partition.leaf_settings import LeafRunner, LeafSettings
+from streamkern.partition.leaf_shuffle import RowsOfLeaves
+from streamkern.solvers.base import Solver
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.loop import Progress
+from streamkern.storage.value_digest import digest
+from streamkern.types import Array
+from streamkern.user_code_digest import described
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class LeafTraining:
+    """The leaves of a tree, carried out; ``at_once`` leaves at a time, as memory allows."""
+
+    settings: LeafSettings
+    budget: int
+    leaf_rows: RowsOfLeaves
+    grown: GrownTree
+    executor: Executor
+    runner: Runner
+    at_once: int
+
+    def leaves(self) -> list[dict[str, Any]]:
+        """Results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
+        began, counts = time.perf_counter(), self.grown.counts
+        order = np.argsort(-counts, kind="stable").tolist()
+        found: dict[int, dict[str, Any]] = {}
+        for leaf in order:
+            value = self.runner.kept(f"leaf-{leaf}", partial(self._key, leaf))
+            if value is not None:
+                found[leaf] = value
+        pending = [leaf for leaf in order if leaf not in found]
+        done, rows = len(found), int(counts[list(found)].sum())
+        if done:
+            self.runner.choice(f"partition: {done:,} of {len(counts):,} leaves are kept: their rows have not changed")
+        for leaf, value in zip(pending, self._fitted(pending) if pending else (), strict=True):
+            found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(_same, value))
+            done, rows = done + 1, rows + int(counts[leaf])
+            seconds = time.perf_counter() - began
+            progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
+            self.runner.stepped(progress)
+        return [found[leaf] for leaf in range(len(counts))]
+
+    def _key(self, leaf: int) -> tuple[Any, ...]:
+        every = bool(self.grown.counts[leaf] <= self.settings.full_kernel_limit)  # whether all its rows are centers
+        return self.common, leaf, self.fingerprints.digests[leaf], every
+
+    @cached_property
+    def fingerprints(self) -> LeafFingerprints:
+        """Fingerprints of each leaf's rows, made on demand, as all keys are: only results that are kept have one."""
+        return self.leaf_rows.fingerprints(self.grown.tree)
+
+    @cached_property
+    def common(self) -> str:
+        """Digest of everything that all leaves depend on besides their rows."""
+        settings, recipe = self.settings, self.settings.recipe
+        return digest(
+            self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
+            described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
+            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
+            settings.ridge, platform.machine(),
+        )  # fmt: skip
+
+    def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """``fit_leaf`` of leaves, in their order."""
+        rows = self.leaf_rows.rows(self.grown.tree)
+        shared = (rows, self.settings, self.grown.tree, self.budget)
+        size = len(pending) if self.at_once >= self.executor.slots else self.at_once
+        for first in range(0, len(pending), size):
+            yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:
+    """Fit one leaf in one thread: a task.
+
+    Returns:
+        ``rows``, ``mass`` (their weight), ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes),
+        ``warnings``, ``held_out_rows`` (outputs on rows left out), and either ``constant``, outputs (c,) where all rows
+        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine._artifact``.
+    """
+    began = time.perf_counter()
+    X, y, w = rows.read(leaf)
+    mass = float(len(X) if w is None else w.sum())
+    facts: dict[str, Any] = {
+        "rows": len(X), "mass": mass, "solver": "", "loss": 0.0, "passes": 0, "seen": 0, "warnings": []
+    }  # fmt: skip
+    constant = _constant_output(X, y, w)
+    if constant is not None:
+        out_of_sample = (
+            out_of_sample_of_constant(constant, y, w, settings.encoding, settings.held_out_rows)
+            if settings.held_out_rows
+            else None
+        )
+        return facts | {"constant": constant, "left_out": out_of_sample, "seconds": time.perf_counter() - began}
+    runner = LeafRunner(settings.held_out_rows)
+    try:
+        with ThreadsExecutor(1) as executor, keep_free_memory():
+            fitted, solver = (_fit_given if settings.given else _fit_open)(
+                (X, y, w), settings, executor, budget, runner
+            )
+    except StreamkernError as error:
+        error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
+        raise
+    arrays, metadata = KernelMachine.of(fitted)._artifact()
+    outcome = fitted.outcome
+    out_of_sample = out_of_sample_of_leaf(
+        outcome, fitted.problem, settings.encoding, lambda at: tree.in_leaf(X[at], leaf)
+    )
+    return facts | {
+        "constant": None, "left_out": out_of_sample, "arrays": arrays, "metadata": metadata,
+        "solver": solver.to_json()["name"], "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes,
+        "seen": outcome.rows,
+        "warnings": runner.messages, "seconds": time.perf_counter() - began,
+    }  # fmt: skip
+
+
+def _fit_given(
+    rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
+) -> tuple[Fitted, Solver]:
+    """A leaf of which nothing is open, and its solver."""
+    recipe = settings.recipe
+    assert settings.encoding is not None
+    assert settings.projected is not None
+    solver = settings.with_ridge(recipe.solver, len(rows[0]))
+    assert isinstance(solver, Direct)
+    fitted = fit_encoded(
+        rows, recipe.kernel, solver.ridge, settings.encoding, executor, settings.projected, recipe.seed,
+        settings.held_out_rows, runner.warn,
+    )  # fmt: skip
+    return fitted, solver
+
+
+def _fit_open(
+    rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
+) -> tuple[Fitted, Solver]:
+    """A leaf as a fit like any other, and its solver."""
+    X, y, w = rows
+    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
+    chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
+    try:
+        # All leaves at a time were projected before: see ``PartitionMemory.then``.
+        return fit(chosen, executor, budget, runner, known_projection=settings.projected, baseline=0), chosen.solver
+    except NumericalError as error:
+        if settings.recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+            raise
+        name = chosen.solver.to_json()["name"]
+        chosen = replace(chosen, solver=settings.with_ridge(Direct(), len(X)))
+        fitted = fit(chosen, executor, budget, runner, baseline=0)
+        runner.messages.append(f"{name} failed ({error.where}): Direct instead")
+        return fitted, chosen.solver
+
+
+def _constant_output(X: Array, y: Array, w: Array | None) -> Array | None:
+    """The mean target of rows that have one target, or the same features, alone: a class code (1,), or values (c,)."""
+    if (y == y[0]).all() or (X[0] == X).all():
+        if y.ndim > 1:
+            return np.asarray(np.average(y, axis=0, weights=w))
+        return np.array([np.argmax(np.bincount(y, weights=w))])
+    return None

@@ -1,0 +1,229 @@
+"""A partition on shapes: before the first row is read, and again when the leaves are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamkern.costs.fit_shape import FitShape, Workers
+from streamkern.costs.footprint import Footprint, footprint, projection
+from streamkern.data.dataset import Dataset
+from streamkern.errors import PlanRefusedError
+from streamkern.fitting.memory_projection import (
+    likely_outputs,
+    planned_rows,
+    preprocessing_steps,
+    shape_of,
+    with_search,
+)
+from streamkern.fitting.preparation import STATISTICS
+from streamkern.fitting.recipe import Recipe
+from streamkern.fitting.solver_choice import resolve_solver
+from streamkern.fitting.stage import Stage
+from streamkern.fitting.stages import EVALUATE, stages_of_model
+from streamkern.memory import format_bytes
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, MAX_SHARED_SEARCH_WORK_RATIO
+from streamkern.partition.joint_calibration import held_out_rows_of_leaf
+from streamkern.partition.leaf_rows import RUN_BYTES
+from streamkern.preprocessing.steps import learning_bytes
+from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
+from streamkern.solvers.direct import Direct
+from streamkern.sources.base import Source
+from streamkern.types import Rows, Target
+
+ENCODED_BUDGET_DIVISOR = 16
+"""Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
+
+_READ_COPIES = (
+    3  # times a leaf's rows are held while they are brought together from memory: in pieces, joined, in order
+)
+_WRITE_COPIES = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
+
+
+class ShapedRows(Source):
+    """Rows in memory that have a number, a width and a target, and no values: for projections."""
+
+    def __init__(self, n: int, d: int, dtype: np.dtype[Any], target: Target) -> None:
+        self.bounds = np.array([0, n], dtype=np.int64)
+        self.n_features, self.dtype, self.target, self.in_memory = d, dtype, target, True
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.n_features} features of no rows"
+
+    def read(self, chunk: int) -> Rows:
+        raise IndexError("rows that are projected cannot be read")
+
+    def where(self, chunk: int) -> str:
+        return "a leaf"
+
+
+def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
+    """Bytes of all encoded rows, where they are kept in memory while leaves are trained; or 0."""
+    size = data.base_rows * (data.n_features * itemsize + 8 * likely_outputs(data))
+    return size if data.source.in_memory and size <= budget // ENCODED_BUDGET_DIVISOR else 0
+
+
+def leaf_shape(
+    recipe: Recipe,
+    on: Callable[[Dataset], Recipe],
+    rows: Dataset,
+    n: int,
+    *,
+    budget: int,
+    baseline: int,
+    leaves: int = 0,
+) -> tuple[FitShape, Footprint]:
+    """The shape of the fit of a leaf of n rows in one thread, and its memory; PlanRefusedError has the remedy.
+
+    ``on`` gives the leaf's recipe on its rows. With a number of ``leaves``, rows are left out for the probabilities or
+    intervals of them all.
+    """
+    shapes, outputs = shaped_rows(recipe, rows, n), likely_outputs(rows)
+    leaf, _ = resolve_solver(on(shapes), budget, threads=1)
+    held_out_rows = held_out_rows_of_leaf(leaf.task, leaves, outputs) if leaves else 0
+    listed = (*stages_of_model(leaf), EVALUATE)
+    made = shape_of(leaf, shapes, outputs, held_out_rows, budget=budget, baseline=baseline, slots=1, overlaps=False)
+    fits = footprint(made, listed)
+    searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO)
+    return searched, fits if searched is made else footprint(searched, listed)
+
+
+def shaped_rows(recipe: Recipe, rows: Dataset, n: int) -> Dataset:
+    """N rows of a leaf, of shapes."""
+    target, shown = rows.target, Target("target", np.dtype(np.int64))
+    if recipe.task == "regression":
+        shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
+    return Dataset(ShapedRows(n, rows.n_features, np.dtype(recipe.dtype), shown))
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionShape(FitShape):
+    """The shape of a partition: of all rows, which are gone over, and of the fit of its largest leaf.
+
+    Attributes:
+        on: the recipe of a leaf, on its rows.
+        leaves: how many.
+        leaf_rows: rows of the largest.
+        here: whether leaves are computed in this process.
+        trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
+        tried: memory of its one model.
+    """
+
+    on: Callable[[Dataset], Recipe] | Any = None
+    leaves: int = 1
+    leaf_rows: int = 0
+    here: bool = True
+    trial: int = 0
+    tried: Footprint | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, rows: Dataset, leaves: int, n: int, *, on: Callable[[Dataset], Recipe], **how: Any
+    ) -> PartitionShape:
+        """The shape of so many leaves, of n rows at most; ``how`` are further fields."""
+        return cls(
+            rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
+            leaves=leaves, leaf_rows=n, **how,
+        )  # fmt: skip
+
+    @classmethod
+    def before_rows(cls, recipe: Recipe, **how: Any) -> PartitionShape:
+        """The shape that is expected before rows are read."""
+        rows = planned_rows(recipe)
+        return cls.of(recipe, rows, *recipe.partition.expected(rows.base_rows), **how)
+
+    def footprint(self, stages: Sequence[Stage]) -> Footprint:
+        """The memory of its stages; PlanRefusedError has the remedy."""
+        footprint(self, (STATISTICS, EVALUATE))  # whose refusal says what would help reading
+        fits = projection(self, stages)
+        if fits.peak > self.budget:
+            enough, p = format_bytes(1.02 * fits.peak), self.largest[0].p
+            raise PlanRefusedError(
+                f"The run needs {format_bytes(fits.peak)} and may use {format_bytes(self.budget)}; the {fits.largest} "
+                "stage is the largest.",
+                where=f"memory={format_bytes(self.budget)}, {self.leaves:,} leaves of up to {self.leaf_rows:,} rows, "
+                f"centers={p:,}",
+                expected=f"a budget of at least {enough}",
+                remedy=f"raise memory to {enough}; or use fewer centers; or smaller leaves, Partition(rows=...)",
+            )
+        return fits
+
+    @property
+    def row(self) -> int:
+        """Bytes of an encoded row with its target."""
+        return self.dataset.n_features * self.itemsize + 8 * self.outputs
+
+    @cached_property
+    def models(self) -> int:
+        """Bytes of the models of all leaves."""
+        p = self.on(shaped_rows(self.recipe, self.dataset, self.leaf_rows)).centers.count(self.dataset)
+        return int(self.leaves * p * (self.dataset.n_features + self.outputs) * self.itemsize)
+
+    @property
+    def _taken(self) -> int:
+        return _READ_COPIES * self.leaf_rows * self.row
+
+    @cached_property
+    def largest(self) -> tuple[FitShape, Footprint]:
+        """The shape of the fit of the largest leaf, and its memory."""
+        return leaf_shape(
+            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget,
+            baseline=self.baseline + self.models + self._taken, leaves=self.leaves,
+        )  # fmt: skip
+
+    @cached_property
+    def leaf(self) -> FitShape:
+        """The shape of its fit with as many outputs and threads as here: for its work."""
+        return replace(self.largest[0], outputs=self.outputs, slots=self.slots)
+
+    @cached_property
+    def each(self) -> int:
+        """Bytes of a leaf while it is fitted."""
+        one = self.largest[1]
+        return one.peak - self.baseline - self.models
+
+    @cached_property
+    def runs(self) -> int:
+        """Bytes of a sweep that brings rows into the order of their leaves, run by run."""
+        return self.sweeping + self.slots * _WRITE_COPIES * min(RUN_BYTES, self.dataset.base_rows * self.row)
+
+    @cached_property
+    def in_order(self) -> int:
+        """Bytes of the ids of rows in memory, in the order of their leaves, with the encoded rows that are kept."""
+        if not self.dataset.source.in_memory:
+            return 0
+        return 24 * self.dataset.base_rows + 2 * encoded_bytes(self.dataset, self.itemsize, self.budget)
+
+    @cached_property
+    def at_once(self) -> int:
+        """Leaves that are fitted at a time, as memory allows."""
+        room = self.budget - self.held - self.models - self.in_order
+        return int(np.clip(room // self.each, 1, self.slots)) if self.here else self.slots
+
+    @cached_property
+    def workers(self) -> Workers:
+        """Memory of worker processes, which fit leaves."""
+        return Workers({"scatter": self.in_order or self.runs, "thread": self.each}, 0)
+
+    @cached_property
+    def extra(self) -> int:
+        """Leaves are projected with all that they may need."""
+        return 0
+
+    @cached_property
+    def shared_search(self) -> Search | None:
+        """The trials on a sample of all rows where the kernel of the leaves is left open; or None."""
+        one, _ = leaf_shape(
+            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=self.baseline
+        )
+        if not needs_kernel_search(one.recipe):
+            return None
+        columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
+        share = MAX_SHARED_SEARCH_WORK_RATIO * self.leaves
+        return search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)

@@ -1,0 +1,192 @@
+"""Carries out the stages of a run, and keeps their results for the next run of the same pipeline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.errors import StorageError
+from streamkern.events import EventLog
+from streamkern.fitting.stage import Key, Runner, Stage
+from streamkern.inspection.shuffle_quality import shuffle_warning
+from streamkern.runs.checkpoints import Checkpoints
+from streamkern.solvers.base import Iteration
+from streamkern.solvers.loop import Progress
+from streamkern.storage.serialize import load_value, save_value
+from streamkern.storage.value_digest import digest
+from streamkern.version import VERSION
+
+T = TypeVar("T")
+
+KEPT_RESULTS = 3
+"""Results of each stage that a run directory keeps."""
+
+
+@dataclass(eq=False)
+class CachingRunner(Runner):
+    """Carries out stages in order, or takes the results that an earlier run kept.
+
+    Args:
+        timings: seconds of each stage, added to as they end.
+        every: seconds between checkpoints of the training.
+        reuse: whether results and checkpoints of an earlier run may be taken over.
+
+    Attributes:
+        resumed_rows: rows that an earlier run had trained on, and this one did not have to.
+    """
+
+    events: EventLog
+    folder: Path
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    every: float = CHECKPOINT_SECONDS
+    reuse: bool = True
+    resumed_rows: int = 0
+    _found: Any = None
+
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        """Return the kept result of the same key, or else compute and keep it."""
+        start = time.perf_counter()
+        place = self._place(name, key)
+        found = None if place is None else self._kept(name, place)
+        if found is not None:
+            self._ended(name, start, True, place)
+            return cast(T, found)
+        self.events.emit("stage", name=name, state="begin")
+        result = compute()
+        if place is not None:
+            save_value(place, name, result)
+        self._ended(name, start, False, place)
+        return result
+
+    def _place(self, name: str, key: Key | None) -> Path | None:
+        """Folder for the result of a stage, named by its key and the release of this library; None if it has no key."""
+        found = None if key is None else key()
+        return None if found is None else self.folder / f"{name}-{digest(VERSION, *found)[:16]}"
+
+    def _kept(self, name: str, place: Path) -> Any:
+        """Result of this stage from an earlier run, or None."""
+        if not self.reuse or not place.exists():
+            return None
+        try:
+            os.utime(place)
+            return load_value(place, name)
+        except (OSError, StorageError) as error:
+            # A damaged result costs its stage, not the run.
+            reason = error.what if isinstance(error, StorageError) else str(error)
+            self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
+            return None
+
+    def kept(self, name: str, key: Key) -> Any:
+        start = time.perf_counter()
+        place = self._place(name, key)
+        found = None if place is None else self._kept(name, place)
+        if found is not None:
+            self._ended(name, start, True, place)
+        return found
+
+    def stepped(self, progress: Progress) -> None:
+        self.events.emit("step", **vars(progress))
+
+    def choice(self, reason: str, **facts: Any) -> None:
+        self.events.emit("choice", reason=reason, **facts)
+
+    def warn(self, message: str) -> None:
+        self.events.emit("warning", message=message)
+
+    def prune(self) -> None:
+        """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
+        if not self.folder.exists():
+            return
+        by_name: dict[str, list[Path]] = {}
+        for place in self.folder.iterdir():
+            by_name.setdefault(place.name.rpartition("-")[0], []).append(place)
+        for places in by_name.values():
+            places.sort(key=lambda place: place.stat().st_mtime_ns)
+            for place in places[:-KEPT_RESULTS]:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _ended(self, name: str, start: float, cached: bool, place: Path | None = None) -> None:
+        seconds = time.perf_counter() - start
+        kept = {} if place is None else {"artifact": place.name}
+        whole = {} if self.stage is None or self.stage.name in ("", name) else {"of": self.stage.name}
+        self.timings.append({"name": name, "seconds": seconds, "cached": cached, **kept, **whole})
+        self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
+
+    def result(self, stage: Stage, fit: Any) -> Any:
+        if stage.until:
+            return self._prepared(stage, fit)
+        if stage.checkpoints:
+            return self._resumable(stage, fit)
+        return super().result(stage, fit)
+
+    def _prepared(self, stage: Stage, fit: Any) -> Any:
+        """What only another stage needs: kept with the checkpoints of that stage, and not asked for once it is done."""
+        begun, key = time.perf_counter(), stage.key
+        assert key is not None
+        place = self._place(stage.until, lambda: key(fit))
+        assert place is not None
+        self._found = self._kept(stage.until, place)
+        if self._found is not None:
+            self._ended(stage.name, time.perf_counter(), cached=True)
+            return None
+        if self.reuse:
+            self.checkpoints = Checkpoints(
+                self.folder.parent / "checkpoints" / place.name[-16:], self.events, self.every
+            )
+        start, prepared = (self.checkpoints and self.checkpoints.latest()) or (None, None)
+        solver, problem = fit.recipe.solver, fit.problem
+        if prepared is None:
+            iteration = self.keep(stage.name, None, lambda: stage.run(fit))
+            for _ in range(start.halvings if start else 0):  # the prepared value is lost, the checkpoint is not
+                iteration = solver.setup(problem, iteration.with_halved_step())
+            if self.checkpoints is not None:
+                self.checkpoints.prepared = iteration.prepared
+        else:
+            iteration = solver.setup(problem, prepared)
+            self._ended(stage.name, begun, cached=True)
+        self.start = start
+        if start is not None:
+            pass_, step = start.position
+            self.resumed_rows = start.rows
+            self.events.emit(
+                "resume", pass_=pass_, step=step, rows=start.rows, seconds=time.perf_counter() - begun,
+                message=f"going on from pass {pass_ + 1}, step {step}, {start.rows:,} rows",
+            )  # fmt: skip
+        return iteration
+
+    def _resumable(self, stage: Stage, fit: Any) -> Any:
+        """What an interrupted run goes on with, from its last checkpoint."""
+        start, key, checkpoints = time.perf_counter(), stage.key, self.checkpoints
+        assert key is not None
+        if self._found is not None:
+            found, self._found = self._found, None
+            self._ended(stage.name, start, True, self._place(stage.name, lambda: key(fit)))
+            return found
+        try:
+            with checkpoints or nullcontext():
+                result = self.keep(stage.name, lambda: key(fit), lambda: stage.run(fit))
+                if checkpoints is not None:
+                    checkpoints.clear()
+            return result
+        finally:
+            self.start = self.checkpoints = None
+
+    def training(self, fit: Any) -> None:
+        problem, report = fit.problem, fit.iteration.report
+        self.events.emit("solver", **report)
+        if message := shuffle_warning(problem.train, problem.mix_chunks, problem.lanes, report.get("batch")):
+            self.warn(message)
+
+    def trained_anew(self, again: Iteration, message: str) -> None:
+        self.warn(message)
+        self.events.emit("solver", **again.report)
+        if self.checkpoints is not None:
+            self.checkpoints.clear()
+            self.checkpoints.prepared = again.prepared

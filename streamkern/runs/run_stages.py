@@ -1,0 +1,231 @@
+"""The stages of a run: those of its fit; then the model is saved, and measured on training and test rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from streamkern.calibration.serialization import calibration_digests
+from streamkern.costs.fit_shape import FitShape
+from streamkern.costs.footprint import projection
+from streamkern.costs.stage_work import StageWork
+from streamkern.data.class_weights import without_class_weights
+from streamkern.data.dataset import Dataset, unchanging
+from streamkern.data.device_assembly import stored_bytes
+from streamkern.data.encoders import unseen_notes
+from streamkern.data.targets import encoding_to_json
+from streamkern.engine.device import Device
+from streamkern.engine.operation_counts import Operations, eigh
+from streamkern.execute.threads_executor import evaluation_executor
+from streamkern.fitting.calibrate import calibration_facts
+from streamkern.fitting.evaluation_checks import unseen_categories
+from streamkern.fitting.fitted import Fitted
+from streamkern.fitting.memory_projection import preprocessing_steps
+from streamkern.fitting.recipe import AUTO, Recipe
+from streamkern.fitting.stage import Stage
+from streamkern.fitting.stages import MAX_TRAIN_SCORE_ROWS, SOLVING, centers_key, training_work
+from streamkern.memory import peak_resident_bytes
+from streamkern.models.kernel_machine import KernelMachine
+from streamkern.partition.fit_partition import model_of
+from streamkern.partition.one_or_leaves import evaluation_of, stages_of_fit
+from streamkern.runs.caching_runner import CachingRunner
+from streamkern.runs.pipeline_definition import Pipeline
+from streamkern.runs.solution_spectrum import diagnose
+from streamkern.runs.training_examples import examples
+from streamkern.solvers.base import Problem
+from streamkern.solvers.direct import Direct
+from streamkern.user_code_digest import described
+
+
+@dataclass(eq=False)
+class Job:
+    """What a run makes of a fit.
+
+    Attributes:
+        trained: the fields of the result for the model, once it is saved.
+        measured: those of its evaluation.
+        arithmetic: why the dtype is not the default one; empty if it is.
+    """
+
+    pipeline: Pipeline
+    folder: Path
+    budget: int
+    trained: dict[str, Any]
+    measured: dict[str, Any] = field(default_factory=dict)
+    arithmetic: dict[str, str] = field(default_factory=dict)
+    device: Device | None = None
+    model: KernelMachine | None = None
+
+    @property
+    def saved(self) -> KernelMachine:
+        """The model, once it is saved."""
+        assert self.model is not None
+        return self.model
+
+
+@dataclass(eq=False)
+class RunRunner(CachingRunner):
+    """Carries out the stages of a run."""
+
+    job: Job = field(kw_only=True)
+
+
+def stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of a run, in order."""
+    return (*stages_of_fit(recipe), *after_fit(recipe))
+
+
+def after_fit(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of a run that follow the fit of a recipe."""
+    measured = [
+        replace(each, run=_evaluate, take=_take_evaluation, key=_evaluation_key, when=lambda fit: True)
+        for each in evaluation_of(recipe)
+    ]
+    return (SAVE, *measured, *([DIAGNOSE] if recipe.diagnose else []))
+
+
+# -------------------------------------------------------------------------------------------------------------- save
+
+
+def _save(fit: Any) -> None:
+    """Write the model, and the fields of the result that describe it."""
+    job, fitted, runner = fit.runner.job, fit.fitted(), fit.runner
+    median = {} if fitted.median is None else {"median_distance": fitted.median}
+    job.model = model = model_of(fitted, pipeline=job.pipeline.name, **median, **job.arithmetic)
+    for each in job.arithmetic.values():
+        runner.choice(f"arithmetic: {each}")
+    for each in fitted.report.get("preprocess", []):
+        runner.choice(f"preprocessing: {each}")
+    model.save(job.folder / "model.zarr")
+    job.trained |= _trained_fields(job, fit, fitted, model, median)
+
+
+def _trained_fields(
+    job: Job, fit: Any, fitted: Fitted, model: KernelMachine, median: dict[str, float]
+) -> dict[str, Any]:
+    problem, outcome, report, recipe, executor = fitted.problem, fitted.outcome, fitted.report, fit.recipe, fit.executor
+    held_out = job.pipeline.validation is None and problem.validation is not None
+    return {
+        "name": job.pipeline.name,
+        "model": "model.zarr",
+        "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
+        "data_wait_fraction": outcome.wait,
+        "peak_memory_bytes": peak_resident_bytes(),
+        "projected_memory_bytes": fitted.footprint.peak,
+        "memory_budget_bytes": job.budget,
+        "weights_sha256": model.weights_sha256,
+        "n_rows": len(problem.train),
+        "resumed_rows": fit.runner.resumed_rows,
+        "n_centers": model.n_centers,
+        "kernel": problem.kernel.to_json() if problem.features is None else None,
+        **median,
+        **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
+        **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
+        **({"held_out": len(problem.validation)} if held_out and problem.validation is not None else {}),
+        **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
+        **calibration_facts(fitted.calibration),
+        "solver": AUTO if recipe.solver == AUTO else recipe.solver.to_json()["name"],
+        "dtype": recipe.dtype,
+        **job.arithmetic,
+        "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
+        "preprocess": report.get("preprocess", []),
+        "history": outcome.history,
+        "seed": recipe.seed,
+        "executor": executor.name,
+        **({"workers": workers} if (workers := executor.members.to_json()) else {}),
+        "device": "cpu" if job.device is None else job.device.name,
+        **({} if job.device is None else _device_memory(job.device, problem)),
+    }
+
+
+def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
+    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
+    stored = stored_bytes(problem.train)
+    projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
+    return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
+
+
+SAVE = Stage("save", _save)
+
+
+# ---------------------------------------------------------------------------------------------------------- evaluate
+
+
+def _test_rows(fit: Any) -> Dataset | None:
+    test, recipe = fit.recipe.test, fit.runner.job.pipeline
+    if test is not None and (preprocessing_steps(fit.recipe) or fit.recipe.metric is not None or recipe.kernel is None):
+        test = test._prepared_like(fit.problem.train)._final()
+    return test  # type: ignore[no-any-return]
+
+
+def _model_key(fit: Any) -> tuple[Any, ...]:
+    model, train = fit.runner.job.saved, fit.problem.train
+    calibration = [] if model.calibration is None else calibration_digests(model.calibration)
+    return model.weights_sha256, described(model.kernel), centers_key(fit.recipe, train), *calibration
+
+
+def _evaluation_key(fit: Any) -> tuple[Any, ...]:
+    test = _test_rows(fit)
+    return (*_model_key(fit), fit.problem.train.fingerprint, None if test is None else test.fingerprint)
+
+
+def _evaluate(fit: Any) -> dict[str, Any]:
+    """Metrics of the model on a sample of the training rows, and on the test rows.
+
+    Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
+    """
+    model, train, test, problem = fit.runner.job.saved, fit.problem.train, _test_rows(fit), fit.problem
+    with (
+        unchanging(fit.recipe.train, fit.recipe.test),
+        evaluation_executor(fit.executor, problem.evaluates_here) as executor,
+    ):
+        plain = without_class_weights(train.plain())
+        few = plain if plain.base_rows <= MAX_TRAIN_SCORE_ROWS else plain.sample(MAX_TRAIN_SCORE_ROWS)
+        scored = {"train": model._score_in_detail(few, executor)}
+        if test is not None:
+            scored["test"] = model._score_in_detail(test, executor)
+        shown = examples(train, model.encoding, executor)
+        unseen = {} if test is None else unseen_categories(test, executor)
+    arrays = {f"examples_{name}": array for name, array in shown.items()}
+    for part, found in scored.items():
+        arrays |= {f"{part}_{name}": array for name, array in found.details.items()}
+    metrics = {part: found.metrics for part, found in scored.items()}
+    return {"arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding), "unseen": unseen}
+
+
+def _take_evaluation(fit: Any, found: dict[str, Any]) -> None:
+    test = fit.recipe.test
+    for note in unseen_notes(found["unseen"], 0 if test is None else test.base_rows, "test rows"):
+        fit.runner.warn(note)
+    fit.runner.job.measured |= {"metrics": found["metrics"], "unseen_categories": found["unseen"]}
+
+
+# ---------------------------------------------------------------------------------------------------------- diagnose
+
+
+def _diagnose(fit: Any) -> dict[str, Any]:
+    """Compare the weights with the least-squares solution, and describe the spectrum."""
+    return diagnose(fit.problem, fit.runner.job.saved.weights)
+
+
+def _take_diagnosis(fit: Any, found: dict[str, Any]) -> None:
+    fit.runner.job.measured["diagnostics"] = found
+
+
+def _normal_equations(shape: FitShape) -> FitShape:
+    return replace(shape, solver=Direct(), better=True)
+
+
+def _diagnosis_work(shape: FitShape) -> StageWork:
+    found = training_work(_normal_equations(shape))
+    return replace(found, operations=found.operations + Operations(eigen=eigh(shape.p)))
+
+
+DIAGNOSE = Stage(
+    "diagnostics", _diagnose, _take_diagnosis,
+    key=lambda fit: (*_model_key(fit), fit.problem.train.fingerprint),
+    memory=lambda shape: max(projection(_normal_equations(shape), SOLVING).stages.values()),
+    work=_diagnosis_work,
+)  # fmt: skip
+"""It needs as much as normal equations."""
