@@ -20,7 +20,7 @@ from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, shape_of, with_search
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage
-from streamkern.fitting.stages import EVALUATE, MODEL_STAGES, Fit, stages_of_model
+from streamkern.fitting.stages import EVALUATE, Fit, stages_of_model
 from streamkern.selection.kernel_search import needs_kernel_search
 from streamkern.selection.learned_metric import require_metric
 
@@ -74,7 +74,7 @@ def fit(
     made = Fit(recipe, executor, runner, shape, project, allow, lanes, projected, device, report=report or {})
     if ready is not None:
         made.data, made.facts = ready
-    runner.carry_out((*(stages_of_model(recipe) if ready is None else MODEL_STAGES), *after), made)
+    runner.carry_out((*stages_of_model(recipe, prepared=ready is not None), *after), made)
     return made.fitted()
 
 

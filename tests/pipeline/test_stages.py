@@ -1,0 +1,181 @@
+"""The order of stages stands once: every reader reads the list, and every stage can be killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkern as sk
+from streamkern.costs.stage_work import StageWork
+from streamkern.fitting import stages
+from streamkern.fitting.preparation import rows_key
+from streamkern.fitting.stage import Stage
+from streamkern.progress import Display
+from streamkern.report.page import page
+from streamkern.report.run_directory import read_run
+from streamkern.report.run_status import status
+from streamkern.runs.run_stages import RunRunner
+
+Make = Callable[..., sk.Pipeline]
+DUMMY_BYTES = 3 << 30
+
+
+@pytest.fixture
+def dummy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A stage between centers and eigensystem, in the list and nowhere else; how often it was computed."""
+    computed: list[int] = []
+    taken: list[Any] = []
+
+    def run(fit: Any) -> dict[str, int]:
+        computed.append(len(fit.centers.Z))
+        if isinstance(fit.runner, RunRunner):
+            assert status(read_run(fit.runner.job.folder))["stage"] == "dummy"
+        return {"centers": len(fit.centers.Z)}
+
+    stage = Stage(
+        "dummy", run, lambda fit, found: taken.append(found), key=lambda fit: (rows_key(fit.data), fit.recipe.seed),
+        memory=lambda shape: DUMMY_BYTES, work=lambda shape: StageWork(shape.stored_rows, read=shape.stored_bytes),
+    )  # fmt: skip
+    at = stages.MODEL_STAGES.index(stages.CENTERS) + 1
+    listed = (*stages.MODEL_STAGES[:at], stage, *stages.MODEL_STAGES[at:])
+    monkeypatch.setattr(stages, "MODEL_STAGES", listed)
+    return computed
+
+
+def names(found: Any) -> list[str]:
+    """Names of the stages of a plan or a result."""
+    return [each.name if hasattr(each, "name") else each["name"] for each in found]
+
+
+def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make, tmp_path: Path, dummy: list[int]):
+    expected = ["statistics", "check-test", "centers", "dummy", "eigensystem", "train", "save", "evaluate"]
+    planned = sk.plan(make(), memory="8GiB")
+    assert names(planned.stages) == [name for name in expected if name != "save"]
+    assert planned.footprint.stages["dummy"] == DUMMY_BYTES
+    assert planned.footprint.largest == "dummy"
+    assert "\ndummy " in planned.text()
+    with pytest.raises(sk.errors.PlanRefusedError, match="the dummy stage is the largest"):
+        sk.plan(make(), memory="2GiB")
+    seen: list[str] = []
+    folder = tmp_path / "run"
+
+    def listen(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "stage" and fields["state"] == "begin":
+            seen.append(fields["name"])
+
+    with (tmp_path / "said").open("w") as stream:
+        result = sk.run(make(), folder, memory="8GiB", listeners=(listen, Display(stream)))
+    assert names(result["stages"]) == seen == expected
+    assert result["projected_memory_bytes"] > DUMMY_BYTES
+    assert "\ndummy: " in (tmp_path / "said").read_text()
+    assert "dummy" in page([read_run(folder)])
+    assert json.loads((folder / "result.json").read_text())["stages"][3]["name"] == "dummy"
+    again = sk.run(make(), folder, memory="8GiB")
+    assert dummy == [40]
+    assert {stage["name"]: stage["cached"] for stage in again["stages"]}["dummy"]
+    fitted = sk.KernelClassifier(sk.Laplace(2.0), centers=40).fit(make().train)
+    assert fitted.result_.footprint.stages["dummy"] == DUMMY_BYTES
+
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+import numpy as np
+import streamkern as sk
+
+kind, place = sys.argv[1], Path(sys.argv[2])
+killed = json.loads((place / "killed.json").read_text()) if (place / "killed.json").exists() else None
+rng = np.random.default_rng(0)
+X = rng.normal(size=(1600, 4)).astype(np.float32)
+y = (np.sin(3 * X[:, 0]) + X[:, 1] > 0).astype(np.int64)
+begun = []
+
+def listen(what, fields):
+    if what != "stage" or fields["state"] != "begin":
+        return
+    begun.append(fields["name"])
+    if killed is not None and fields["name"] not in killed:
+        (place / "killed.json").write_text(json.dumps([*killed, fields["name"]]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def rows(n, first=0):
+    path = place.parent / f"rows-{n}-{first}.parquet"
+    if not path.exists():
+        sk.write_parquet(path, X[first:n], y[first:n], target="y", row_group_rows=200)
+    return sk.open_dataset(path, target="y")
+
+test = rows(1600, 1300)
+given = {
+    "plain": dict(kernel=sk.Laplace("median"), centers=60, solver=sk.EigenPro(epochs=3), validation=0.1),
+    "search": dict(centers=80, solver=sk.Falkon(epochs=3)),
+    "leaves": dict(partition=sk.Partition(rows=500), validation=0.1),
+    "calibrated": dict(
+        kernel=sk.Laplace(2.0), centers=80, solver=sk.Direct(), threshold="f1", class_weight="balanced", diagnose=True
+    ),
+    "metric": dict(kernel=sk.Laplace("median"), metric=sk.AGOP(rounds=1), centers=80, solver=sk.Direct()),
+    "retrained": dict(centers=80, solver=sk.Direct()),
+}[kind]
+if kind == "retrained":
+    models = place / "registry"
+    if killed is None or not killed:
+        sk.retrain(sk.Pipeline(rows(900), test=test, **given, name="nightly"), models)
+    result = sk.retrain(
+        sk.Pipeline(rows(1300), test=test, **given, name="nightly"), models, gate="accuracy > 0", threads=2,
+        listeners=(listen,),
+    )
+    assert result.status == "promoted"
+    print(json.dumps([begun, sk.Registry(models).load().weights_sha256, result.version]))
+else:
+    result = sk.run(sk.Pipeline(rows(1300), test=test, **given), place / "run", threads=2, listeners=(listen,))
+    print(json.dumps([begun, result.weights_sha256, result["metrics"]]))
+"""
+
+
+KINDS = {
+    "plain": {"statistics", "check-validation", "check-test", "bandwidth", "centers", "eigensystem", "train"},
+    "search": {"preprocess-joinquantiles", "statistics", "kernel", "centers", "train"},
+    "metric": {"metric", "bandwidth", "train"},
+    "leaves": {"kernel", "one-or-leaves", "level-sample", "scatter", "leaf-0"},
+    "calibrated": {"calibrate", "diagnostics"},
+    "retrained": {"kernel", "train"},
+}
+"""Kinds of fit, and some of the stages of each."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_the_beginning_of_every_stage_a_run_ends_with_the_same_bits(
+    kind: str, forked: Callable[..., Any], tmp_path: Path
+):
+    """Kill -9 at the first beginning of each stage in turn, in one directory, until nothing is left to kill."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def ran(place: Path) -> Any:
+        place.mkdir(exist_ok=True)
+        return forked("python", ("program.py", kind, str(place)), place / "out", cwd=str(tmp_path))
+
+    process = ran(tmp_path / "whole")
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    begun, *expected = json.loads(out.splitlines()[-1])
+    stages_begun = {name for name in begun if name != "save"}
+    assert KINDS[kind] <= stages_begun
+    assert {"train", "leaf-0"} & stages_begun
+    assert "evaluate" in stages_begun
+    place = tmp_path / "killed"
+    place.mkdir()
+    (place / "killed.json").write_text("[]")
+    for _ in range(len(set(begun)) + 1):
+        process = ran(place)
+        if process.wait() == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    killed = json.loads((place / "killed.json").read_text())
+    assert set(killed) == set(begun)
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    assert json.loads(out.splitlines()[-1])[1:] == expected
