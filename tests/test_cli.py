@@ -326,6 +326,23 @@ def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFix
     assert not Path("runs").exists()
 
 
+def test_a_plan_beside_a_run_shows_what_each_stage_took(capsys: pytest.CaptureFixture[str]):
+    words = [DIGITS, "--set", "rows=2000", "centers=100"]
+    assert main(["plan", *words, "--beside", "run"]) == 2
+    assert "--beside run" in capsys.readouterr().err
+    assert main(["run", *words, "--run-dir", "run", "--quiet"]) == 0
+    assert main(["plan", *words, "--beside", "run"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("took")
+    took = {line.split()[0]: line.split()[-1] for line in lines[:7]}
+    assert list(took) == ["statistics", "check-test", "centers", "eigensystem", "train", "evaluate", "total"]
+    assert all(float(seconds) >= 0 for seconds in took.values())
+    assert "the run held" in lines[7]
+    assert main(["run", *words, "--run-dir", "run", "--quiet"]) == 0
+    assert main(["plan", *words, "--beside", "run"]) == 0
+    assert re.search(r"^train .* kept$", capsys.readouterr().out, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     "words", [["run", DIGITS, "--help"], ["plan", "-h", DIGITS], ["run", "--set", "a=1", DIGITS, "-h"]]
 )

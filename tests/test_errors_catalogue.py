@@ -131,7 +131,7 @@ PLAIN = {
     "report/run_directory.py": "caught by whoever reads a run that may not be there",
     "sources/format_rules.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
-    "partition/partition_memory.py": "rows of shapes alone, which a projection never reads",
+    "partition/partition_shape.py": "rows of shapes alone, which a projection never reads",
     "models/partitioned_machine.py": "KeyError, told as a damaged artifact",
     "partition/leaf_rows.py": "OSError of a file that is too short, raised again as a StorageError",
     "sklearn/partial_fit.py": "AttributeError, by which scikit-learn knows that a method is missing",
@@ -705,6 +705,8 @@ sklearn/input_checks.py: Targets are of two types:
     test_estimators.py::test_targets_of_two_types_are_told_by_their_rows
 sklearn/input_checks.py: There is no target: this estimator requires y to b
     test_estimators.py::test_no_target_at_all_is_told
+commands/pipelines.py: There is no run here that is done.
+    test_cli.py::test_a_plan_beside_a_run_shows_what_each_stage_took
 commands/run_reports.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
 sklearn/partial_fit.py: partial_fit takes the solver Direct, and this is
@@ -983,7 +985,7 @@ MODULES = {
     "fitting/device_placement.py": "pipeline/test_device.py",
     "partition/fit_partition.py": "partition/test_partition.py",
     "partition/grow_tree.py": "partition/test_partition.py",
-    "partition/partition_memory.py": "partition/test_partition.py",
+    "partition/partition_shape.py": "partition/test_partition.py",
     "models/partitioned_machine.py": "partition/test_partition.py",
     "partition/leaf_rows.py": "partition/test_partition_resume.py",
     "models/cut_tree.py": "partition/test_partition.py",

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamkern.commands.resources import resources_of
 from streamkern.commands.terminal import complain, say
-from streamkern.errors import StreamkernError
+from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.progress import Display
 from streamkern.redaction import redacted
@@ -99,4 +99,18 @@ def plan_command(args: Namespace, settings: dict[str, str]) -> None:
     """Print the time and memory that a run will need."""
     resources = resources_of(args)
     made = plan(load_pipeline(args.pipeline, settings), resources=resources)
-    say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")
+    result = None if args.beside is None else _ended(Path(args.beside))
+    say((json.dumps(made.to_json(), indent=1) if args.json else made.text(result)) + "\n")
+
+
+def _ended(folder: Path) -> dict[str, Any]:
+    """The result of a run that has ended; UsageError says what is there instead."""
+    found = read_json(folder / "result.json") or {}
+    if found.get("status") != "done":
+        raise UsageError(
+            "There is no run here that is done.",
+            where=f"--beside {folder}",
+            expected="the directory of a run whose status is done",
+            remedy=f"streamkern status {shlex.quote(str(folder))} shows its state",
+        )
+    return found

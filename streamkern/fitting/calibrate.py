@@ -27,8 +27,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.kernels import Basis
-from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.direct import Direct
+from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
@@ -46,7 +45,7 @@ def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | N
     if validation is not None:
         return "validation"
     whole = not train.augmentations and len(train) == train.base_rows
-    return "leave-one-out" if isinstance(solver, Direct) and whole else None
+    return "leave-one-out" if traits_of(solver).one_pass and whole else None
 
 
 def with_held_out(recipe: Any) -> tuple[Any, str]:

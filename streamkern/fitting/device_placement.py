@@ -12,7 +12,7 @@ from streamkern.engine.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.gpu import get_device
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import ahead_bytes
+from streamkern.solvers.base import ahead_bytes, traits_of
 from streamkern.solvers.eigenpro import exact_bytes
 
 MIN_DEVICE_TERMS = 2e11
@@ -35,8 +35,8 @@ def device_for(recipe: Any, name: str) -> Device | None:
         why = "leaves are"
     elif recipe.features is not None:
         why = "feature maps are"
-    elif recipe.solver.to_json()["name"] == "EigenPro2":
-        why = "EigenPro2 is"
+    elif not traits_of(recipe.solver).on_device:
+        why = f"{recipe.solver.to_json()['name']} is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that stay where they are stored are"
     if name == "auto" and (why is not None or _terms(recipe) < MIN_DEVICE_TERMS):

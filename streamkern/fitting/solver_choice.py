@@ -35,7 +35,7 @@ from streamkern.selection.kernel_search import (
     max_rows_as_centers,
     needs_kernel_search,
 )
-from streamkern.solvers.base import Solver
+from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.batch_size import MAX_EPOCHS, passes_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
@@ -213,7 +213,7 @@ def with_all_rows_as_centers(recipe: R, budget: int) -> R | None:
     given: Any = recipe
     rows, solver = given.train.base_rows, given.solver
     every = replace(given, centers=Uniform(rows, given.seed))
-    direct = solver == AUTO or (isinstance(solver, Direct) and not solver.keep_sums)
+    direct = solver == AUTO or (traits_of(solver).one_pass and not traits_of(solver).keeps_sums)
     fits = rows <= max_rows_as_centers(rows, given.train.n_features, budget)
     return every if direct and fits and all_rows_are_centers(every, given.train) else None
 

@@ -56,9 +56,7 @@ from streamkern.partition.partition_shape import PartitionShape, leaf_shape
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection.kernel_search import KernelChoice, Search
-from streamkern.solvers.base import Problem
-from streamkern.solvers.direct import Direct
-from streamkern.solvers.logistic import Logistic
+from streamkern.solvers.base import Problem, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
 from streamkern.user_code_digest import described
@@ -160,9 +158,9 @@ def require_partition(recipe: Recipe) -> None:
         (recipe.features is not None, "a feature map", "use kernel values at centers"),
         (isinstance(centers, Given), "given centers", "draw centers, such as sk.Uniform(1000): each leaf has its own"),
         (centers is not None and centers.stored, "all rows as centers", "draw centers, such as sk.Uniform(1000)"),
-        (isinstance(recipe.solver, Direct) and recipe.solver.keep_sums, "a solver that keeps its sums",
+        (traits_of(recipe.solver).keeps_sums, "a solver that keeps its sums",
          "leave keep_sums out"),
-        (isinstance(recipe.solver, Logistic), "the logistic loss, whose outputs cannot be blended",
+        (not traits_of(recipe.solver).least_squares, "the logistic loss, whose outputs cannot be blended",
          "use least squares, such as sk.Direct()"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
@@ -358,7 +356,7 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
     )
     recipe, settings = shape.recipe, fit.settings
     every = settings.recipe.centers is None and recipe.train.base_rows <= settings.full_kernel_limit
-    if every and isinstance(recipe.solver, Direct):
+    if every and traits_of(recipe.solver).one_pass:
         # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
         settings = settings.like(recipe.solver, projected)
     wanted = fit.runner.held_out_rows > 0

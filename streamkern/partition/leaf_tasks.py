@@ -34,7 +34,7 @@ from streamkern.partition.joint_calibration import out_of_sample_of_constant, ou
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
 from streamkern.partition.leaf_settings import LeafRunner, LeafSettings
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
-from streamkern.solvers.base import Solver
+from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import Progress
 from streamkern.storage.value_digest import digest
@@ -161,8 +161,7 @@ def _fit_given(
     recipe = settings.recipe
     assert settings.encoding is not None
     assert settings.projected is not None
-    solver = settings.with_ridge(recipe.solver, len(rows[0]))
-    assert isinstance(solver, Direct)
+    solver: Any = settings.with_ridge(recipe.solver, len(rows[0]))
     fitted = fit_encoded(
         rows, recipe.kernel, solver.ridge, settings.encoding, executor, settings.projected, recipe.seed,
         settings.held_out_rows, runner.warn,
@@ -178,10 +177,10 @@ def _fit_open(
     chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
     chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
     try:
-        # All leaves at a time were projected before: see ``PartitionMemory.then``.
+        # All leaves at a time were projected before: see ``PartitionShape``.
         return fit(chosen, executor, budget, runner, known_projection=settings.projected, baseline=0), chosen.solver
     except NumericalError as error:
-        if settings.recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+        if settings.recipe.solver != AUTO or traits_of(chosen.solver).one_pass:
             raise
         name = chosen.solver.to_json()["name"]
         chosen = replace(chosen, solver=settings.with_ridge(Direct(), len(X)))

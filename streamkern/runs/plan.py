@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,8 +113,8 @@ class Plan:
             return f"would be needed where rounding spoils the first solution, from a budget of {format_bytes(needed)}"
         return "where rounding spoils the first solution"
 
-    def text(self) -> str:
-        """The plan as a table for a terminal."""
+    def text(self, result: Mapping[str, Any] | None = None) -> str:
+        """The plan as a table for a terminal; beside it what a run took, with ``result`` as ``run`` returns it."""
         width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
         names = f"{'stage':<{width}}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
         lines = [f"{names}{'device':>12}{'seconds':>10}"]
@@ -129,7 +129,12 @@ class Plan:
             f"{format_bytes(sum(s.bytes_read for s in self.stages)):>12}{format_bytes(self.footprint.peak):>12}"
             f"{'':>12}{self.seconds:>10,.1f}"
         )
+        if result is not None:
+            took = ["took", *(_took(stage.name, result) for stage in self.stages), f"{result['seconds']:,.1f}"]
+            lines = [f"{line}{each:>12}" for line, each in zip(lines, took, strict=True)]
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
+        if result is not None:
+            lines[-1] += f"; the run held {format_bytes(result['peak_memory_bytes'])}"
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
         worker = format_bytes(self.footprint.workers.bytes(self.worker_threads))
@@ -139,6 +144,14 @@ class Plan:
             f"{self.footprint.worker_text(self.worker_threads)}, libraries"
         )
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
+
+
+def _took(name: str, result: Mapping[str, Any]) -> str:
+    """Seconds of a stage in a run, of all its parts; ``kept`` where an earlier run had computed it, or ``not run``."""
+    parts = [each for each in result["stages"] if name in (each["name"], each.get("of"))]
+    if not parts:
+        return "not run"
+    return "kept" if all(each["cached"] for each in parts) else f"{sum(each['seconds'] for each in parts):,.1f}"
 
 
 @refusing_old_names

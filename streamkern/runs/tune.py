@@ -49,7 +49,8 @@ from streamkern.selection.kernel_search import (
 )
 from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
 from streamkern.selection.ridge_path import RidgePath, path_scores
-from streamkern.solvers import Direct, Falkon, Logistic, Problem
+from streamkern.solvers import Direct, Problem
+from streamkern.solvers.base import traits_of
 
 HELD_OUT_SHARE = 1 / 3
 """Share of them that scores are taken on."""
@@ -278,7 +279,7 @@ def tune(
         if kernel in (None, "auto") and needs_kernel_search(pipeline):
             p, direct = (
                 _count(pipeline, sample, centers),
-                pipeline.solver == AUTO or isinstance(pipeline.solver, Direct),
+                pipeline.solver == AUTO or traits_of(pipeline.solver).one_pass,
             )
             search = sample_search(planned_rows(replace(pipeline, train=sample)), p, seed, direct)
         bench = _TrialData.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
@@ -552,7 +553,7 @@ def _chosen(
     if why:
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
-    if isinstance(solver, Direct | Falkon | Logistic):
+    if traits_of(solver).ridge:
         pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
         if ridge != choice.ridge:
             reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -50,10 +50,8 @@ from streamkern.selection.learned_metric import (
 )
 from streamkern.selection.leave_one_out_search import LOO_BANDWIDTHS, LeaveOneOutRounds, fit_work
 from streamkern.selection.median_bandwidth import median_distance
-from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.logistic import Logistic
 from streamkern.storage.serialize import serializable
 
 SUBSAMPLE_SIZES = tuple(
@@ -351,7 +349,7 @@ class KernelChoice:
 
     def solver(self, given: Solver, n: int) -> Solver:
         """Return the solver with the chosen ridge for n rows, if its ridge is the default: noise asks for λ n."""
-        least = MIN_LOGISTIC_RIDGE if isinstance(given, Logistic) else 0.0
+        least = 0.0 if traits_of(given).least_squares else MIN_LOGISTIC_RIDGE
         return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 
 
@@ -377,8 +375,9 @@ def norm_and_bandwidth(described: dict[str, Any]) -> tuple[str, float]:
 
 def with_ridge(given: Solver, ridge: float) -> Solver:
     """The solver with a ridge, where it has one that is its default; that of least squares for any loss."""
-    if isinstance(given, Direct | Falkon | Logistic) and given.ridge == type(given)().ridge:
-        return replace(given, ridge=float(f"{ridge:.2g}"))
+    solver: Any = given  # a dataclass
+    if traits_of(given).ridge and solver.ridge == type(solver)().ridge:
+        return cast(Solver, replace(solver, ridge=float(f"{ridge:.2g}")))
     return given
 
 
@@ -435,8 +434,9 @@ def search_for(
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
+    solver, traits = cost_estimate.solver, traits_of(cost_estimate.solver)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
-    fit = nominal_work(Direct() if isinstance(cost_estimate.solver, Logistic) else cost_estimate.solver, size)
+    fit = nominal_work(solver if traits.least_squares else Direct(), size)
     all_rows_are_centers = share is None and size.all_rows_are_centers
     least = (
         MIN_FULL_KERNEL_SEARCH_WORK
@@ -451,7 +451,7 @@ def search_for(
         [(sample, _fitted_rows(sample)) for sample, _ in SUBSAMPLE_SIZES] if all_rows_are_centers else SUBSAMPLE_SIZES
     )
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
-    linear, smaller = isinstance(cost_estimate.solver, Direct), not isinstance(cost_estimate.solver, Logistic)
+    linear, smaller = traits.one_pass, traits.least_squares
     searches = [
         replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
         for sample, p in (*sizes, *few)

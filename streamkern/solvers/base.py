@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -480,6 +480,30 @@ class NoChoices(Parameters):
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
         return []
+
+
+class Traits(NamedTuple):
+    """What a method declares of itself, as ``traits``, where it is not what most are.
+
+    Attributes:
+        one_pass: whether one pass solves least squares, and outputs with each row left out are known in closed form.
+        ridge: whether it has a ridge λ, as ``ridge``.
+        least_squares: whether it minimises squares; else its outputs are those of another loss, such as logits.
+        keeps_sums: whether its model keeps sums that rows can be added to.
+        on_device: whether a device computes it.
+    """
+
+    one_pass: bool = False
+    ridge: bool = False
+    least_squares: bool = True
+    keeps_sums: bool = False
+    on_device: bool = True
+
+
+def traits_of(solver: Any) -> Traits:
+    """What a solver declares of itself; of one that is not chosen yet, what most are."""
+    found: Traits = getattr(solver, "traits", Traits())
+    return found
 
 
 class Solver(Protocol):

@@ -30,7 +30,7 @@ from streamkern.errors import DataError, ModelFormatError, NumericalError, Usage
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
 from streamkern.solvers.solution_residual import FAR, relative_residual, report_residual
@@ -90,6 +90,11 @@ class Direct(NoChoices):
 
     epochs = 1
     patience = None
+
+    @property
+    def traits(self) -> Traits:
+        """One pass, with a ridge."""
+        return Traits(one_pass=True, ridge=True, keeps_sums=self.keep_sums)
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Direct")

@@ -33,7 +33,7 @@ from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
-from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Traits
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
@@ -68,6 +68,8 @@ class EigenPro2(NoChoices):
     step: float | None = None
     average: bool = True
     patience: int | None = None
+
+    traits = Traits(on_device=False)
 
     def __post_init__(self) -> None:
         require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)

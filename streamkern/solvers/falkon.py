@@ -17,7 +17,7 @@ import numpy as np
 from streamkern.data.row_order import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.solution_residual import FAR, report_residual
@@ -55,6 +55,8 @@ class Falkon(NoChoices):
     ridge: float = 1e-7
     tolerance: float = 1e-7
     patience: int | None = None
+
+    traits = Traits(ridge=True)
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Falkon")

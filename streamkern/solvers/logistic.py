@@ -21,7 +21,7 @@ from streamkern.data.targets import Classes, Encoding
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
-from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep
+from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
@@ -68,6 +68,8 @@ class Logistic(NoChoices):
     epochs: int = 40
     tolerance: float = 1e-4
     patience: int | None = None
+
+    traits = Traits(ridge=True, least_squares=False)
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Logistic")
