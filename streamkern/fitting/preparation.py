@@ -160,14 +160,10 @@ def scan_memory(shape: FitShape) -> int:
     return shape.sweeping
 
 
-def _take_statistics(rows: TrainingRows, facts: Statistics) -> None:
-    rows.facts = facts
-
-
 STATISTICS = Stage(
     "statistics",
     lambda rows: statistics(rows.data, rows.executor, rows.recipe.task),
-    _take_statistics,
+    "facts",
     key=lambda rows: (rows_key(rows.data), rows.recipe.task),
     when=lambda rows: rows.facts is None,
     memory=scan_memory,
@@ -205,7 +201,7 @@ def _preprocessing(given: Step | AutoScale) -> tuple[Stage, ...]:
         Stage(
             f"preprocess-{given.to_json()['name'].lower()}",
             lambda rows: fit_step(rows.data, given, rows.executor),
-            take,
+            take=take,
             key=lambda rows: (rows_key(rows.data), described(given)),
             memory=scan_memory,
             work=scan_work,

@@ -25,12 +25,12 @@ def always(fit: Any) -> bool:
 
 
 def take_nothing(fit: Any, result: Any) -> None:
-    """The result is not asked for: it was checked, or shown."""
+    """The result is all there is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A stage of a fit: what ``run`` returns, kept by ``key``, and ``take`` gives it to the fit.
+    """A stage of a fit: what ``run`` returns, kept by ``key``, and given to the fit.
 
     ``memory`` and ``work`` are its costs, of the shape of a fit (``FitShape``) and before it begins; both are None of a
     stage that only some data ask for, and of one that takes no time.
@@ -38,7 +38,8 @@ class Stage:
     Attributes:
         name: as progress, status, report and result have it; "" for a step that takes no time, which nothing shows.
         run: computes the result of a fit so far.
-        take: gives the result to the fit; returns stages that it asks for, which come next.
+        into: the attribute of the fit that has the result; "" for none.
+        take: makes more of the result; returns stages that it asks for, which come next.
         key: all that the result depends on; None if it is not kept.
         when: whether it is a stage of this fit, as far as it is known; or of this shape.
         until: the stage that alone needs the result: it is kept with the checkpoints of that stage, until that ends.
@@ -50,6 +51,7 @@ class Stage:
 
     name: str
     run: Callable[[Any], Any]
+    into: str = ""
     take: Callable[[Any, Any], Iterable[Stage] | None] = take_nothing
     key: Callable[[Any], tuple[Any, ...] | None] | None = None
     when: Callable[[Any], bool] = always
@@ -104,8 +106,12 @@ class Runner:
         waiting = list(stages)
         while waiting:
             self.stage = stage = waiting.pop(0)
-            if stage.when(fit):
-                waiting[:0] = stage.take(fit, self.result(stage, fit) if stage.name else stage.run(fit)) or ()
+            if not stage.when(fit):
+                continue
+            found = self.result(stage, fit) if stage.name else stage.run(fit)
+            if stage.into:
+                setattr(fit, stage.into, found)
+            waiting[:0] = stage.take(fit, found) or ()
 
     def result(self, stage: Stage, fit: Any) -> Any:
         """Return the result of a stage."""

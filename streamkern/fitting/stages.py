@@ -166,7 +166,7 @@ def take_kernel(fit: Fit, chosen: KernelChoice) -> None:
     """Take the kernel that was chosen, its ridge, and the metric that was tried."""
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
-    fit.choice, solver = chosen, chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
+    solver = chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
     fit.recipe = replace(fit.recipe, kernel=chosen.kernel, solver=solver, metric=fit.search.agop)
     _apply(fit, chosen.metric)
 
@@ -213,7 +213,7 @@ def _search_work(shape: FitShape) -> StageWork:
 
 
 KERNEL = Stage(
-    "kernel", _choose_kernel, take_kernel,
+    "kernel", _choose_kernel, "choice", take_kernel,
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=_chooses_kernel,
     memory=_searching,
@@ -221,7 +221,7 @@ KERNEL = Stage(
 )  # fmt: skip
 
 METRIC = Stage(
-    "metric", _learn_metric, _take_metric,
+    "metric", _learn_metric, "metric", _take_metric,
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(sample_problem(fit).kernel)),
     when=_learns_metric,
     memory=_searching,
@@ -314,7 +314,7 @@ def _bandwidth(norm: int) -> Stage:
     return Stage(
         "bandwidth",
         lambda fit: median_bandwidth.median_distance(fit.data, fit.executor, fit.dtype, norm),
-        take,
+        take=take,
         key=lambda fit: (rows_key(fit.data), fit.recipe.dtype, *([] if norm == 2 else [norm])),
         when=asked_for,
         memory=_centers_memory,
@@ -354,7 +354,6 @@ def _kept_centers(fit: Fit) -> tuple[Any, ...] | None:
 
 def _take_centers(fit: Fit, centers: CenterSet) -> None:
     assert fit.kernel is not None
-    fit.centers = centers
     require_precision(fit.kernel, fit.recipe.features, centers.Z, fit.data, fit.known, centers.Z.dtype)
     release_free_memory()
 
@@ -370,6 +369,7 @@ def _choosing_work(shape: FitShape) -> StageWork:
 CENTERS = Stage(
     "centers",
     lambda fit: choose_centers(fit.recipe, fit.data, fit.executor),
+    "centers",
     _take_centers,
     key=_kept_centers,
     memory=_centers_memory,
@@ -417,10 +417,6 @@ def training_key(fit: Fit) -> tuple[Any, ...]:
     )
 
 
-def _take_iteration(fit: Fit, iteration: Iteration | None) -> None:
-    fit.iteration = iteration
-
-
 def _setup_work(shape: FitShape) -> StageWork:
     takes, n = shape.cost_estimate.work_estimate, shape.size.n
     sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # over all rows
@@ -433,7 +429,7 @@ def _setup_work(shape: FitShape) -> StageWork:
 EIGENSYSTEM = Stage(
     "eigensystem",
     lambda fit: fit.recipe.solver.setup(fit.problem),
-    _take_iteration,
+    "iteration",
     key=training_key,
     until="train",
     memory=lambda shape: shape.gather + shape.takes.setup,
@@ -496,7 +492,7 @@ def training_work(shape: FitShape) -> StageWork:
 
 
 TRAIN = Stage(
-    "train", _train, _take_training,
+    "train", _train, take=_take_training,
     key=training_key,
     checkpoints=True,
     memory=lambda shape: shape.workers.training,
@@ -514,10 +510,6 @@ def _calibrates(fit: Any) -> bool:
     return fit.source is not None and one
 
 
-def _take_calibration(fit: Fit, calibration: Calibration | None) -> None:
-    fit.calibration = calibration
-
-
 def _calibration_work(shape: FitShape) -> StageWork:
     recipe, outputs = shape.recipe, shape.size.outputs
     validation = None if recipe is None else recipe.validation
@@ -530,7 +522,7 @@ def _calibration_work(shape: FitShape) -> StageWork:
 CALIBRATE = Stage(
     "calibrate",
     lambda fit: fit_calibration(fit.problem, fit.outcome, fit.runner.warn, fit.recipe.threshold),
-    _take_calibration,
+    "calibration",
     key=lambda fit: (*training_key(fit), *([] if fit.recipe.threshold is None else [fit.recipe.threshold])),
     when=_calibrates,
     memory=lambda shape: shape.calibrating,

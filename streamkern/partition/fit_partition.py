@@ -347,7 +347,6 @@ def _champion_tree(tree: CutTree, fit: PartitionFit) -> GrownTree:
 
 def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
     """Project the leaves that there are; leaves that go the way of the largest are not projected one by one."""
-    fit.grown = grown
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
@@ -394,8 +393,7 @@ def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
     return training.leaves()
 
 
-def _take_leaves(fit: PartitionFit, found: list[dict[str, Any]]) -> None:
-    fit.leaves = found
+def _close_rows(fit: PartitionFit, found: list[dict[str, Any]]) -> None:
     fit.held.close()
 
 
@@ -475,13 +473,13 @@ LEAF_STAGES: tuple[Stage, ...] = (
     step(_center_rows),
     *CHECKS,
     step(_open_rows),
-    Stage("levels", _grow, _take_tree, parts=True, memory=_levels_memory, work=_levels_work),
+    Stage("levels", _grow, "grown", _take_tree, parts=True, memory=_levels_memory, work=_levels_work),
     Stage(
         "scatter", lambda fit: None, when=lambda fit: isinstance(fit, PartitionShape),  # as rows are counted, or read
         memory=lambda shape: shape.in_order or shape.runs, work=_sweep_work,
     ),
     Stage(
-        "leaves", _train_leaves, _take_leaves, parts=True, work=_leaf_work,
+        "leaves", _train_leaves, "leaves", _close_rows, parts=True, work=_leaf_work,
         memory=lambda shape: shape.models + shape.in_order + (shape.at_once * shape.each if shape.here else 0),
     ),
     step(_join),

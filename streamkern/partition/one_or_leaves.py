@@ -293,7 +293,6 @@ def stages_of_fit(recipe: Recipe) -> tuple[Stage, ...]:
 
 def _take_kernel(fit: PartitionFit, chosen: KernelChoice) -> None:
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
-    fit.choice = chosen
 
 
 def _run_trial(fit: PartitionFit) -> dict[str, Errors]:
@@ -344,7 +343,7 @@ KERNEL_OF_LEAVES = replace(
 )
 
 ONE_OR_LEAVES = Stage(
-    "one-or-leaves", _run_trial, _take_trial,
+    "one-or-leaves", _run_trial, take=_take_trial,
     key=lambda fit: (
         rows_key(fit.data), encoding_to_json(fit.encoding), described(fit.recipe.kernel), described(fit.partition),
         described(fit.recipe.centers), fit.recipe.seed, fit.recipe.dtype, platform.machine(), "errors of rows, twice",

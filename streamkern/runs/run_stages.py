@@ -223,7 +223,7 @@ def _diagnosis_work(shape: FitShape) -> StageWork:
 
 
 DIAGNOSE = Stage(
-    "diagnostics", _diagnose, _take_diagnosis,
+    "diagnostics", _diagnose, take=_take_diagnosis,
     key=lambda fit: (*_model_key(fit), fit.problem.train.fingerprint),
     memory=lambda shape: max(projection(_normal_equations(shape), SOLVING).stages.values()),
     work=_diagnosis_work,

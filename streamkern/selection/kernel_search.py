@@ -230,16 +230,21 @@ class Search:
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
-    def cost_estimate(self, size: Any, rows: int, together: int = CONCURRENT_FITS) -> SearchCost:
-        """The cost for so many training rows; ``together`` models are fitted at once in two-stage set-ups."""
+    def cost_estimate(self, size: Any, rows: int) -> SearchCost:
+        """The cost for so many training rows."""
         found = self.agop.cost_estimate(size, rows)
-        one, sample = replace(size, slots=1), sampled_bytes(self.rows, size)
         if self.leave_one_out:
-            found = found._replace(memory=sample + self._peak(size), rows=float(self.rows * (1 + self.fits)))
-        elif self.all_rows_are_centers:
-            found = found._replace(memory=max(found.memory, sample + self._peak(size)))
-        memory = found.memory + ((together - 1) * self._peak(one) if size.overlapping else 0)
+            found = found._replace(rows=float(self.rows * (1 + self.fits)))
+        memory = self.memory(size, rows, CONCURRENT_FITS)
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+
+    def memory(self, size: Any, rows: int, together: int) -> int:
+        """Bytes at the peak, with the sample; ``together`` models are fitted at once in two-stage set-ups."""
+        metric, one = self.agop.cost_estimate(size, rows).memory, replace(size, slots=1)
+        if self.leave_one_out or self.all_rows_are_centers:
+            own = sampled_bytes(self.rows, size) + self._peak(size)
+            metric = own if self.leave_one_out else max(metric, own)
+        return metric + ((together - 1) * self._peak(one) if size.overlapping else 0)
 
     def _peak(self, size: Any) -> int:
         """Bytes of a model of the last part while it is fitted."""
@@ -459,7 +464,7 @@ def search_for(
     ]
 
     def fits(search: Search) -> bool:
-        if search.cost_estimate(replace(size, slots=_SLOTS), rows, 1).memory > budget // MEMORY_DIVISOR:
+        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // MEMORY_DIVISOR:
             return False
         return search.work(size).priced(nominal_prices(d)) <= allowed
 

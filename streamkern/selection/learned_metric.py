@@ -516,7 +516,6 @@ def sampled_bytes(rows: int, size: ProblemSize) -> int:
     return rows * (size.d * (2 * size.itemsize + 16) + 8 * size.outputs + 64)
 
 
-@lru_cache(maxsize=256)  # a fit needs the same ones again and again
 def round_work(
     sample: int,
     p: int,
@@ -528,20 +527,28 @@ def round_work(
 ) -> tuple[Operations, Operations, int]:
     """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
-    The n and p of the size are not looked at. ``full`` sums a matrix; errors are taken on ``compared`` rows,
-    ``HELD_OUT_SHARE`` of the sample by default. With ``likely`` a factor is taken to be accurate in the arithmetic's
-    dtype, which bytes at the peak are not.
+    Of the size, what belongs to the fit and not to the sample is not looked at, as n and p. ``full`` sums a matrix;
+    errors are taken on ``compared`` rows, ``HELD_OUT_SHARE`` of the sample by default. With ``likely`` a factor is
+    taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
     """
     size = replace(
-        size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, all_rows_are_centers=p >= sample
-    )
+        size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, memory=None, better=False,
+        all_rows_are_centers=p >= sample,
+    )  # fmt: skip
+    rows = max(1, round(HELD_OUT_SHARE * sample) if compared is None else compared)
+    return _round_work(size, full, ridges, rows, likely)
+
+
+@lru_cache(maxsize=1024)  # plans, and fits in leaves, ask for the same ones again and again
+def _round_work(
+    size: ProblemSize, full: bool, ridges: tuple[float, ...], compared: int, likely: bool
+) -> tuple[Operations, Operations, int]:
     meter = CostMeter()
     engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping, likely=likely)
     problem: Any = ShapeProblem.of(size, engine, UncountedSums())
-    c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
+    c, kept = size.outputs, engine.zeros((size.p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
-    error = replace(size, n=max(1, round(HELD_OUT_SHARE * sample) if compared is None else compared))
-    problem_of_error = ShapeProblem.of(error, engine, UncountedSums())
+    problem_of_error = ShapeProblem.of(replace(size, n=compared), engine, UncountedSums())
     if size.all_rows_are_centers:
         weights = solve_every_row(problem, problem.expansion(), 1.0)[0]
     else:

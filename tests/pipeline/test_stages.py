@@ -38,7 +38,8 @@ def dummy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return {"centers": len(fit.centers.Z)}
 
     stage = Stage(
-        "dummy", run, lambda fit, found: taken.append(found), key=lambda fit: (rows_key(fit.data), fit.recipe.seed),
+        "dummy", run, take=lambda fit, found: taken.append(found),
+        key=lambda fit: (rows_key(fit.data), fit.recipe.seed),
         memory=lambda shape: DUMMY_BYTES, work=lambda shape: StageWork(shape.stored_rows, read=shape.stored_bytes),
     )  # fmt: skip
     at = stages.MODEL_STAGES.index(stages.CENTERS) + 1
