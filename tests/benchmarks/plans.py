@@ -68,7 +68,8 @@ def main() -> None:
         rows = [(stage["name"], stage["seconds"], took.get(stage["name"], 0.0)) for stage in planned["stages"]]
         rows.append(("total", planned["seconds"], sum(took.values())))
         for name, predicted, measured in rows:
-            print(
+            ratio = predicted / measured if measured else float("nan")
+            print(f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{ratio:>8.2f}")
                 f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{predicted / measured if measured else float('nan'):>8.2f}"
             )
         projected, peak = planned["projected_memory_bytes"], result["peak_memory_bytes"]
