@@ -70,8 +70,6 @@ def main() -> None:
         for name, predicted, measured in rows:
             ratio = predicted / measured if measured else float("nan")
             print(f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{ratio:>8.2f}")
-                f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{predicted / measured if measured else float('nan'):>8.2f}"
-            )
         projected, peak = planned["projected_memory_bytes"], result["peak_memory_bytes"]
         print(f"  memory      {projected >> 20:>8} MiB{peak >> 20:>8} MiB", flush=True)
 
