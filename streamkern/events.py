@@ -38,10 +38,7 @@ class EventLog:
     """
 
     def __init__(
-        self,
-        path: Path | None = None,
-        listeners: tuple[Listener, ...] = (),
-        facts: Callable[[], dict[str, Any]] = dict,
+        self, path: Path | None = None, listeners: tuple[Listener, ...] = (), facts: Callable[[], dict[str, Any]] = dict
     ) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners

@@ -159,10 +159,7 @@ def _shared_arguments() -> _Shared:
     table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
     table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
     table.add_argument(
-        "--schema",
-        type=_schema,
-        metavar="A=KIND,...",
-        help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}",
+        "--schema", type=_schema, metavar="A=KIND,...", help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}"
     )
     table.add_argument(
         "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."

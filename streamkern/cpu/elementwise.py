@@ -204,14 +204,7 @@ class CompiledLoops:
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
     def radial_outputs(
-        self,
-        X: Array,
-        packed: Array,
-        W: Array,
-        x_norms: Array,
-        z_norms: Array,
-        kind: str,
-        params: Mapping[str, float],
+        self, X: Array, packed: Array, W: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]
     ) -> Array:
         """Return k(X, Z) W of a radial kernel, shape (b, c), in one compiled call that writes no panel.
 

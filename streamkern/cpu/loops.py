@@ -562,9 +562,7 @@ def _overload_cosine(turns: Any) -> Any:
 
 
 @loop(
-    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64),
-    types.float32,
-    types.float64,
+    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64), types.float32, types.float64
 )
 def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitude: Any, kind: Any, depth: Any) -> None:
     """Turn inner products into values of an angular kernel, in place."""

@@ -335,12 +335,7 @@ def write_parquet(
     with (
         staged(path) as staging,
         pq.ParquetWriter(
-            staging,
-            schema,
-            use_dictionary=False,
-            compression="none",
-            write_statistics=False,
-            write_page_checksum=True,
+            staging, schema, use_dictionary=False, compression="none", write_statistics=False, write_page_checksum=True
         ) as writer,
     ):
         while head is not None:

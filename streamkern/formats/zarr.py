@@ -86,11 +86,7 @@ def open_zarr(
 
 
 def zarr_source(
-    url: str,
-    request: Request,
-    storage_options: dict[str, Any] | None,
-    retry: Retry | None,
-    sparse: bool = False,
+    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None, sparse: bool = False
 ) -> ZarrSource:
     """Open a zarr array or group for a request; see `open_zarr`."""
     if not is_remote(url):

@@ -302,12 +302,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "dtype": source.dtype.name,
         "target": None
         if target is None
-        else {
-            "name": target.name,
-            "dtype": target.dtype.name,
-            "outputs": list(target.outputs),
-            "missing": labels[0],
-        },
+        else {"name": target.name, "dtype": target.dtype.name, "outputs": list(target.outputs), "missing": labels[0]},
         "chunks": {
             "count": len(sizes),
             "min_rows": int(sizes.min()),

@@ -329,8 +329,4 @@ class ZarrPredictions(Predictions):
         return self.data
 
 
-FORMATS: dict[str, type[Predictions]] = {
-    "parquet": ParquetPredictions,
-    "csv": CsvPredictions,
-    "zarr": ZarrPredictions,
-}
+FORMATS: dict[str, type[Predictions]] = {"parquet": ParquetPredictions, "csv": CsvPredictions, "zarr": ZarrPredictions}

@@ -198,10 +198,7 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
     target = target_or_previous(Path(given_path(path)))
     if target is None:
         raise StorageError(
-            f"There is no {kind} here.",
-            where=str(path),
-            expected=f"the directory of a {kind}",
-            remedy="check the path",
+            f"There is no {kind} here.", where=str(path), expected=f"the directory of a {kind}", remedy="check the path"
         )
     if not links and target.is_symlink():
         raise ModelFormatError(

@@ -250,10 +250,7 @@ def read_inside(root: Path, path: Path, most: int) -> bytes:
 
 def _damaged(path: Path, what: str) -> StorageError:
     return StorageError(
-        what,
-        where=str(path),
-        expected="the file that was written, a regular one",
-        remedy="restore it from a copy",
+        what, where=str(path), expected="the file that was written, a regular one", remedy="restore it from a copy"
     )
 
 

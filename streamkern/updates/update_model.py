@@ -254,12 +254,7 @@ def updated(
 
 
 def _projected(
-    model: KernelMachine,
-    stored: Sums | StoredSums,
-    rows: list[Dataset],
-    wanted: str,
-    executor: Executor,
-    budget: int,
+    model: KernelMachine, stored: Sums | StoredSums, rows: list[Dataset], wanted: str, executor: Executor, budget: int
 ) -> Footprint:
     """Return the expected memory of an update: a fit on these rows, and the sums of the earlier rows."""
     largest = max(rows, key=lambda data: data.base_rows)
