@@ -171,11 +171,7 @@ def predict(
         n = int(source.bounds[-1])
         row_bytes = sum(column.row_bytes for column in columns)
         part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-        parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
-        parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
-        if unknown_code(machine.kernel, machine.features) is not None:
-            parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
-        identity = digest(1, *parts)
+        identity = _identity(machine, source, id, scores, probabilities, interval, format, part_rows)
         record = {
             "fingerprint": identity,
             "model": machine.fingerprint,
@@ -186,39 +182,84 @@ def predict(
         }
         made = FORMATS[format](place, columns, n, part_rows, record)
         present = record_at(place)
-        kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
+        done = _Written(kept=n)
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(given.scheduler, given.threads) as executor, display_if_verbose(verbose) as display:
-                held, working = _prediction_memory(machine, Dataset(source))
                 # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
-                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD_BYTES
-                projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
-                with made.writing():
-                    missing = made.missing()
-                    kept = n - sum(b - a for a, b in map(made.rows, missing))
-                    start = time.perf_counter()
-                    with unchanging(Dataset(source)):
-                        show = reporter(on_progress, display)
-                        _write(machine, source, made, missing, executor, show, unseen, interval)
-                    made.commit()
-                    warn_unseen(unseen, n - kept)
-                    rate = (n - kept) / (time.perf_counter() - start)
+                copies = 7 * min(n, part_rows) * row_bytes
+                show = reporter(on_progress, display)
+                done = _write_missing(machine, source, made, copies, budget, executor, show, interval)
         else:
             made.work.clear()
         return PredictionResult(
             path=str(place),
             rows=n,
             columns=tuple(name for column in columns for name in column.fields or (column.name,)),
-            kept=kept,
+            kept=done.kept,
             seconds=time.perf_counter() - began,
-            rows_per_second=rate,
+            rows_per_second=done.rate,
             peak_memory_bytes=peak_resident_bytes(),
-            projected_memory_bytes=projected,
+            projected_memory_bytes=done.projected,
             memory_budget_bytes=budget,
-            unseen_categories=dict(unseen),
+            unseen_categories=dict(done.unseen),
             stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
         )
+
+
+def _identity(
+    model: KernelMachine,
+    source: Source,
+    id: str | None,
+    scores: bool,
+    probabilities: bool,
+    interval: float | None,
+    format: str,
+    part_rows: int,
+) -> str:
+    """Return a digest of everything that the bytes of the parts depend on."""
+    parts = [model.fingerprint, source.fingerprint, id, scores, format, part_rows]
+    parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
+    if unknown_code(model.kernel, model.features) is not None:
+        parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
+    return digest(1, *parts)
+
+
+@dataclass
+class _Written:
+    """What a call did: rows that were there, rows a second, projected bytes, and rows of unseen categories."""
+
+    kept: int
+    rate: float = 0.0
+    projected: int = 0
+    unseen: Counter[str] = field(default_factory=Counter)
+
+
+def _write_missing(
+    model: KernelMachine,
+    source: Source,
+    made: Predictions,
+    copies: int,
+    budget: int,
+    executor: Executor,
+    show: Progress,
+    interval: float | None,
+) -> _Written:
+    """Predict and write the missing parts within the budget; ``copies`` are bytes of a part in all its forms."""
+    n = int(source.bounds[-1])
+    held, working = _prediction_memory(model, Dataset(source))
+    held += copies + made.noted_bytes + THREAD_BYTES
+    projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
+    with made.writing():
+        missing = made.missing()
+        done = _Written(n - sum(b - a for a, b in map(made.rows, missing)), projected=projected)
+        start = time.perf_counter()
+        with unchanging(Dataset(source)):
+            _write(model, source, made, missing, executor, show, done.unseen, interval)
+        made.commit()
+        warn_unseen(done.unseen, n - done.kept)
+        done.rate = (n - done.kept) / (time.perf_counter() - start)
+    return done
 
 
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
