@@ -132,15 +132,9 @@ class CsvSource(TableSource):
         return None if wanted is None or not set(wanted) <= there else wanted  # choose_columns reports missing names
 
     def _scan_block(
-        self,
-        scan: _Scan,
-        begin: int,
-        line: int,
-        text: bytes,
-        as_text: dict[str, pa.DataType],
+        self, scan: _Scan, begin: int, line: int, text: bytes, as_text: dict[str, pa.DataType],
         wanted: list[str] | None,
-    ) -> None:
-        """Add what a block of records shows of the columns."""
+    ) -> None:  # fmt: skip
         table = self._parse(text, as_text, wanted, line)
         if not table.num_rows:
             return

@@ -80,14 +80,9 @@ def open_tables(
         request = replace(request, target=id, role="id column")
     options = given_options(read_options)
     read = partial(
-        _open,
-        header=header,
-        storage_options=storage_options,
-        memory=memory,
-        format=format,
-        retry=retry,
+        _open, header=header, storage_options=storage_options, memory=memory, format=format, retry=retry,
         options=options,
-    )
+    )  # fmt: skip
     opened = _opened(_expanded(sources, storage_options), request, read)
     opened = _alike(opened)
     if not opened:
@@ -227,15 +222,9 @@ def format_of_path(path: str) -> str | None:
 
 
 def _open(
-    place: Any,
-    request: Request,
-    header: bool,
-    storage_options: dict[str, Any] | None,
-    memory: int | None,
-    format: str | None,
-    retry: Retry | None,
-    options: ReadOptions | None,
-) -> Source:
+    place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None, memory: int | None,
+    format: str | None, retry: Retry | None, options: ReadOptions | None,
+) -> Source:  # fmt: skip
     if not isinstance(place, str):
         return _open_object(place, request)
     kind = None if format else format_of_path(place)

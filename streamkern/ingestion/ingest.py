@@ -210,17 +210,9 @@ def ingest(
 
 
 def _layout_options(
-    source: Source,
-    dtype: np.dtype[Any],
-    target: Target | None,
-    *,
-    format: str,
-    seed: int | None,
-    shard: int | str | None,
-    missing: str,
-    compression: str,
-    keep_bits: int | None,
-) -> dict[str, Any]:
+    source: Source, dtype: np.dtype[Any], target: Target | None, *, format: str, seed: int | None,
+    shard: int | str | None, missing: str, compression: str, keep_bits: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """Return the options that decide the stored bytes, as they are recorded; ``seed`` is None without a shuffle."""
     options: dict[str, Any] = {
         "format": format,
@@ -329,22 +321,15 @@ class _Job:
             return max(kept, self._write(runs, held, pieces, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
-        """Return the summary."""
         y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
         outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
         stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
         return Ingested(
-            path=str(self.place),
-            rows=self.n,
-            n_features=self.source.n_features,
-            dtype=self.dtype.name,
-            target=None if self.target is None else self.target.name,
-            shuffled=self._shuffled,
-            seconds=time.perf_counter() - began,
-            kept=kept,
-            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs),
-            stored_bytes=stored,
-        )
+            path=str(self.place), rows=self.n, n_features=self.source.n_features, dtype=self.dtype.name,
+            target=None if self.target is None else self.target.name, shuffled=self._shuffled,
+            seconds=time.perf_counter() - began, kept=kept,
+            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs), stored_bytes=stored,
+        )  # fmt: skip
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
         """Return all rows in memory, if they fit, so that no temporary files are needed."""
@@ -511,7 +496,6 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
-    """Return the number of bits to which features are rounded."""
     if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
         most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
         raise UsageError(

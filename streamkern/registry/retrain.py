@@ -214,16 +214,9 @@ def _require_loadable(pipeline: Pipeline) -> None:
 
 
 def _decide(
-    pipeline: Pipeline,
-    models: Registry,
-    gate: Gate,
-    cold: bool,
-    keep: int,
-    forget: Dataset | None,
-    listeners: tuple[Listener, ...],
-    report: Callable[[Path], Path] | None,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
+    pipeline: Pipeline, models: Registry, gate: Gate, cold: bool, keep: int, forget: Dataset | None,
+    listeners: tuple[Listener, ...], report: Callable[[Path], Path] | None, settings: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     given = settings["resources"]
     pipeline = replace(pipeline, partition=decided(pipeline, given.budget, given.device).partition)
     assert pipeline.test is not None
@@ -302,15 +295,9 @@ class _Challenger:
 
 
 def _challenger(
-    pipeline: Pipeline,
-    models: Registry,
-    champion: KernelMachine | None,
-    why_cold: str | None,
-    forget: Dataset | None,
-    folder: Path,
-    listeners: tuple[Listener, ...],
-    settings: dict[str, Any],
-) -> _Challenger:
+    pipeline: Pipeline, models: Registry, champion: KernelMachine | None, why_cold: str | None, forget: Dataset | None,
+    folder: Path, listeners: tuple[Listener, ...], settings: dict[str, Any],
+) -> _Challenger:  # fmt: skip
     """Train: from the champion's sums if possible, else by a run."""
     keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
     sums = training_record(pipeline) if keeps else None
@@ -340,13 +327,9 @@ class _Measured:
 
 
 def _measured(
-    trained: _Challenger,
-    pipeline: Pipeline,
-    models: Registry,
-    version: int | None,
-    champion: KernelMachine | None,
+    trained: _Challenger, pipeline: Pipeline, models: Registry, version: int | None, champion: KernelMachine | None,
     threads: int,
-) -> _Measured:
+) -> _Measured:  # fmt: skip
     """Score the challenger and the champion on the test rows, and measure the drift of the training rows."""
     challenger = load_model(trained.place)
     assert pipeline.test is not None
@@ -380,15 +363,9 @@ def _report_page(report: Callable[[Path], Path] | None, folder: Path) -> tuple[P
 
 
 def _record(
-    pipeline: Pipeline,
-    models: Registry,
-    trained: _Challenger,
-    scores: dict[str, float | None],
-    key: str,
-    gate: Gate,
+    pipeline: Pipeline, models: Registry, trained: _Challenger, scores: dict[str, float | None], key: str, gate: Gate,
     decision: dict[str, Any],
-) -> dict[str, Any]:
-    """Return the registry's record of a version."""
+) -> dict[str, Any]:  # fmt: skip
     assert pipeline.test is not None
     result = trained.result
     return {
@@ -436,7 +413,6 @@ def _add_version(
 def _why_cold(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
 ) -> str | None:
-    """Return why training starts without the champion, or None."""
     if champion is None or cold:
         return "requested" if cold else "there is no champion yet"
     if last is not None and last["status"] == "rejected":
@@ -448,13 +424,9 @@ def _why_cold(
 
 
 def _trained(
-    pipeline: Pipeline,
-    champion: KernelMachine | None,
-    why_cold: str | None,
-    folder: Path,
-    listeners: tuple[Listener, ...],
-    settings: dict[str, Any],
-) -> tuple[dict[str, Any], str | None]:
+    pipeline: Pipeline, champion: KernelMachine | None, why_cold: str | None, folder: Path,
+    listeners: tuple[Listener, ...], settings: dict[str, Any],
+) -> tuple[dict[str, Any], str | None]:  # fmt: skip
     """Return the result of a run, with a warm start from the champion if possible; else also why not."""
     begun = pipeline
     if why_cold is None:
@@ -535,14 +507,9 @@ def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
 
 
 def _drift(
-    models: Registry,
-    champion: int | None,
-    model: KernelMachine | None,
-    now: drift.DataProfile,
-    pipeline: Pipeline,
-    executor: Executor,
-    paired: ModelComparison,
-) -> drift.Drift | None:
+    models: Registry, champion: int | None, model: KernelMachine | None, now: drift.DataProfile, pipeline: Pipeline,
+    executor: Executor, paired: ModelComparison,
+) -> drift.Drift | None:  # fmt: skip
     """Return the drift of the training rows from the champion's; None if there is nothing to compare."""
     if champion is None:
         return None

@@ -208,15 +208,9 @@ def predict(
 
 
 def _identity(
-    model: KernelMachine,
-    source: Source,
-    id: str | None,
-    scores: bool,
-    probabilities: bool,
-    interval: float | None,
-    format: str,
-    part_rows: int,
-) -> str:
+    model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None,
+    format: str, part_rows: int,
+) -> str:  # fmt: skip
     """Return a digest of everything that the bytes of the parts depend on."""
     parts = [model.fingerprint, source.fingerprint, id, scores, format, part_rows]
     parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
@@ -236,15 +230,9 @@ class _Written:
 
 
 def _write_missing(
-    model: KernelMachine,
-    source: Source,
-    made: Predictions,
-    copies: int,
-    budget: int,
-    executor: Executor,
-    show: Progress,
-    interval: float | None,
-) -> _Written:
+    model: KernelMachine, source: Source, made: Predictions, copies: int, budget: int, executor: Executor,
+    show: Progress, interval: float | None,
+) -> _Written:  # fmt: skip
     """Predict and write the missing parts within the budget; ``copies`` are bytes of a part in all its forms."""
     n = int(source.bounds[-1])
     held, working = _prediction_memory(model, Dataset(source))
@@ -278,15 +266,9 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
 
 
 def _write(
-    model: KernelMachine,
-    source: Source,
-    made: Predictions,
-    missing: Sequence[int],
-    executor: Executor,
-    on_progress: Progress,
-    unseen: Counter[str],
-    interval: float | None,
-) -> None:
+    model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], executor: Executor,
+    on_progress: Progress, unseen: Counter[str], interval: float | None,
+) -> None:  # fmt: skip
     """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
@@ -333,7 +315,6 @@ class _Blocks:
         self.rest: PredictedRows | None = None
 
     def take(self, rows: int) -> list[PredictedRows]:
-        """Return the next ``rows`` rows."""
         held: list[PredictedRows] = []
         while rows:
             block = next(self.stream) if self.rest is None else self.rest
@@ -346,7 +327,6 @@ class _Blocks:
 def _values(
     model: KernelMachine, held: Sequence[PredictedRows], columns: Sequence[OutputColumn], interval: float | None
 ) -> list[Array]:
-    """Return the values of the columns over blocks."""
     made: list[Array] = []
     for column in columns:
         if column.is_id:
@@ -412,14 +392,9 @@ def _open(
     names = model.columns
     try:
         source = open_tables(
-            [data],
-            columns=names,
-            schema=model.schema,
-            id=id,
-            storage_options=storage_options,
-            memory=budget,
+            [data], columns=names, schema=model.schema, id=id, storage_options=storage_options, memory=budget,
             read_options=read_options,
-        )
+        )  # fmt: skip
     except UsageError as error:
         if names is None or id in names:
             raise
@@ -461,7 +436,6 @@ def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
 def _columns(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
 ) -> list[OutputColumn]:
-    """Return the columns of the predictions."""
     columns: list[OutputColumn] = []
     if id is not None:
         assert source.target is not None

@@ -175,14 +175,9 @@ class Problem:
         """
         stream = Stream(
             assembly_on_device(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
-            lanes=self.lanes,
-            block_rows=max(1, batch // self.lanes),
-            run_rows=1,
-            mix_chunks=self.mix_chunks,
-            seed=self.seed,
-            cache_bytes=self.cache_bytes,
-            replacement=replacement,
-        )
+            lanes=self.lanes, block_rows=max(1, batch // self.lanes), run_rows=1, mix_chunks=self.mix_chunks,
+            seed=self.seed, cache_bytes=self.cache_bytes, replacement=replacement,
+        )  # fmt: skip
         return stream if chances is None else ImportanceSampledStream.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> AllTiles:

@@ -309,8 +309,9 @@ def _feature_columns(
     elif len(usual) == 1 and fields[usual[0]].wide:
         chosen, inside = usual, columns
     elif isinstance(request.schema, Schema):
+        missing = absent[0]
         raise DataError(
-            f"column {absent[0]!r} is not there" + (f", nor are {first_names(absent[1:])}" if absent[1:] else ""),
+            f"column {missing!r} is not there" + (f", nor are {first_names(absent[1:])}" if absent[1:] else ""),
             where=where,
             expected="every column of training",
             remedy="give the columns that the model was trained on; leave unknown values empty",
