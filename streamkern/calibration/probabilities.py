@@ -354,7 +354,6 @@ class _Newton:
         return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p
 
     def slopes(self, theta: Array, log_p: Array) -> tuple[Array, Array]:
-        """Gradient and Hessian."""
         P = np.exp(log_p)
         pull = P * self.w[:, None]
         residual = pull.copy()

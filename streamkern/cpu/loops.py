@@ -40,8 +40,6 @@ def bits_of(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _bits64(typingctx: Any, x: Any) -> Any:
-    """Return the bits of a float64 as uint64."""
-
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
 
@@ -50,8 +48,6 @@ def _bits64(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _from_bits64(typingctx: Any, x: Any) -> Any:
-    """Return the float64 with these bits."""
-
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
 

@@ -97,7 +97,6 @@ class Inspection:
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _roles_lines(self) -> list[str]:
-        """Return lines about target, classes, and columns by kind."""
         facts, target, lines = self.facts, self.facts["target"], list[str]()
         if target is not None:
             none = f", missing in {target['missing']:,} rows" if target["missing"] else ""
@@ -134,7 +133,6 @@ class Inspection:
         return lines
 
     def _table_lines(self) -> list[str]:
-        """Return a table of the columns that are features."""
         c, lines = self.columns, list[str]()
         shown = [_shown(name) for name in self.names[:MAX_SHOWN]]
         width = max([6, *map(len, shown)])
@@ -373,7 +371,6 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 
 def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
-    """Return advice on columns that are not plain numbers."""
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
     like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
     advice = [
@@ -409,7 +406,6 @@ def _other_json(name: str, kind: str, found: ColumnDescription) -> dict[str, Any
 
 
 def _other_text(name: str, kind: str, found: ColumnDescription, rows: int) -> tuple[str, str, str, str, str]:
-    """Return the cells of a column's line."""
     distinct = f"> {MAX_DISTINCT_TEXTS:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
     words = []
     values = _frequent(found)
@@ -430,7 +426,6 @@ def _other_text(name: str, kind: str, found: ColumnDescription, rows: int) -> tu
 
 
 def _frequent(found: ColumnDescription) -> list[tuple[str, int]]:
-    """Return values, the most frequent first."""
     return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -451,7 +446,6 @@ def _range(columns: ColumnSketches, which: list[int]) -> str:
 
 
 def _shown(label: Any) -> str:
-    """Return a label or name on one line."""
     text = str(label)
     return text if text and text.isprintable() else repr(text)
 

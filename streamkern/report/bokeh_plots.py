@@ -169,7 +169,6 @@ def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
 
 
 def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, float]:
-    """Return the range of values with a small margin."""
     if not values:
         return (0.1, 1.0)
     low, high = min(values), max(values)

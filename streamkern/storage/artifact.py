@@ -226,7 +226,6 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
-    """Return the attributes of the group."""
     marks: Any = None
     reason = ""
     try:
@@ -266,7 +265,6 @@ def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
 
 
 def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
-    """Return the array, and its checksum if requested."""
     values = array.read()
     return values, _checksum(values.dtype, values.shape, sha256(values)) if sums else ""
 

@@ -267,7 +267,6 @@ def _projected(
 
 
 def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor, projected: Footprint) -> Problem:
-    """Return the model's problem for these rows."""
     assert isinstance(model.Z, np.ndarray)  # Direct keeps its centers in memory
     return Problem(
         rows, model.encoding, model.kernel, CenterSet(model.Z, None), executor, dtype=model.Z.dtype, lanes=LANES,
@@ -277,13 +276,11 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
 
 
 def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    """Return the contributions of rows to the sums."""
     contribution = normal_equations(problem.basis(), problem, sums.change, True)
     return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
 
 
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
-    """Solve the equations; return the solution and the solver's report."""
     solver = Direct(sums.ridge, keep_sums=True)
     iteration = DirectIteration(solver, problem.stream(problem.lanes), problem.basis(), problem, sums)
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
