@@ -269,9 +269,8 @@ def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool =
     made = _solved(features, code, weight, engine, K, present, logits)
     if K == 2 and not _increases_with_output(made):  # few rows: one softness has the order of the scores
         made = _solved(features[:2], code, weight, engine, K, present, logits)
-    if not _orders_as_outputs(
-        made
-    ):  # outputs on rows left out say the opposite, as of few rows that are far from one another
+    # Outputs on rows left out may say the opposite, as of few rows that are far from one another.
+    if not _orders_as_outputs(made):
         one, none = np.ones(K), np.zeros(K)
         made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
     missing = np.flatnonzero(mass == 0).tolist()

@@ -47,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return UsageError.exit_status
-        for name, value in vars(
-            args
-        ).items():  # a shell expands ~ at the beginning of a word only: not in --run-dir=~/x
+        # A shell expands ~ at the beginning of a word only: not in --run-dir=~/x.
+        for name, value in vars(args).items():
             if isinstance(value, str):
                 setattr(args, name, os.path.expanduser(value))
         args.command(args)
