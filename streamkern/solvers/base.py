@@ -134,6 +134,11 @@ class Problem:
             return np.zeros(Z.shape[1], dtype=self.dtype)
         return np.asarray(mean_row(Z), dtype=self.dtype)
 
+    def refuse_features(self, what: str, remedy: str = "leave features out") -> None:
+        """Raise UsageError if the functions are not kernel values at centers."""
+        if self.features is not None:
+            raise UsageError(what, where="features", expected="features=None", remedy=remedy)
+
     def expansion(self) -> Expansion:
         """Return the kernel at the centred centers."""
         return Expansion(self.kernel, self._held() - self.center, self.engine)
