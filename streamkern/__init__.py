@@ -108,12 +108,7 @@ _NAMES = {
     "streamkern.preprocessing.automatic_steps": ("Dates", "Quantile"),
     "streamkern.preprocessing.category_steps": ("OneHot", "Ordinal", "TargetEncode"),
     "streamkern.preprocessing.steps": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
-    "streamkern.errors": (
-        "DataError",
-        "MemoryLimitError",
-        "StreamkernError",
-        "UsageError",
-    ),
+    "streamkern.errors": ("DataError", "MemoryLimitError", "StreamkernError", "UsageError"),
     "streamkern.sklearn.estimators": ("KernelClassifier", "KernelRegressor"),
     "streamkern.execute": ("open_executor",),
     "streamkern.kernels": (

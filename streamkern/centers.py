@@ -28,9 +28,8 @@ from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gather, sweep
 from streamkern.types import Array, IntArray, Parameters
 
-_SWEEP_ROWS_PER_CENTER = (
-    256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
-)
+# Rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread.
+_SWEEP_ROWS_PER_CENTER = 256
 _MIN_SWEEP_ROWS = 1 << 16
 _MIN_RELATIVE_DECREASE = 5e-3  # relative fall of the squared distances below which another sweep is not worth its price
 _MAX_CANDIDATES = 256  # most candidates of a round: enough for the rate of a matrix product

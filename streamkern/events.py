@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from streamkern.redaction import redacted
@@ -38,10 +37,7 @@ class EventLog:
     """
 
     def __init__(
-        self,
-        path: Path | None = None,
-        listeners: tuple[Listener, ...] = (),
-        facts: Callable[[], dict[str, Any]] = dict,
+        self, path: Path | None = None, listeners: tuple[Listener, ...] = (), facts: Callable[[], dict[str, Any]] = dict
     ) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners
@@ -106,9 +102,7 @@ class EventLog:
     def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._flush()
         self._close()
 

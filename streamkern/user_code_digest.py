@@ -119,7 +119,6 @@ class _Walk:
         self._alive: list[Any] = []  # an id is unique as long as its object lives
 
     def digest(self, value: Any) -> str:
-        """Digest of a value."""
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return _hash(type(value).__name__, repr(value))
         key = id(value)

@@ -269,9 +269,8 @@ def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool =
     made = _solved(features, code, weight, engine, K, present, logits)
     if K == 2 and not _increases_with_output(made):  # few rows: one softness has the order of the scores
         made = _solved(features[:2], code, weight, engine, K, present, logits)
-    if not _orders_as_outputs(
-        made
-    ):  # outputs on rows left out say the opposite, as of few rows that are far from one another
+    # Outputs on rows left out may say the opposite, as of few rows that are far from one another.
+    if not _orders_as_outputs(made):
         one, none = np.ones(K), np.zeros(K)
         made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
     missing = np.flatnonzero(mass == 0).tolist()
@@ -354,7 +353,6 @@ class _Newton:
         return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p
 
     def slopes(self, theta: Array, log_p: Array) -> tuple[Array, Array]:
-        """Gradient and Hessian."""
         P = np.exp(log_p)
         pull = P * self.w[:, None]
         residual = pull.copy()

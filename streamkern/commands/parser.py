@@ -47,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return UsageError.exit_status
-        for name, value in vars(
-            args
-        ).items():  # a shell expands ~ at the beginning of a word only: not in --run-dir=~/x
+        # A shell expands ~ at the beginning of a word only: not in --run-dir=~/x.
+        for name, value in vars(args).items():
             if isinstance(value, str):
                 setattr(args, name, os.path.expanduser(value))
         args.command(args)
@@ -159,10 +158,7 @@ def _shared_arguments() -> _Shared:
     table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
     table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
     table.add_argument(
-        "--schema",
-        type=_schema,
-        metavar="A=KIND,...",
-        help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}",
+        "--schema", type=_schema, metavar="A=KIND,...", help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}"
     )
     table.add_argument(
         "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."

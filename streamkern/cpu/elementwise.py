@@ -18,9 +18,10 @@ from streamkern.engine.elementwise import (
     RADIAL_KINDS,
     Profile,
     check_angular,
-    check_cosines,
+    check_floats,
     check_gather,
     check_manhattan,
+    check_phases,
     check_row_ids,
     check_tile,
     check_written,
@@ -64,18 +65,9 @@ class CompiledLoops:
         )
 
     def assemble_noisy(
-        self,
-        raw: Array,
-        index: IntArray,
-        out: NDArray[np.float32],
-        *,
-        scale: ArrayLike,
-        offset: ArrayLike,
-        row_ids: IntArray,
-        copies: int | IntArray,
-        seed: int,
-        sigma: float,
-    ) -> None:
+        self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike,
+        row_ids: IntArray, copies: int | IntArray, seed: int, sigma: float,
+    ) -> None:  # fmt: skip
         check_gather(raw, index, out)
         n, d = out.shape
         check_row_ids(row_ids, n)
@@ -85,17 +77,10 @@ class CompiledLoops:
             source, index, scale, offset = out, np.arange(n), 1, -0.0
         low, high = seed_words(seed)
         loops.assemble_noisy(
-            source,
-            _contiguous(index, np.int64),
-            out,
-            _spread(scale, d),
-            _spread(offset, d),
-            _contiguous(row_ids, np.int64),
-            _contiguous(np.broadcast_to(np.asarray(copies), (n,)), np.int64),
-            low,
-            high,
-            sigma,
-        )
+            source, _contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d),
+            _contiguous(row_ids, np.int64), _contiguous(np.broadcast_to(np.asarray(copies), (n,)), np.int64), low,
+            high, sigma,
+        )  # fmt: skip
 
     def finite_rows(self, X: Array) -> int:
         if X.dtype.kind != "f":
@@ -132,8 +117,7 @@ class CompiledLoops:
         return out
 
     def row_norms(self, X: Array) -> Array:
-        if X.dtype not in (np.float32, np.float64):
-            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
+        check_floats(X)
         out = np.empty(len(X), X.dtype)
         loops.row_norms(_dense_rows(X), out)
         return out
@@ -204,14 +188,7 @@ class CompiledLoops:
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
     def radial_outputs(
-        self,
-        X: Array,
-        packed: Array,
-        W: Array,
-        x_norms: Array,
-        z_norms: Array,
-        kind: str,
-        params: Mapping[str, float],
+        self, X: Array, packed: Array, W: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]
     ) -> Array:
         """Return k(X, Z) W of a radial kernel, shape (b, c), in one compiled call that writes no panel.
 
@@ -234,7 +211,8 @@ class CompiledLoops:
         return out
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        check_angular(S, x_norms, z_norms, kind, depth)
+        check_angular(kind, depth)
+        check_tile(S, x_norms, z_norms)
         with np.errstate(divide="ignore"):
             inverses = [np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms)]
         vectors = [
@@ -243,7 +221,8 @@ class CompiledLoops:
         loops.angular(S, *vectors, ANGULAR_KINDS.index(kind), depth)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        check_cosines(S, phases)
+        check_phases(S, phases)
+        check_written(S, np.float32, np.float64)
         loops.cosines(S, _contiguous(phases, S.dtype), scale)
 
 

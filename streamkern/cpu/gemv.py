@@ -82,12 +82,10 @@ def _zeros(builder: Any, rows: int, columns: int) -> list[list[Any]]:
 
 
 def _floats(builder: Any, A: Any, offset: Any) -> Any:
-    """Emit a vector of a float32 matrix."""
     return _at(builder, A, offset, _VECTOR)
 
 
 def _integers(builder: Any, A: Any, offset: Any) -> Any:
-    """Emit a vector of a matrix of integers as float32."""
     address = builder.add(A, builder.mul(offset, _INDEX(2)))
     read = builder.load(builder.inttoptr(address, _INTEGERS.as_pointer()), align=2)
     return builder.sitofp(read, _VECTOR)

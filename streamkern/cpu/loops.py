@@ -40,8 +40,6 @@ def bits_of(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _bits64(typingctx: Any, x: Any) -> Any:
-    """Return the bits of a float64 as uint64."""
-
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
 
@@ -50,8 +48,6 @@ def _bits64(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def _from_bits64(typingctx: Any, x: Any) -> Any:
-    """Return the float64 with these bits."""
-
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
 
@@ -562,9 +558,7 @@ def _overload_cosine(turns: Any) -> Any:
 
 
 @loop(
-    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64),
-    types.float32,
-    types.float64,
+    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64), types.float32, types.float64
 )
 def angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitude: Any, kind: Any, depth: Any) -> None:
     """Turn inner products into values of an angular kernel, in place."""

@@ -52,7 +52,6 @@ class _Columns(NamedTuple):
 
 
 def _change(augmentation: Any, seed: int, loops: Any, X: Any, ids: Any, copies: Any) -> Any:
-    """Apply noise, a crop or a flip."""
     if isinstance(augmentation, GaussianNoise):
         loops.add_noise(X, ids, copies=copies, seed=seed, sigma=augmentation.sigma)
         return X

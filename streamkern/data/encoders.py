@@ -202,7 +202,6 @@ class Encode(Encoder):
         )
 
     def _texts(self, number: int) -> list[str]:
-        """Return the categories of a column, for messages."""
         values = self.categories[number]
         words = self.words[number] if self.words else (None,) * len(values)
         return [category_text(value, word) for value, word in zip(values, words, strict=True)]

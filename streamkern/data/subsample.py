@@ -103,25 +103,7 @@ def weighted_sample(
     Raises:
         DataError: a weight is negative or not finite.
     """
-    n = int(source.bounds[-1])
-    given: Array | None = None
-    column = 0
-    if isinstance(weights, str):
-        column = int(positions([weights], source.columns, "sample(weights=...)")[0])
-    elif isinstance(weights, int | np.integer):
-        column = int(weights)
-        if not 0 <= column < source.n_features:
-            raise UsageError(
-                f"There is no column {column}.", where="sample(weights=...)", expected=f"0 to {source.n_features - 1}"
-            )
-    else:
-        given = np.asarray(weights, dtype=np.float64)
-        if given.shape != (n,):
-            raise UsageError(
-                f"The weights have shape {given.shape}.",
-                where="sample(weights=...)",
-                expected=f"one a stored row: shape ({n},)",
-            )
+    column, given = _weight_column(source, weights)
     best, ids = np.empty(0), np.empty(0, np.int64)
     waiting, count = [(best, ids)], 0
     part = FilteredSource(source, rules)
@@ -153,6 +135,27 @@ def weighted_sample(
             remedy="ask for fewer rows",
         )
     return np.sort(ids)
+
+
+def _weight_column(source: Source, weights: str | int | Array) -> tuple[int, Array | None]:
+    """Return the column of weights; or, if they are an array, 0 and the array."""
+    if isinstance(weights, str):
+        return int(positions([weights], source.columns, "sample(weights=...)")[0]), None
+    if isinstance(weights, int | np.integer):
+        column = int(weights)
+        if not 0 <= column < source.n_features:
+            raise UsageError(
+                f"There is no column {column}.", where="sample(weights=...)", expected=f"0 to {source.n_features - 1}"
+            )
+        return column, None
+    n, given = int(source.bounds[-1]), np.asarray(weights, dtype=np.float64)
+    if given.shape != (n,):
+        raise UsageError(
+            f"The weights have shape {given.shape}.",
+            where="sample(weights=...)",
+            expected=f"one a stored row: shape ({n},)",
+        )
+    return 0, given
 
 
 def read_rows(source: Source, ids: IntArray) -> Rows:

@@ -418,3 +418,31 @@ class Engine(Protocol):
 
         The largest Ritz value of the Lanczos method, which needs far fewer products than the power method.
         """
+
+
+class InMemory:
+    """What engines share whose arrays lie in the memory of the process: nothing is placed anywhere else."""
+
+    device: Device | None = None
+    keeps_state = False
+    gram_product: Callable[..., Array]
+
+    def place(self, W: Any) -> Any:
+        return W
+
+    def place_projection(self, W: Array, F: Array | None) -> Any:
+        return W, F
+
+    def project(self, placed: Any, g: Array) -> Array:
+        W, F = placed
+        out = self.gram_product(W, g, lower=True)
+        if F is not None:
+            s = F.shape[1]
+            out[:s] -= self.gram_product(F, g[:s])
+        return out
+
+    def resident(self, array: Array) -> Any:
+        return array
+
+    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        raise NotImplementedError  # of engines that keep the state

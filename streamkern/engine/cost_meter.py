@@ -25,11 +25,11 @@ from streamkern.engine.base import (
     Centered,
     Engine,
     Evaluated,
+    InMemory,
     R,
     Respond,
     TaskRunner,
 )
-from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
@@ -48,7 +48,7 @@ def triangle(size: int, tile: int = KERNEL_TILE) -> float:
     return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
 
 
-class MeterEngine:
+class MeterEngine(InMemory):
     """The engine's methods on arrays without values.
 
     Args:
@@ -59,8 +59,6 @@ class MeterEngine:
     """
 
     name = "meter"
-    device: Device | None = None
-    keeps_state = False
 
     def __init__(
         self,
@@ -302,28 +300,8 @@ class MeterEngine:
         with self.meter.scratch((SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize):
             return self._new((n, c), dtype)
 
-    def place(self, W: Any) -> Any:
-        return W
-
-    def place_projection(self, W: Array, F: Array | None) -> Any:
-        return W, F
-
-    def project(self, placed: Any, g: Array) -> Array:
-        W, F = placed
-        out = self.gram_product(W, g, lower=True)
-        if F is not None:
-            s = F.shape[1]
-            out[:s] -= self.gram_product(F, g[:s])
-        return out
-
-    def resident(self, array: Array) -> Any:
-        return array
-
     def on_host(self, array: Any) -> Array:
         return array
-
-    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
-        raise NotImplementedError  # of engines that keep the state
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """The inverse factor, in the memory of K; bounds include a second factor, in float64."""

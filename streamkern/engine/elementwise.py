@@ -378,26 +378,30 @@ def check_row_ids(row_ids: IntArray, n: int) -> None:
         raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids", expected="one id a row")
 
 
-def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-    """Check a kind and a depth, and make the checks of ``check_tile``."""
+def check_floats(X: Any) -> None:
+    """Check that rows are of a dtype whose norms are computed."""
+    if X.dtype not in (np.float32, np.float64):
+        raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
+
+
+def check_angular(kind: str, depth: int) -> None:
+    """Check a kind and a depth."""
     if kind not in ANGULAR_KINDS or depth < 1:
         raise UsageError(
             f"Unknown angular kernel {kind!r} of depth {depth}.",
             where="kind, depth",
             expected=f"one of {', '.join(ANGULAR_KINDS)}, of depth 1 or more",
         )
-    check_tile(S, x_norms, z_norms)
 
 
-def check_cosines(S: Array, phases: Array) -> None:
-    """Check that phases fit a tile, and that the tile can be written row by row."""
+def check_phases(S: Any, phases: Any) -> None:
+    """Check that phases fit a tile."""
     if S.ndim != 2 or phases.shape != S.shape[1:]:
         raise UsageError(
             f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.",
             where="phases",
             expected="shape (S.shape[1],)",
         )
-    check_written(S, np.float32, np.float64)
 
 
 def check_manhattan(X: Array, Z: Array, out: Array) -> None:
@@ -410,14 +414,19 @@ def check_manhattan(X: Array, Z: Array, out: Array) -> None:
         )
 
 
-def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
-    """Check that norms fit a tile of inner products, and that the tile can be written row by row."""
+def check_norms(S: Any, x_norms: Any, z_norms: Any) -> None:
+    """Check that norms fit a tile of inner products."""
     if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape:
         raise UsageError(
             f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a tile of shape {S.shape}.",
             where="x_norms, z_norms",
             expected="S of shape (len(x_norms), len(z_norms))",
         )
+
+
+def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
+    """Check that norms fit a tile of inner products, and that the tile can be written row by row."""
+    check_norms(S, x_norms, z_norms)
     check_written(S, np.float32, np.float64)
 
 
@@ -480,8 +489,7 @@ class NumpyLoops:
         return int(bad.argmax()) if bad.any() else -1
 
     def row_norms(self, X: Array) -> Array:
-        if X.dtype not in (np.float32, np.float64):
-            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
+        check_floats(X)
         squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
         with np.errstate(over="ignore"):
             return squared.astype(X.dtype)
@@ -525,7 +533,8 @@ class NumpyLoops:
         S[np.abs(S) < np.finfo(S.dtype).tiny] = 0
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        check_angular(S, x_norms, z_norms, kind, depth)
+        check_angular(kind, depth)
+        check_tile(S, x_norms, z_norms)
         with np.errstate(divide="ignore"):
             x_inverse, z_inverse = (np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms))
         u = tangent = np.clip(S * x_inverse[:, None] * z_inverse, -1, 1)
@@ -545,7 +554,8 @@ class NumpyLoops:
         S[...] = value * magnitudes(kind, depth, x_norms)[:, None] * magnitudes(kind, depth, z_norms)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        check_cosines(S, phases)
+        check_phases(S, phases)
+        check_written(S, np.float32, np.float64)
         turns = S + phases
         S[...] = scale * np.cos(2 * np.pi * (turns - np.rint(turns)))
 

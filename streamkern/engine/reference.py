@@ -21,12 +21,12 @@ from streamkern.engine.base import (
     Engine,
     Evaluated,
     Imap,
+    InMemory,
     Map,
     R,
     Respond,
     TaskRunner,
 )
-from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops, NumpyLoops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed_triangle import cuts, packed_panels
@@ -46,7 +46,7 @@ def one_by_one(fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     return [fn(item) for item in items]
 
 
-class NumpyEngine:
+class NumpyEngine(InMemory):
     """Plain NumPy. Slow, short and obviously right.
 
     Args:
@@ -55,8 +55,6 @@ class NumpyEngine:
     """
 
     name = "numpy"
-    device: Device | None = None
-    keeps_state = False
 
     def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
         self.parallel = parallel
@@ -304,28 +302,8 @@ class NumpyEngine:
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
         return np.asarray(W.T @ (W @ B))
 
-    def place(self, W: Any) -> Any:
-        return W
-
-    def place_projection(self, W: Array, F: Array | None) -> Any:
-        return W, F
-
-    def project(self, placed: Any, g: Array) -> Array:
-        W, F = placed
-        out = self.gram_product(W, g, lower=True)
-        if F is not None:
-            s = F.shape[1]
-            out[:s] -= self.gram_product(F, g[:s])
-        return out
-
-    def resident(self, array: Array) -> Any:
-        return array
-
     def on_host(self, array: Any) -> Array:
         return np.asarray(array)
-
-    def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
-        raise NotImplementedError  # of engines that keep the state
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         A = self.kernel_matrix(expansion, expansion.p, expansion.dtype) if K is None else K

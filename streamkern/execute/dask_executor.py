@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import dask
@@ -152,9 +151,7 @@ class DaskExecutor:
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         assert self._open is not None
         self._open.close()
         self._open = None

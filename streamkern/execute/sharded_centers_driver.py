@@ -16,16 +16,7 @@ from typing import Any
 from distributed import Future
 
 from streamkern.errors import StorageError, StreamkernError
-from streamkern.execute.base import (
-    KeptShares,
-    Parts,
-    Position,
-    Share,
-    ShareDirectory,
-    SharedState,
-    SharedWork,
-    Tile,
-)
+from streamkern.execute.base import KeptShares, Parts, Position, Share, ShareDirectory, SharedState, SharedWork, Tile
 from streamkern.execute.dask_actors import POLL_SECONDS, Cluster, Lanes, PlacedActor, call_actor, large_arguments
 from streamkern.execute.sharded_centers_checkpoint import read_tiles, stacked_tiles, write_share
 from streamkern.execute.sharded_centers_worker import Assignment, ShareActor, ShareReply, StepReply, can_share_files

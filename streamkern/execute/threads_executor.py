@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_info
@@ -90,9 +89,7 @@ class ThreadsExecutor:
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         assert self._pool is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._within is not None:

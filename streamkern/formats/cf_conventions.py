@@ -125,7 +125,6 @@ def _times(attributes: Mapping[str, Any], shape: tuple[int, ...], where: str) ->
 
 
 def _number(name: str, value: Any, dtype: np.dtype[Any], where: str) -> tuple[float, ...]:
-    """Return the numbers of an attribute."""
     if name == "_Unsigned":
         if _text(value).lower() == "true" and dtype.kind == "i":
             raise _unfit(name, value, where, "whole numbers without a sign, stored as such")

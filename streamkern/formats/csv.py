@@ -89,47 +89,21 @@ class CsvSource(TableSource):
                     expected=f"at most the memory allowed, {format_bytes(budget)}",
                     remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
                 )
-            lossy = _LossyValues(file.path, request.targets)
-            spans: list[tuple[int, int]] = []
-            lengths: list[int] = []
-            types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
-            low = dict.fromkeys(self._names, 0)
-            high = dict.fromkeys(self._names, 0)
-            missing: set[str] = set()
-            wanted = request.named
-            if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
-                wanted = [name for name in self._names if name not in request.exclude]
+            scan = _Scan(self._names, _LossyValues(file.path, request.targets))
+            wanted = self._wanted(request)
             # Categories are read as they are written: with leading zeros, and all digits.
             kinds = declared(request.schema).items()
             as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
-            if wanted is not None and not set(wanted) <= set(self._names):
-                wanted = None  # choose_columns reports missing names
             for begin, line, text in self._blocks(start, first_line):
                 check_memory()
-                table = self._parse(text, as_text, wanted, line)
-                if not table.num_rows:
-                    continue
-                for column, values in zip(table.schema, table.columns, strict=True):
-                    as_written = partial(self._parse, text, {column.name: pa.string()}, [column.name])
-                    lossy.look(column.name, values, sum(lengths), as_written)
-                spans.append((begin, len(text)))
-                lengths.append(table.num_rows)
-                for column, values in zip(table.schema, table.columns, strict=True):
-                    types[column.name] = _wider(types[column.name], column.type)
-                    if pa.types.is_binary(column.type):
-                        raise self._not_utf8(text, line)
-                    if values.null_count or (pa.types.is_string(column.type) and pc.any(pc.equal(values, "")).as_py()):
-                        missing.add(column.name)
-                    if pa.types.is_integer(column.type):
-                        ends = pc.min_max(values)
-                        low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
-                        high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
+                self._scan_block(scan, begin, line, text, as_text, wanted)
+        lossy, types = scan.lossy, scan.types
         if request.role != "target":  # ids are copied, digit by digit
             types |= dict.fromkeys(set(lossy.found) & set(request.targets), pa.string())
         lossy.refuse(types)
         empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
         types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
-        if not spans:
+        if not scan.spans:
             raise NoRowsError(
                 "the file has no row",
                 where=file.path,
@@ -137,25 +111,42 @@ class CsvSource(TableSource):
                 remedy="check the file, or leave it out",
             )
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        gaps = {name: name in missing for name in types}
-        fields = fields_of(types, file.path, missing=gaps)
+        fields = fields_of(types, file.path, missing={name: name in scan.missing for name in types})
         fields |= {name: replace(fields[name], empty=True) for name in empty & {*fields}}
         # The first pass did not parse excluded columns.
         request = replace(
             request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
         )
         roles = choose_columns(fields, request, file.path)
-        names = roles.features
         if roles.dtype.kind == "i":
-            fits = [
-                np.dtype(code)
-                for code in _NARROW
-                if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
-            ]
-            roles = replace(roles, dtype=fits[0])
-        super().__init__(roles, request, lengths)
-        self._spans = spans
+            roles = replace(roles, dtype=scan.narrowest(roles.features))
+        super().__init__(roles, request, scan.lengths)
+        self._spans = scan.spans
         self._types = {name: types[name] for name in (*roles.stored, *dict(roles.non_features))}
+
+    def _wanted(self, request: Request) -> list[str] | None:
+        """Return the columns to parse in the first pass; None for all, also if some that are named are missing."""
+        wanted, there = request.named, set(self._names)
+        if wanted is None and request.exclude and set(request.exclude) <= there:
+            wanted = [name for name in self._names if name not in request.exclude]
+        return None if wanted is None or not set(wanted) <= there else wanted  # choose_columns reports missing names
+
+    def _scan_block(
+        self, scan: _Scan, begin: int, line: int, text: bytes, as_text: dict[str, pa.DataType],
+        wanted: list[str] | None,
+    ) -> None:  # fmt: skip
+        table = self._parse(text, as_text, wanted, line)
+        if not table.num_rows:
+            return
+        for column, values in zip(table.schema, table.columns, strict=True):
+            as_written = partial(self._parse, text, {column.name: pa.string()}, [column.name])
+            scan.lossy.look(column.name, values, sum(scan.lengths), as_written)
+        scan.spans.append((begin, len(text)))
+        scan.lengths.append(table.num_rows)
+        for column, values in zip(table.schema, table.columns, strict=True):
+            if pa.types.is_binary(column.type):
+                raise self._not_utf8(text, line)
+            scan.add(column.name, column.type, values)
 
     @property
     def fingerprint(self) -> str:
@@ -369,6 +360,36 @@ class _LossyValues:
                     expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
                     remedy="correct the value or leave it empty; put a letter before an id of many digits",
                 )
+
+
+@dataclass
+class _Scan:
+    """What the first pass finds: places and rows of the blocks, and types, ends and gaps of the columns."""
+
+    names: Sequence[str]
+    lossy: _LossyValues
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.types: dict[str, pa.DataType] = dict.fromkeys(self.names, pa.null())
+        self.low, self.high = dict.fromkeys(self.names, 0), dict.fromkeys(self.names, 0)
+
+    def add(self, name: str, kind: pa.DataType, values: pa.ChunkedArray) -> None:
+        """Add a column's values in a block."""
+        self.types[name] = _wider(self.types[name], kind)
+        if values.null_count or (pa.types.is_string(kind) and pc.any(pc.equal(values, "")).as_py()):
+            self.missing.add(name)
+        if pa.types.is_integer(kind):
+            ends = pc.min_max(values)
+            self.low[name] = min(self.low[name], ends["min"].as_py() or 0)
+            self.high[name] = max(self.high[name], ends["max"].as_py() or 0)
+
+    def narrowest(self, names: Sequence[str]) -> np.dtype[Any]:
+        """Return the first dtype that holds the whole numbers of these columns."""
+        low, high = min(self.low[name] for name in names), max(self.high[name] for name in names)
+        return next(np.dtype(code) for code in _NARROW if np.iinfo(code).min <= low and high <= np.iinfo(code).max)
 
 
 _WHOLE = float(1 << 53)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,26 +79,12 @@ def open_tables(
     if id is not None:
         request = replace(request, target=id, role="id column")
     options = given_options(read_options)
-    opened: list[Source] = []
-    empty: NoRowsError | None = None
-    for place in _expanded(sources, storage_options):
-        try:
-            source = _open(place, request, header, storage_options, memory, format, retry, options)
-        except NoRowsError as error:  # next to other tables it is skipped, as tables without rows of other formats are
-            empty = error
-            continue
-        if not opened and columns is None and source.columns is not None:
-            # The next table may have the columns in another order.
-            request = replace(request, columns=(*source.columns, *dict(source.non_features)))
-        opened.append(source)
-    if not opened and empty is not None:
-        raise empty
-    schemas = [source.schema for source in opened if source.schema is not None]
-    if len(schemas) == len(opened) and len({schema.names for schema in schemas}) == 1:
-        kinds = joint_kinds(schemas)
-        opened = [source.conformed(kinds) for source in opened]
-    for source in opened[1:]:
-        _require_alike(opened[0], source)
+    read = partial(
+        _open, header=header, storage_options=storage_options, memory=memory, format=format, retry=retry,
+        options=options,
+    )  # fmt: skip
+    opened = _opened(_expanded(sources, storage_options), request, read)
+    opened = _alike(opened)
     if not opened:
         raise UsageError("no sources are given", where="the data", expected="at least one path, array or frame")
     if options is not None and not any(isinstance(source, CsvSource) for source in opened):
@@ -108,6 +95,36 @@ def open_tables(
             remedy="leave read_options out, or give the file such an ending",
         )
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
+
+
+def _opened(places: Iterable[Any], request: Request, read: Callable[[Any, Request], Source]) -> list[Source]:
+    """Open each table by ``read``; text tables without rows are skipped, as tables of other formats are."""
+    opened: list[Source] = []
+    empty: NoRowsError | None = None
+    for place in places:
+        try:
+            source = read(place, request)
+        except NoRowsError as error:
+            empty = error
+            continue
+        if not opened and request.columns is None and source.columns is not None:
+            # The next table may have the columns in another order.
+            request = replace(request, columns=(*source.columns, *dict(source.non_features)))
+        opened.append(source)
+    if not opened and empty is not None:
+        raise empty
+    return opened
+
+
+def _alike(sources: list[Source]) -> list[Source]:
+    """Return the sources with columns of the kinds that all of them can have; sources that differ are refused."""
+    schemas = [source.schema for source in sources if source.schema is not None]
+    if len(schemas) == len(sources) and len({schema.names for schema in schemas}) == 1:
+        kinds = joint_kinds(schemas)
+        sources = [source.conformed(kinds) for source in sources]
+    for source in sources[1:]:
+        _require_alike(sources[0], source)
+    return sources
 
 
 class JoinedSource(DerivedSource):
@@ -205,15 +222,9 @@ def format_of_path(path: str) -> str | None:
 
 
 def _open(
-    place: Any,
-    request: Request,
-    header: bool,
-    storage_options: dict[str, Any] | None,
-    memory: int | None,
-    format: str | None,
-    retry: Retry | None,
-    options: ReadOptions | None,
-) -> Source:
+    place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None, memory: int | None,
+    format: str | None, retry: Retry | None, options: ReadOptions | None,
+) -> Source:  # fmt: skip
     if not isinstance(place, str):
         return _open_object(place, request)
     kind = None if format else format_of_path(place)

@@ -311,36 +311,22 @@ def write_parquet(
     if first.y is not None:
         trailing = target_of(target, first.y.dtype, first.y.shape[1:], "y").outputs
         outputs = [f"{target}_{j}" for j in range(trailing[0])] if trailing else [target]
+    weights = [] if first.w is None else [weight]
     marks = {
         "format": FORMAT,
         "dtype": dtype.str,
         "shape": first.X.shape[1:],
         "target": target if outputs == [target] else outputs or None,
         "columns": checked_names(columns, width),
-        **({} if first.w is None else {"weight": weight}),
+        **({"weight": weight} if weights else {}),
     }
-
-    def table(block: Rows) -> pa.Table:
-        flat = as_rows(block.X).astype(dtype, copy=False)
-        stored = [pa.Array.from_buffers(pa.binary(width * dtype.itemsize), len(flat), [None, pa.py_buffer(flat)])]
-        if block.y is not None:
-            y = block.y.astype(object) if block.y.dtype.kind in "UT" else block.y
-            stored += [pa.array(y[:, j]) for j in range(len(outputs))] if y.ndim == 2 else [pa.array(y)]
-        if block.w is not None:
-            stored.append(pa.array(block.w, pa.float64()))
-        return pa.table(stored, names=["X", *outputs, *([] if block.w is None else [weight])])
-
+    table = partial(_packed_table, dtype, ["X", *outputs, *weights])
     head = table(first)
     schema = head.schema.with_metadata({_MARK: json.dumps(marks).encode()})
     with (
         staged(path) as staging,
         pq.ParquetWriter(
-            staging,
-            schema,
-            use_dictionary=False,
-            compression="none",
-            write_statistics=False,
-            write_page_checksum=True,
+            staging, schema, use_dictionary=False, compression="none", write_statistics=False, write_page_checksum=True
         ) as writer,
     ):
         while head is not None:
@@ -348,6 +334,19 @@ def write_parquet(
                 writer.write_table(head.cast(schema), row_group_size=head.num_rows)
             block = next(blocks, None)
             head = None if block is None else table(block)
+
+
+def _packed_table(dtype: np.dtype[Any], names: Sequence[str], block: Rows) -> pa.Table:
+    """Return a block with the features of each row as one binary value."""
+    flat = as_rows(block.X).astype(dtype, copy=False)
+    width = flat.shape[1] * dtype.itemsize
+    stored = [pa.Array.from_buffers(pa.binary(width), len(flat), [None, pa.py_buffer(flat)])]
+    if block.y is not None:
+        y = block.y.astype(object) if block.y.dtype.kind in "UT" else block.y
+        stored += [pa.array(y[:, j]) for j in range(y.shape[1])] if y.ndim == 2 else [pa.array(y)]
+    if block.w is not None:
+        stored.append(pa.array(block.w, pa.float64()))
+    return pa.table(stored, names=names)
 
 
 def _marks(schema: pa.Schema) -> dict[str, Any]:

@@ -151,7 +151,6 @@ class DatasetFiles:
                 raise changed_error(file.path)
 
     def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
-        """Return size and version of a file."""
         if not isinstance(self._fs, Remote):
             size, written = file_stamp(address)
             return size, str(written)

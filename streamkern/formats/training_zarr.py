@@ -41,7 +41,7 @@ class TrainingZarr:
         rows = max(1, min(rows_per_chunk(row_bytes), n))
         self.piece_rows = rows if shard_bytes is None else rows * max(1, shard_bytes // (rows * row_bytes))
         self._shard = None if shard_bytes is None else self.piece_rows
-        self._rows, self._n, self._compression = rows, n, compression
+        self._rows, self._compression = rows, compression
         self._marks: dict[str, Any] = {
             "format": FORMAT,
             "target": None if target is None else target.name,

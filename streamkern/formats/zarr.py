@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -40,7 +41,7 @@ from streamkern.sources.ingest_record import recorded_schema
 from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
 from streamkern.storage.untrusted_files import given_path, missing_path_error, storage_errors
 from streamkern.storage.value_digest import digest
-from streamkern.types import IntArray
+from streamkern.types import IntArray, Rows
 
 T = TypeVar("T")
 
@@ -86,11 +87,7 @@ def open_zarr(
 
 
 def zarr_source(
-    url: str,
-    request: Request,
-    storage_options: dict[str, Any] | None,
-    retry: Retry | None,
-    sparse: bool = False,
+    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None, sparse: bool = False
 ) -> ZarrSource:
     """Open a zarr array or group for a request; see `open_zarr`."""
     if not is_remote(url):
@@ -241,60 +238,82 @@ def write_zarr(
     """
     url = given_path(url)
     require_compression(compression, "write_zarr")
-    if not hasattr(X, "shape") and (n_rows is None or y is not None):
+    n = _rows_to_write(X, y, n_rows)
+    blocks = blocks_of(X, y, chunk_rows)
+    first = first_block(blocks, target, "write_zarr")
+    require_rows(first.X.shape, "X")
+    width = math.prod(first.X.shape[1:])
+    marks: dict[str, Any] = {
+        "format": FORMAT,
+        "target": None if first.y is None else target,
+        "columns": checked_names(columns, width),
+        "complete": False,
+    }
+    rows = chunk_rows or rows_per_chunk(width * first.X.dtype.itemsize)
+    with _writing(url):
+        group = _create_group(url, storage_options, overwrite)
+        group.attrs["streamkern"] = marks
+        layout = partial(create, group, rows=max(1, min(rows, n)), checksum=checksum, compression=compression)
+        _write_blocks(itertools.chain([first], blocks), _created(layout, first, n, target), n, url)
+        group.attrs["streamkern"] = {**marks, "complete": True}
+
+
+def _rows_to_write(X: Any, y: Any, n_rows: int | None) -> int:
+    """Return the total number of rows, which must be given for an iterable of blocks."""
+    if hasattr(X, "shape"):
+        return len(X)
+    if n_rows is None or y is not None:
         raise UsageError(
             "X is an iterable of blocks" + ("" if y is None else ", and y is also given"),
             where="write_zarr",
             expected="(X, y) blocks, and n_rows, their total number of rows",
             remedy="pass n_rows=, with the targets inside the blocks",
         )
-    blocks = blocks_of(X, y, chunk_rows)
-    first = first_block(blocks, target, "write_zarr")
-    require_rows(first.X.shape, "X")
-    n = len(X) if hasattr(X, "shape") else cast(int, n_rows)
-    width = math.prod(first.X.shape[1:])
-    names = checked_names(columns, width)
-    marks: dict[str, Any] = {
-        "format": FORMAT,
-        "target": None if first.y is None else target,
-        "columns": names,
-        "complete": False,
-    }
-    rows = chunk_rows or rows_per_chunk(width * first.X.dtype.itemsize)
+    return n_rows
+
+
+@contextmanager
+def _writing(url: str) -> Iterator[None]:
+    """Raise StorageError for an error of the operating system."""
     try:
-        group = _create_group(url, storage_options, overwrite)
-        group.attrs["streamkern"] = marks
-        rows, dtype = max(1, min(rows, n)), feature_dtype(first.X.dtype, "X")
-        layout = partial(create, group, rows=rows, checksum=checksum, compression=compression)
-        arrays = [layout("X", (n, *first.X.shape[1:]), dtype)]
-        if first.y is not None:
-            kind = target_of(target, first.y.dtype, first.y.shape[1:], "y").dtype
-            arrays.append(layout(target, (n, *first.y.shape[1:]), kind))
-        written = 0
-        for block in itertools.chain([first], blocks):
-            start, written = written, written + len(block.X)
-            if written > n:
-                break
-            if written > start:
-                for array, values in zip(arrays, block, strict=False):
-                    array[start:written] = np.asarray(values)
-        if written != n:
-            raise DataError(
-                f"the blocks hold {'at least ' if written > n else ''}{written} rows",
-                where=url,
-                expected=f"n_rows={n}",
-                remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
-            )
-        group.attrs["streamkern"] = {**marks, "complete": True}
+        yield
+    except StorageError:
+        raise
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
         raise StorageError(
             f"cannot be written: {error}",
             where=url,
             expected="a disk with space, and permission to write",
             remedy="free disk space or choose another place, then write again",
         ) from error
+
+
+def _created(layout: Callable[..., zarr.Array[Any]], first: Rows, n: int, target: str) -> list[zarr.Array[Any]]:
+    """Create the arrays for n rows like the first block: features, and targets if there are any."""
+    arrays = [layout("X", (n, *first.X.shape[1:]), feature_dtype(first.X.dtype, "X"))]
+    if first.y is not None:
+        kind = target_of(target, first.y.dtype, first.y.shape[1:], "y").dtype
+        arrays.append(layout(target, (n, *first.y.shape[1:]), kind))
+    return arrays
+
+
+def _write_blocks(blocks: Iterable[Rows], arrays: Sequence[zarr.Array[Any]], n: int, url: str) -> None:
+    """Write blocks one after another; their rows must be n in all."""
+    written = 0
+    for block in blocks:
+        start, written = written, written + len(block.X)
+        if written > n:
+            break
+        if written > start:
+            for array, values in zip(arrays, block, strict=False):
+                array[start:written] = np.asarray(values)
+    if written != n:
+        raise DataError(
+            f"the blocks hold {'at least ' if written > n else ''}{written} rows",
+            where=url,
+            expected=f"n_rows={n}",
+            remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
+        )
 
 
 def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:

@@ -119,9 +119,8 @@ class CheckedStore(WrapperStore[Store]):
     ) -> list[Buffer | None]:
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> Any:  # an AsyncGenerator, whose annotation in the base class varies between releases
+    # It returns an AsyncGenerator, whose annotation in the base class varies between releases.
+    async def _get_many(self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]) -> Any:
         for request in requests:
             yield request[0], await self.get(*request)
 

@@ -278,7 +278,6 @@ class OnDevice:
     # ------------------------------------------------------------------------------ on the device
 
     def _is_here(self, array: Any) -> bool:
-        """Return True for an array in the memory of the process."""
         return isinstance(array, np.ndarray)
 
     def _centers(self, expansion: Centered) -> _Centers:
@@ -319,7 +318,6 @@ class OnDevice:
         return S, Sides()
 
     def _values(self, expansion: Centered, X: Any) -> Any:
-        """Return k(X, Z) on the device, for rows on the device."""
         S, sides = self._inner(expansion, X)
         if sides.profile is not None:
             self.device.loops.values(S, sides)

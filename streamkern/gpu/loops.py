@@ -16,7 +16,11 @@ from streamkern.engine.elementwise import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
     Profile,
+    check_angular,
+    check_floats,
     check_manhattan,
+    check_norms,
+    check_phases,
     check_row_ids,
     magnitudes,
     radial_formula,
@@ -120,18 +124,9 @@ class CudaLoops:
         )
 
     def assemble_noisy(
-        self,
-        raw: Any,
-        index: IntArray | None,
-        out: Any,
-        *,
-        scale: ArrayLike,
-        offset: ArrayLike,
-        row_ids: IntArray,
-        copies: int | IntArray,
-        seed: int,
-        sigma: float,
-    ) -> None:
+        self, raw: Any, index: IntArray | None, out: Any, *, scale: ArrayLike, offset: ArrayLike, row_ids: IntArray,
+        copies: int | IntArray, seed: int, sigma: float,
+    ) -> None:  # fmt: skip
         check_row_ids(row_ids, len(out))
         if not hasattr(copies, "shape") or copies.shape != (len(out),):
             copies = np.broadcast_to(np.asarray(copies, dtype=i64), (len(out),))
@@ -212,8 +207,7 @@ class CudaLoops:
         return -1 if row == n else row
 
     def row_norms(self, X: Any) -> Any:
-        if X.dtype not in (np.float32, np.float64):
-            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
+        check_floats(X)
         n, d = X.shape
         out = self.empty((n,), X.dtype)
         if n:
@@ -254,7 +248,7 @@ class CudaLoops:
         self._down("manhattan", (("REAL", _real(X.dtype)),), "signed_sums", n, d, args)
 
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str | Profile, params: Mapping[str, float]) -> None:
-        _require_fit(S, x_norms, z_norms)
+        check_norms(S, x_norms, z_norms)
         if isinstance(kind, str):
             self.values(S, Sides(x_norms, z_norms, profile=(kind, params)))
             return
@@ -281,25 +275,15 @@ class CudaLoops:
         return definitions, (sides.x_norms, sides.z_norms, sides.x_factors, sides.z_factors, *numbers)
 
     def angular(self, S: Any, x_norms: Any, z_norms: Any, kind: str, depth: int) -> None:
-        if kind not in ANGULAR_KINDS or depth < 1:
-            raise UsageError(
-                f"Unknown angular kernel {kind!r} of depth {depth}.",
-                where="kind, depth",
-                expected=f"one of {', '.join(ANGULAR_KINDS)}, of depth 1 or more",
-            )
-        _require_fit(S, x_norms, z_norms)
+        check_angular(kind, depth)
+        check_norms(S, x_norms, z_norms)
         n, p = S.shape
         sizes = [magnitudes(kind, depth, norms) for norms in (x_norms, z_norms)]
         args = (S, _stride(S), i32(n), i32(p), x_norms, z_norms, *sizes, i32(depth))
         self._down("angular", (("ANGLES", ANGULAR_KINDS.index(kind)), ("REAL", _real(S.dtype))), "angular", n, p, args)
 
     def cosines(self, S: Any, phases: Any, scale: float) -> None:
-        if S.ndim != 2 or phases.shape != S.shape[1:]:
-            raise UsageError(
-                f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.",
-                where="phases",
-                expected="shape (S.shape[1],)",
-            )
+        check_phases(S, phases)
         n, p = S.shape
         args = (S, _stride(S), i32(n), i32(p), phases, S.dtype.type(scale))
         self._down("angular", (("ANGLES", 0), ("REAL", _real(S.dtype))), "cosines", n, p, args)
@@ -420,12 +404,3 @@ def _stride(array: Any) -> np.int64:
     """Return the numbers from one row to the next of a matrix whose rows are contiguous."""
     assert array.shape[1] <= 1 or array.strides[1] == array.itemsize, "a row is not contiguous"
     return i64(array.strides[0] // array.itemsize)
-
-
-def _require_fit(S: Any, x_norms: Any, z_norms: Any) -> None:
-    if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape:
-        raise UsageError(
-            f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a tile of shape {S.shape}.",
-            where="x_norms, z_norms",
-            expected="S of shape (len(x_norms), len(z_norms))",
-        )

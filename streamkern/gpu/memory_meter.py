@@ -25,11 +25,9 @@ class _Loops:
         self.meter = meter
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A new array."""
         return self.meter.array(shape, dtype)
 
     def row_norms(self, X: Any) -> Any:
-        """‖x‖² of every row."""
         return self.meter.array((len(X),), X.dtype)
 
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
@@ -68,7 +66,6 @@ class _Loops:
         return self.pulled(W, None, t)
 
     def moved(self, ahead: Any, before: Any, mean: Any, g: Any, *numbers: float) -> tuple[Any, Any, Any]:
-        """Return new arrays of the state."""
         return self.empty(g.shape, g.dtype), self.empty(g.shape, g.dtype), self.empty(g.shape, np.float64)
 
 

@@ -101,32 +101,14 @@ class Ingested:
 
 @refusing_old_names
 def ingest(
-    sources: Any,
-    output: str | os.PathLike[str],
-    *,
-    target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    weight: str | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
-    format: str | None = None,
-    dtype: str | None = None,
-    shard: int | str | None = None,
-    compression: str = "fast",
-    keep_bits: int | None = None,
-    memory: int | str | None = None,
-    threads: int | None = None,
-    resources: Resources | None = None,
-    header: bool = True,
-    missing: str = "nan",
-    schema: Any = None,
-    exclude: Sequence[str] = (),
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-    read_options: ReadOptions | Mapping[str, Any] | None = None,
-    on_progress: Progress | None = None,
-    verbose: int = 0,
-) -> Ingested:
+    sources: Any, output: str | os.PathLike[str], *, target: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None, weight: str | None = None, shuffle: bool = False, seed: int = 0,
+    format: str | None = None, dtype: str | None = None, shard: int | str | None = None, compression: str = "fast",
+    keep_bits: int | None = None, memory: int | str | None = None, threads: int | None = None,
+    resources: Resources | None = None, header: bool = True, missing: str = "nan", schema: Any = None,
+    exclude: Sequence[str] = (), overwrite: bool = False, storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None, on_progress: Progress | None = None, verbose: int = 0,
+) -> Ingested:  # fmt: skip
     """Write the rows of any supported tables in the training layout.
 
     zarr: version 3, compressed chunks of about 4 MiB, each with a CRC-32C. parquet: a directory of files of one
@@ -175,14 +157,13 @@ def ingest(
     url = given_path(output)
     store = ZarrUpload(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
-    options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
-    format = _format(Path(url), format, [name for name, given in options_of_zarr.items() if given], store is not None)
+    of_zarr = [*(["shard"] if shard is not None else []), *(["compression"] if compression != "fast" else [])]
+    format = _format(Path(url), format, of_zarr, store is not None)
     listed = sources if isinstance(sources, list) else [sources]
     require_compression(compression, "ingest")
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    given = given_resources(resources, memory, threads)
-    budget = given.budget
+    budget = (given := given_resources(resources, memory, threads)).budget
     with memory_limit(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
@@ -190,60 +171,54 @@ def ingest(
         )  # fmt: skip
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
-        options: dict[str, Any] = {
-            "format": format,
-            "dtype": out.str,
-            "shuffle": "global" if shuffle else None,
-            "seed": seed if shuffle else None,
-            "shard": None if shard is None else parse_bytes(shard, "shard"),
-            "target": None if kept_target is None else kept_target.name,
-            "missing": missing,
-        }
-        if compression != "fast":
-            options["compression"] = compression
-        if keep_bits is not None:
-            options["keep_bits"] = _kept_bits(keep_bits, out, bool(source.text))
-        if source.schema is not None and (source.schema.missing or not source.schema.plain):
-            options["schema"] = source.schema.to_json()
-            options["text"] = list(source.text)
-            if source.text and out != np.float64:
-                raise UsageError(
-                    f"the column {source.text[0]!r} contains text, whose numbers do not fit in {out}",
-                    where="ingest(dtype=...)",
-                    expected="float64",
-                    remedy="leave dtype out, or encode the text as small numbers first",
-                )
-        if source.weight is not None:
-            options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
+        options = _layout_options(
+            source, out, kept_target, format=format, seed=seed if shuffle else None, shard=shard, missing=missing,
+            compression=compression, keep_bits=keep_bits,
+        )  # fmt: skip
         record = {
             "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
             "rows": int(source.bounds[-1]),
-            "sources": [_described(one) for one in listed],
-            "source_fingerprint": source.fingerprint,
-            "version": VERSION,
-            **options,
-        }
+            "sources": [_described(one) for one in listed], "source_fingerprint": source.fingerprint,
+            "version": VERSION, **options,
+        }  # fmt: skip
         job = _Job(source, place, out, kept_target, record, given.slots)
         if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
             return replace(job.result(began, kept=job.n), path=redacted(url))
-        present = ingest_record(place)
-        if (
-            present is not None
-            and present["fingerprint"] == record["fingerprint"]
-            and (not overwrite or store is not None)
-        ):
-            job.work.clear()
-            made = job.result(began, kept=job.n)
-            return made if store is None else replace(made, path=store.send())
-        if store is not None:  # made from other rows or options
-            shutil.rmtree(place, ignore_errors=True)
-        if os.path.lexists(place) and not (overwrite and present is not None):
-            raise existing_output_error(str(place), overwrite, "an earlier result of ingest")
-        with display_if_verbose(verbose) as display, job.work.held():
-            job.on_progress = reporter(on_progress, display)
-            kept = job.run(budget)
-        made = job.result(began, kept)
+        made = job.result(began, job.write_unless_present(overwrite, store is not None, budget, on_progress, verbose))
         return made if store is None else replace(made, path=store.send())
+
+
+def _layout_options(
+    source: Source, dtype: np.dtype[Any], target: Target | None, *, format: str, seed: int | None,
+    shard: int | str | None, missing: str, compression: str, keep_bits: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the options that decide the stored bytes, as they are recorded; ``seed`` is None without a shuffle."""
+    options: dict[str, Any] = {
+        "format": format,
+        "dtype": dtype.str,
+        "shuffle": None if seed is None else "global",
+        "seed": seed,
+        "shard": None if shard is None else parse_bytes(shard, "shard"),
+        "target": None if target is None else target.name,
+        "missing": missing,
+    }
+    if compression != "fast":
+        options["compression"] = compression
+    if keep_bits is not None:
+        options["keep_bits"] = _kept_bits(keep_bits, dtype, bool(source.text))
+    if source.schema is not None and (source.schema.missing or not source.schema.plain):
+        options["schema"] = source.schema.to_json()
+        options["text"] = list(source.text)
+        if source.text and dtype != np.float64:
+            raise UsageError(
+                f"the column {source.text[0]!r} contains text, whose numbers do not fit in {dtype}",
+                where="ingest(dtype=...)",
+                expected="float64",
+                remedy="leave dtype out, or encode the text as small numbers first",
+            )
+    if source.weight is not None:
+        options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
+    return options
 
 
 class _Job:
@@ -265,6 +240,23 @@ class _Job:
         self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")
         self._shuffled = record["shuffle"] is not None
         self._piece_rows = rows_per_chunk(source.n_features * dtype.itemsize)
+
+    def write_unless_present(
+        self, overwrite: bool, remote: bool, budget: int, on_progress: Progress | None, verbose: int
+    ) -> int:
+        """Write the dataset, unless the same is there; return the number of rows written before."""
+        present = ingest_record(self.place)
+        same = present is not None and present["fingerprint"] == self.record["fingerprint"]
+        if same and (not overwrite or remote):
+            self.work.clear()
+            return self.n
+        if remote:  # made from other rows or options
+            shutil.rmtree(self.place, ignore_errors=True)
+        if os.path.lexists(self.place) and not (overwrite and present is not None):
+            raise existing_output_error(str(self.place), overwrite, "an earlier result of ingest")
+        with display_if_verbose(verbose) as display, self.work.held():
+            self.on_progress = reporter(on_progress, display)
+            return self.run(budget)
 
     def run(self, budget: int) -> int:
         """Write the dataset; return the number of rows kept from an earlier attempt."""
@@ -308,22 +300,15 @@ class _Job:
             return max(kept, self._write(runs, held, pieces, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
-        """Return the summary."""
         y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
         outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
         stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
         return Ingested(
-            path=str(self.place),
-            rows=self.n,
-            n_features=self.source.n_features,
-            dtype=self.dtype.name,
-            target=None if self.target is None else self.target.name,
-            shuffled=self._shuffled,
-            seconds=time.perf_counter() - began,
-            kept=kept,
-            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs),
-            stored_bytes=stored,
-        )
+            path=str(self.place), rows=self.n, n_features=self.source.n_features, dtype=self.dtype.name,
+            target=None if self.target is None else self.target.name, shuffled=self._shuffled,
+            seconds=time.perf_counter() - began, kept=kept,
+            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs), stored_bytes=stored,
+        )  # fmt: skip
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
         """Return all rows in memory, if they fit, so that no temporary files are needed."""
@@ -490,7 +475,6 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
-    """Return the number of bits to which features are rounded."""
     if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
         most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
         raise UsageError(

@@ -93,7 +93,11 @@ class Inspection:
             f"  missing   {int(c.missing.sum()):,} values in {int((c.missing > 0).sum()):,} columns"
             + (f", {int(c.infinite.sum()):,} infinite" if c.infinite.any() else ""),
         ]
-        target = facts["target"]
+        lines += [*self._roles_lines(), *self._order_lines(), *self._table_lines(), *self._others_lines()]
+        return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+
+    def _roles_lines(self) -> list[str]:
+        facts, target, lines = self.facts, self.facts["target"], list[str]()
         if target is not None:
             none = f", missing in {target['missing']:,} rows" if target["missing"] else ""
             lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''}){none}")
@@ -111,25 +115,32 @@ class Inspection:
         if facts["left_out"]:
             names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
             lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
-        order = facts["order"]
+        return lines
+
+    def _order_lines(self) -> list[str]:
+        """Return lines about the order of the rows, and where they come from."""
+        facts, order, made, lines = self.facts, self.facts["order"], self.facts["ingested"], list[str]()
         if order["ratio"] is not None:
             lines.append(
                 f"  order     labels of {REFERENCE_BATCH} neighbours vary {order['ratio']:.2f} times as in random order"
             )
-        elif target is None and self.names:
+        elif facts["target"] is None and self.names:
             lines.append("  order     not known without the labels: --target NAME, target=NAME")
         if order["recorded"] is not None:
             lines.append(f"            recorded: {order['recorded']} shuffle")
-        if facts["ingested"] is not None:
-            made = facts["ingested"]
+        if made is not None:
             lines.append(f"  ingested  by streamkern {made['version']} from {', '.join(made['sources'][:3])}")
+        return lines
+
+    def _table_lines(self) -> list[str]:
+        c, lines = self.columns, list[str]()
         shown = [_shown(name) for name in self.names[:MAX_SHOWN]]
         width = max([6, *map(len, shown)])
         heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
         if shown:
             lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
         for j, name in enumerate(shown):
-            if self.names[j] in facts["text"]:
+            if self.names[j] in self.facts["text"]:
                 lines.append(f"  {name:<{width}}  {'text, stored as codes':<46}  {int(c.missing[j]):>8,}")
                 continue
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
@@ -139,14 +150,20 @@ class Inspection:
             )
         if len(self.names) > MAX_SHOWN:
             lines.append(f"  and {len(self.names) - MAX_SHOWN:,} more columns: --json has them")
-        if self.others:
-            table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:MAX_SHOWN]]
-            table.insert(0, ("column", "type", "missing", "distinct", "values"))
-            w = [max(len(line[i]) for line in table) for i in range(4)]
-            lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
-            if len(self.others) > MAX_SHOWN:
-                lines.append(f"  and {len(self.others) - MAX_SHOWN:,} more of them: --json has them")
-        return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+        return lines
+
+    def _others_lines(self) -> list[str]:
+        """Return a table of the columns that cannot be features."""
+        if not self.others:
+            return []
+        rows = self.facts["rows"]
+        table = [_other_text(name, kind, found, rows) for name, kind, found in self.others[:MAX_SHOWN]]
+        table.insert(0, ("column", "type", "missing", "distinct", "values"))
+        w = [max(len(line[i]) for line in table) for i in range(4)]
+        lines = [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
+        if len(self.others) > MAX_SHOWN:
+            lines.append(f"  and {len(self.others) - MAX_SHOWN:,} more of them: --json has them")
+        return lines
 
     def _numbers(self) -> list[int]:
         """Return the columns that have numbers, not codes of text."""
@@ -302,12 +319,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "dtype": source.dtype.name,
         "target": None
         if target is None
-        else {
-            "name": target.name,
-            "dtype": target.dtype.name,
-            "outputs": list(target.outputs),
-            "missing": labels[0],
-        },
+        else {"name": target.name, "dtype": target.dtype.name, "outputs": list(target.outputs), "missing": labels[0]},
         "chunks": {
             "count": len(sizes),
             "min_rows": int(sizes.min()),
@@ -359,7 +371,6 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 
 def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
-    """Return advice on columns that are not plain numbers."""
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
     like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
     advice = [
@@ -395,7 +406,6 @@ def _other_json(name: str, kind: str, found: ColumnDescription) -> dict[str, Any
 
 
 def _other_text(name: str, kind: str, found: ColumnDescription, rows: int) -> tuple[str, str, str, str, str]:
-    """Return the cells of a column's line."""
     distinct = f"> {MAX_DISTINCT_TEXTS:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
     words = []
     values = _frequent(found)
@@ -416,7 +426,6 @@ def _other_text(name: str, kind: str, found: ColumnDescription, rows: int) -> tu
 
 
 def _frequent(found: ColumnDescription) -> list[tuple[str, int]]:
-    """Return values, the most frequent first."""
     return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -437,7 +446,6 @@ def _range(columns: ColumnSketches, which: list[int]) -> str:
 
 
 def _shown(label: Any) -> str:
-    """Return a label or name on one line."""
     text = str(label)
     return text if text and text.isprintable() else repr(text)
 

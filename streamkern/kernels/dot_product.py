@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Loops, NumpyLoops, Profile, magnitudes
+from streamkern.engine.elementwise import Loops, NumpyLoops, magnitudes
 from streamkern.errors import UsageError
 from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
-from streamkern.kernels.radial import check_profile, name_of, profile_values
+from streamkern.kernels.radial import UserProfile, profile_values
 from streamkern.types import Array
 
 
@@ -167,7 +167,7 @@ class NTK(Kernel):
 
 
 @dataclass(frozen=True)
-class DotProfile(Kernel):
+class DotProfile(UserProfile):
     """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
 
     A power series g with nonnegative coefficients is positive definite (Schoenberg 1942). Saved and loaded like
@@ -180,11 +180,6 @@ class DotProfile(Kernel):
         UsageError: g cannot be called.
     """
 
-    function: Profile
-
-    def __post_init__(self) -> None:
-        check_profile(self)
-
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         S[...] = profile_values(self, S)
 
@@ -193,14 +188,6 @@ class DotProfile(Kernel):
 
     def diag(self, X: Array) -> Array:
         return _rounded(profile_values(self, _squared_norms(X)), X)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the function's module and name.
-
-        Raises:
-            UsageError: the function cannot be imported by another process.
-        """
-        return {"name": type(self).__name__, "function": name_of(self.function)}
 
 
 def _squared_norms(X: Array) -> Array:

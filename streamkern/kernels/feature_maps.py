@@ -73,7 +73,6 @@ class _FeatureMap(Parameters):
 
     @property
     def needs_centers(self) -> bool:
-        """False: φ does not need centers."""
         return False
 
 
@@ -221,7 +220,6 @@ class _AtCenters:
 
     @property
     def needs_centers(self) -> bool:
-        """True: φ is made from centers."""
         return True
 
     @property
@@ -233,7 +231,6 @@ class _AtCenters:
         return p
 
     def to_json(self) -> dict[str, Any]:
-        """Return the map with the nested kernel."""
         return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
 
     def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:

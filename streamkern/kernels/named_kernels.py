@@ -107,7 +107,6 @@ def restored(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[st
 
 
 def _parts(value: Any) -> int:
-    """Return the number of kernels in a description."""
     if isinstance(value, dict):
         return 1 + sum(map(_parts, value.values()))
     return sum(map(_parts, value)) if isinstance(value, list) else 0

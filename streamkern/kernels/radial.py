@@ -220,7 +220,26 @@ class ExponentialPower(_Normed):
 
 
 @dataclass(frozen=True)
-class RadialProfile(Kernel):
+class UserProfile(Kernel):
+    """Base class of kernels of a user's function."""
+
+    function: Profile
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UsageError(f"The function is {self.function!r}.", where=type(self).__name__, expected="a function")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the function's module and name.
+
+        Raises:
+            UsageError: the function cannot be imported by another process.
+        """
+        return {"name": type(self).__name__, "function": name_of(self.function)}
+
+
+@dataclass(frozen=True)
+class RadialProfile(UserProfile):
     """k(x, z) = g(‖x − z‖²) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
 
     A model with such a kernel is saved with the function's name. Loading a model executes no code and does not
@@ -235,11 +254,6 @@ class RadialProfile(Kernel):
         UsageError: g cannot be called.
     """
 
-    function: Profile
-
-    def __post_init__(self) -> None:
-        check_profile(self)
-
     @property
     def translation_invariant(self) -> bool:
         return True
@@ -253,20 +267,6 @@ class RadialProfile(Kernel):
     def diag(self, X: Array) -> Array:
         dtype = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
         return np.full(len(X), profile_values(self, np.zeros(1, dtype))[0], dtype)
-
-    def to_json(self) -> dict[str, Any]:
-        """The function's module and name.
-
-        Raises:
-            UsageError: the function cannot be imported by another process.
-        """
-        return {"name": type(self).__name__, "function": name_of(self.function)}
-
-
-def check_profile(kernel: Any) -> None:
-    """Check that a user's profile can be called."""
-    if not callable(kernel.function):
-        raise UsageError(f"The function is {kernel.function!r}.", where=type(kernel).__name__, expected="a function")
 
 
 def profile_values(kernel: Any, values: Array) -> Array:

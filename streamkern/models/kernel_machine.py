@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -149,21 +150,11 @@ class KernelMachine(CalibratedModel):
         if fitted.metric is not None and fitted.columns is not None:
             facts["metric"] = fitted.metric.summary(fitted.columns)
         return cls(
-            problem.kernel,
-            problem.centers.Z,
-            outcome.weights,
-            fitted.encoding,
-            problem.train.factor,
-            problem.train.shift,
-            problem.train.source.columns,
-            facts | metadata,
-            problem.features,
-            transforms_for_prediction(problem.train.transforms),
-            problem.train.origin,
-            problem.train.source.schema,
-            fitted.calibration,
-            kept_of(outcome.sums, problem.train),
-        )
+            problem.kernel, problem.centers.Z, outcome.weights, fitted.encoding, problem.train.factor,
+            problem.train.shift, problem.train.source.columns, facts | metadata, problem.features,
+            transforms_for_prediction(problem.train.transforms), problem.train.origin, problem.train.source.schema,
+            fitted.calibration, kept_of(outcome.sums, problem.train),
+        )  # fmt: skip
 
     @property
     def n_features(self) -> int:
@@ -354,14 +345,9 @@ class KernelMachine(CalibratedModel):
         return Scan(self._assembly(dataset, encoding=None), rows)
 
     def _swept(
-        self,
-        task: Callable[..., R],
-        scan: Scan,
-        items: list[tuple[Any, ...]],
-        executor: Executor | None,
-        threads: int | None = None,
-        weights: Array | None = None,
-    ) -> Iterator[R]:
+        self, task: Callable[..., R], scan: Scan, items: list[tuple[Any, ...]], executor: Executor | None,
+        threads: int | None = None, weights: Array | None = None,
+    ) -> Iterator[R]:  # fmt: skip
         shared = (scan, self._basis(), self.weights if weights is None else weights, self.encoding)
         if executor is not None:
             yield from executor.imap(task, items, shared)
@@ -400,26 +386,11 @@ class KernelMachine(CalibratedModel):
             DataError: as in ``decision_function``, or a label that training did not see.
         """
         assembly = self._with_target(self.dataset(X, y))
-        if executor is not None:
+        with ThreadsExecutor() if executor is None else nullcontext(executor) as running:
             return score(
-                executor,
-                assembly,
-                self._basis(),
-                self.weights,
-                _BLOCK_ROWS,
-                all_metrics=True,
+                running, assembly, self._basis(), self.weights, _BLOCK_ROWS, all_metrics=True,
                 calibration=self.calibration,
-            )
-        with ThreadsExecutor() as threads:
-            return score(
-                threads,
-                assembly,
-                self._basis(),
-                self.weights,
-                _BLOCK_ROWS,
-                all_metrics=True,
-                calibration=self.calibration,
-            )
+            )  # fmt: skip
 
     def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
         """Return the metrics of ``score`` and the details for a report, from one sweep over the rows."""

@@ -202,8 +202,6 @@ class PackedKernel:
         diagonal = self.diagonal + np.einsum("ij,ij->i", phi, mixed) - np.einsum("ij,ij->i", cross, phi)
         held, image, back = phi[: self.n], mixed[: self.n], cross[: self.n]
         size = measure(
-            diagonal[: self.n],
-            lambda v: self.gram @ v + held @ (image.T @ v) - back @ (held.T @ v),
-            self.engine,
+            diagonal[: self.n], lambda v: self.gram @ v + held @ (image.T @ v) - back @ (held.T @ v), self.engine
         )
         return StepSize(size.beta, size.top, float(np.max(diagonal)))

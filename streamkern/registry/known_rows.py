@@ -128,7 +128,6 @@ def _known_ranges(
 
 
 def _content(source: Source, a: int, b: int) -> str:
-    """Return a digest of stored rows a to b."""
     found = hashlib.blake2b(digest_size=16)
     for values in read_rows(source, np.arange(a, b, dtype=np.int64)):
         if values is not None:

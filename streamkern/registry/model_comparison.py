@@ -101,7 +101,6 @@ class _Outputs:
         self.left: Array | None = None
 
     def take(self, n: int) -> Array:
-        """Return the next n rows of outputs."""
         held: list[Array] = [] if self.left is None else [self.left]
         while sum(map(len, held)) < n:
             held.append(next(self.pieces))

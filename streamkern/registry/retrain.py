@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,7 +46,7 @@ from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_pipeline import run
-from streamkern.solvers.direct import Direct
+from streamkern.solvers.base import traits_of
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.atomic_writes import discard
 from streamkern.storage.value_digest import digest
@@ -151,17 +151,7 @@ def retrain(
     """
     given = given_resources(resources, memory, threads)
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)
-    if keep < 1:
-        raise UsageError(f"keep is {keep}.", where="keep", expected="at least 1")
-    if pipeline.test is None:
-        raise UsageError(
-            "The pipeline has no test rows.",
-            where=pipeline.file or "Pipeline(test=None)",
-            expected="rows that the gate can measure both models on",
-            remedy="hold some back: train, test = data.split(test=0.2)",
-        )
-    judge.require(*_gate_names(pipeline))
-    _require_loadable(pipeline)
+    _require_retrainable(pipeline, judge, keep)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):
         started = time.time()
@@ -179,6 +169,21 @@ def retrain(
         decision = RetrainResult(about | made | {"seconds": time.time() - started})
         models.log(decision)
         return decision
+
+
+def _require_retrainable(pipeline: Pipeline, gate: Gate, keep: int) -> None:
+    """Raise UsageError, before anything is read, if no challenger could be judged or kept."""
+    if keep < 1:
+        raise UsageError(f"keep is {keep}.", where="keep", expected="at least 1")
+    if pipeline.test is None:
+        raise UsageError(
+            "The pipeline has no test rows.",
+            where=pipeline.file or "Pipeline(test=None)",
+            expected="rows that the gate can measure both models on",
+            remedy="hold some back: train, test = data.split(test=0.2)",
+        )
+    gate.require(*_gate_names(pipeline))
+    _require_loadable(pipeline)
 
 
 def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
@@ -209,16 +214,9 @@ def _require_loadable(pipeline: Pipeline) -> None:
 
 
 def _decide(
-    pipeline: Pipeline,
-    models: Registry,
-    gate: Gate,
-    cold: bool,
-    keep: int,
-    forget: Dataset | None,
-    listeners: tuple[Listener, ...],
-    report: Callable[[Path], Path] | None,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
+    pipeline: Pipeline, models: Registry, gate: Gate, cold: bool, keep: int, forget: Dataset | None,
+    listeners: tuple[Listener, ...], report: Callable[[Path], Path] | None, settings: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     given = settings["resources"]
     pipeline = replace(pipeline, partition=decided(pipeline, given.budget, given.device).partition)
     assert pipeline.test is not None
@@ -231,54 +229,16 @@ def _decide(
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
     why_cold = _why_cold(pipeline, models, champion, cold, last)
-    keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
-    sums = training_record(pipeline) if keeps else None
-    incremental: IncrementalUpdate | None = None
-    if why_cold is None and sums is not None:
-        assert champion is not None
-        incremental, why_cold = incremental_update(
-            pipeline, sums, champion, models, forget, settings["resources"].threads
-        )
-    place, result = folder / UPDATED, dict[str, Any]()
-    if incremental is not None:
-        assert champion is not None
-        try:
-            result = incremental.train(champion, place, pipeline.validation, forget, settings)
-        except UnlikeChampionError as error:
-            incremental, why_cold = None, error.what
-    if incremental is None:
-        place = folder / "model.zarr"
-        result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
-    challenger = load_model(place)
-    with open_executor("threads", settings["resources"].threads) as executor:
-        paired, obstacle = _compare(challenger, champion, pipeline.test, executor)
-        moved: drift.Drift | None
-        if incremental is not None:
-            made, moved = incremental.profile(paired)
-        else:
-            made = data_profile(pipeline, executor, paired.challenger_scores, challenger)
-            moved = _drift(models, standing.champion, champion, made, pipeline, executor, paired)
-    metrics: dict[str, float | None] = dict(paired.challenger)
-    solved = result.get("solver_report") or {}
-    metrics |= {
-        "n_train": float(len(pipeline.train)),
-        "p_value": None if paired.test is None else paired.test["p_value"],
-        "residual": solved.get("residual"),
-    }
-    metrics |= {name: None for name in drift.DRIFT_METRICS} if moved is None else moved.metrics()
-    before = paired.champion
+    trained = _challenger(pipeline, models, champion, why_cold, forget, folder, listeners, settings)
+    measured = _measured(trained, pipeline, models, standing.champion, champion, given.threads)
+    paired, moved = measured.paired, measured.moved
+    metrics, before = _gate_metrics(trained, measured, len(pipeline.train)), paired.champion
     if before is not None:
         before = before | {"n_train": float(models.record(standing.champion)["rows"])}
     verdict = gate.judge(metrics, before)
-    if obstacle is not None:
-        verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
-    warnings = [*solved.get("warnings", ()), *([] if moved is None else moved.warnings())]
-    page: Path | None = None
-    if report is not None and incremental is None:  # only a run has a report
-        try:
-            page = report(folder)
-        except Exception as error:  # a failed report must not fail the retraining
-            warnings = [*warnings, f"the report could not be written: {error}"]
+    if measured.obstacle is not None:
+        verdict = Verdict(False, (measured.obstacle, "a person decides: streamkern models DIR promote VERSION"))
+    page, failure = _report_page(report if trained.incremental is None else None, folder)  # only a run has a report
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
         "promote": verdict.passed,
@@ -286,15 +246,129 @@ def _decide(
         "challenger": _defined(metrics),
         "against": None if before is None else _defined(before),
         "champion": standing.champion,
-        "start": (start := "sums" if incremental is not None else "warm" if why_cold is None else "cold"),
-        "why_cold": why_cold,
-        "reused_rows": 0 if incremental is None else incremental.reusable_part.reused,
+        "start": trained.start,
+        "why_cold": trained.why_cold,
+        "reused_rows": 0 if trained.incremental is None else trained.incremental.reusable_part.reused,
         "significance": paired.test,
         "drift": None if moved is None else _drift_summary(moved),
-        "warnings": warnings,
+        "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
         "report": None if page is None else page.name,
     }
-    record = {
+    record = _record(pipeline, models, trained, _defined(paired.challenger), key, gate, decision)
+    number = _add_version(models, record, trained, measured.profile, page)
+    if verdict.passed:
+        models.promote(number, standing.champion)
+    models.prune(keep)
+    if trained.incremental is not None:
+        discard(trained.place)
+    facts = redacted({name: value for name, value in decision.items() if name != "promote"})
+    if page is not None:
+        facts["report"] = models.at(number, page.name)
+    return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Challenger:
+    """A trained challenger.
+
+    Attributes:
+        place: path of the model.
+        result: facts of the training.
+        why_cold: why it started without the champion, or None.
+        sums: which rows are in its sums, or None if it keeps none.
+        incremental: the update that made it from the champion's sums, or None after a run.
+    """
+
+    place: Path
+    result: dict[str, Any]
+    why_cold: str | None
+    sums: dict[str, Any] | None
+    incremental: IncrementalUpdate | None
+
+    @property
+    def start(self) -> str:
+        return "sums" if self.incremental is not None else "warm" if self.why_cold is None else "cold"
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        return self.result.get("solver_report") or {}
+
+
+def _challenger(
+    pipeline: Pipeline, models: Registry, champion: KernelMachine | None, why_cold: str | None, forget: Dataset | None,
+    folder: Path, listeners: tuple[Listener, ...], settings: dict[str, Any],
+) -> _Challenger:  # fmt: skip
+    """Train: from the champion's sums if possible, else by a run."""
+    keeps = traits_of(pipeline.solver).keeps_sums and pipeline.partition is None
+    sums = training_record(pipeline) if keeps else None
+    if why_cold is None and sums is not None:
+        assert champion is not None
+        threads = settings["resources"].threads
+        incremental, why_cold = incremental_update(pipeline, sums, champion, models, forget, threads)
+        if incremental is not None:
+            try:
+                place = folder / UPDATED
+                result = incremental.train(champion, place, pipeline.validation, forget, settings)
+                return _Challenger(place, result, why_cold, sums, incremental)
+            except UnlikeChampionError as error:
+                why_cold = error.what
+    result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
+    return _Challenger(folder / "model.zarr", result, why_cold, sums, None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What a challenger is judged by: see `_compare`, `data_profile` and `_drift`."""
+
+    paired: ModelComparison
+    obstacle: str | None
+    profile: drift.DataProfile
+    moved: drift.Drift | None
+
+
+def _measured(
+    trained: _Challenger, pipeline: Pipeline, models: Registry, version: int | None, champion: KernelMachine | None,
+    threads: int,
+) -> _Measured:  # fmt: skip
+    """Score the challenger and the champion on the test rows, and measure the drift of the training rows."""
+    challenger = load_model(trained.place)
+    assert pipeline.test is not None
+    with open_executor("threads", threads) as executor:
+        paired, obstacle = _compare(challenger, champion, pipeline.test, executor)
+        if trained.incremental is not None:
+            return _Measured(paired, obstacle, *trained.incremental.profile(paired))
+        profile = data_profile(pipeline, executor, paired.challenger_scores, challenger)
+        moved = _drift(models, version, champion, profile, pipeline, executor, paired)
+        return _Measured(paired, obstacle, profile, moved)
+
+
+def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[str, float | None]:
+    """Return the challenger's values of all names that a gate may use."""
+    paired, moved = measured.paired, measured.moved
+    return {
+        **paired.challenger,
+        "n_train": float(rows),
+        "p_value": None if paired.test is None else paired.test["p_value"],
+        "residual": trained.solved.get("residual"),
+        **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
+    }
+
+
+def _report_page(report: Callable[[Path], Path] | None, folder: Path) -> tuple[Path | None, list[str]]:
+    """Return the page written, or a warning: a failed report must not fail the retraining."""
+    try:
+        return (None if report is None else report(folder)), []
+    except Exception as error:
+        return None, [f"the report could not be written: {error}"]
+
+
+def _record(
+    pipeline: Pipeline, models: Registry, trained: _Challenger, scores: dict[str, float | None], key: str, gate: Gate,
+    decision: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    assert pipeline.test is not None
+    result = trained.result
+    return {
         "key": key,
         "status": decision["status"],
         "pipeline": pipeline.name,
@@ -302,45 +376,43 @@ def _decide(
         "settings": dict(pipeline.settings),
         "gate": gate.expression,
         "rows": len(pipeline.train),
-        "start": start,
-        "why_cold": why_cold,
-        **({} if sums is None else {"sums": sums}),
-        "centers_rows": len(pipeline.train) if start == "cold" else models.record(standing.champion)["centers_rows"],
+        "start": trained.start,
+        "why_cold": trained.why_cold,
+        **({} if trained.sums is None else {"sums": trained.sums}),
+        "centers_rows": len(pipeline.train)
+        if trained.start == "cold"
+        else models.record(decision["champion"])["centers_rows"],
         "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
         "train": pipeline.train.fingerprint,
         "test": pipeline.test.fingerprint,
         "weights_sha256": result["weights_sha256"],
         "solver": result["solver"],
-        "metrics": result["metrics"] or {"test": _defined(paired.challenger)},
+        "metrics": result["metrics"] or {"test": scores},
         "training_seconds": result["seconds"],
         "resumed_rows": result["resumed_rows"],
         "streamkern": VERSION,
         "decision": decision,
     }
 
+
+def _add_version(
+    models: Registry, record: dict[str, Any], trained: _Challenger, profile: drift.DataProfile, page: Path | None
+) -> int:
+    """Add the model with its profile and report to the registry; return its number."""
+
     def fill(version: Path) -> None:
-        shutil.copytree(place, version / "model.zarr")
+        shutil.copytree(trained.place, version / "model.zarr")
         load_model(version / "model.zarr")
-        save_artifact(version / "profile.zarr", PROFILE, *made.dump())
+        save_artifact(version / "profile.zarr", PROFILE, *profile.dump())
         if page is not None:
             shutil.copyfile(page, version / page.name)
 
-    number = models.add(fill, record)
-    if verdict.passed:
-        models.promote(number, standing.champion)
-    models.prune(keep)
-    if incremental is not None:
-        discard(place)
-    facts = redacted({name: value for name, value in decision.items() if name != "promote"})
-    if page is not None:
-        facts["report"] = models.at(number, page.name)
-    return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
+    return models.add(fill, record)
 
 
 def _why_cold(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
 ) -> str | None:
-    """Return why training starts without the champion, or None."""
     if champion is None or cold:
         return "requested" if cold else "there is no champion yet"
     if last is not None and last["status"] == "rejected":
@@ -352,13 +424,9 @@ def _why_cold(
 
 
 def _trained(
-    pipeline: Pipeline,
-    champion: KernelMachine | None,
-    why_cold: str | None,
-    folder: Path,
-    listeners: tuple[Listener, ...],
-    settings: dict[str, Any],
-) -> tuple[dict[str, Any], str | None]:
+    pipeline: Pipeline, champion: KernelMachine | None, why_cold: str | None, folder: Path,
+    listeners: tuple[Listener, ...], settings: dict[str, Any],
+) -> tuple[dict[str, Any], str | None]:  # fmt: skip
     """Return the result of a run, with a warm start from the champion if possible; else also why not."""
     begun = pipeline
     if why_cold is None:
@@ -439,14 +507,9 @@ def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
 
 
 def _drift(
-    models: Registry,
-    champion: int | None,
-    model: KernelMachine | None,
-    now: drift.DataProfile,
-    pipeline: Pipeline,
-    executor: Executor,
-    paired: ModelComparison,
-) -> drift.Drift | None:
+    models: Registry, champion: int | None, model: KernelMachine | None, now: drift.DataProfile, pipeline: Pipeline,
+    executor: Executor, paired: ModelComparison,
+) -> drift.Drift | None:  # fmt: skip
     """Return the drift of the training rows from the champion's; None if there is nothing to compare."""
     if champion is None:
         return None

@@ -83,7 +83,6 @@ class _Warm:
         return getattr(self._iteration, name)
 
     def init(self) -> ProjectedState:
-        """The given weights."""
         zero = self._iteration.init()
         alpha = self._start.astype(zero.alpha.dtype)
         # As after a training of SHARE times the length: the average continues instead of starting again.

@@ -95,21 +95,7 @@ def plot(
         min_border_right=18,
     )  # fmt: skip
     for line in drawn:
-        colour = COLOURS[line.colour % len(COLOURS)]
-        data = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
-        if line.joined and len(line.x) > 1:
-            style: dict[str, Any] = {
-                "line_color": colour, "line_width": 2.5, "line_dash": list(DASHES[line.dash % len(DASHES)]),
-            }  # fmt: skip
-            if line.step:
-                p.step("x", "y", source=_source(data), mode="after", **style)
-            else:
-                p.line("x", "y", source=_source(data), **style)
-        if line.mark or len(line.x) == 1 or not line.joined:
-            size, alpha = (9, 1.0) if line.joined else (5, 0.5)
-            p.scatter(
-                "x", "y", source=_source(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha
-            )
+        _draw(p, line)
     for level in levels:
         p.add_layout(
             Span(
@@ -126,6 +112,22 @@ def plot(
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
     _dress(p, x_label, y_label, log_x, log_y, words)
     return p
+
+
+def _draw(p: Plot, line: Line) -> None:
+    colour = COLOURS[line.colour % len(COLOURS)]
+    data = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
+    if line.joined and len(line.x) > 1:
+        style: dict[str, Any] = {
+            "line_color": colour, "line_width": 2.5, "line_dash": list(DASHES[line.dash % len(DASHES)]),
+        }  # fmt: skip
+        if line.step:
+            p.step("x", "y", source=_source(data), mode="after", **style)
+        else:
+            p.line("x", "y", source=_source(data), **style)
+    if line.mark or len(line.x) == 1 or not line.joined:
+        size, alpha = (9, 1.0) if line.joined else (5, 0.5)
+        p.scatter("x", "y", source=_source(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha)
 
 
 def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", *, zero: bool = True) -> Plot:
@@ -167,7 +169,6 @@ def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
 
 
 def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, float]:
-    """Return the range of values with a small margin."""
     if not values:
         return (0.1, 1.0)
     low, high = min(values), max(values)

@@ -91,7 +91,6 @@ def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
-    """Return the plot of predicted probabilities against observed frequencies."""
     weight, said, hit = bins.T
     several, called, metrics = _names(record), class_labels(record), _metrics(record, part)
     rows = "rows"

@@ -151,9 +151,8 @@ def image(pixels: Array, low: float, high: float, text: str) -> str:
 def png(pixels: Array) -> bytes:
     """Return an array of bytes, shape (h, w) or (h, w, 3), as a PNG file."""
     height, width = pixels.shape[:2]
-    lines = b"".join(
-        b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels)
-    )  # each line begins with its filter type: none
+    # Each line begins with its filter type: none.
+    lines = b"".join(b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels))
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -43,7 +43,6 @@ def log_to_mlflow(
     """
     try:
         from mlflow import MlflowClient
-        from mlflow.entities import Metric, Param, RunTag
         from mlflow.exceptions import MlflowException
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -57,33 +56,8 @@ def log_to_mlflow(
         raise UsageError(
             "The run has not ended.", where=str(run_dir), expected="a run that has ended", remedy="wait for its end"
         )
-    mark = str(record.manifest.get("run", ""))
-    times = [int(1000 * event["time"]) for event in record.events] or [0]
-    tags = {"streamkern.run": mark, "streamkern.state": record.state, "streamkern.run_dir": str(record.folder)}
-    if "weights_sha256" in (result := record.result or {}):
-        tags["streamkern.weights_sha256"] = str(result["weights_sha256"])
     try:
-        client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(experiment)
-        number = client.create_experiment(experiment) if found is None else found.experiment_id
-        there = client.search_runs([number], f"tags.`streamkern.run` = '{mark}'") if mark.isalnum() else []
-        for each in there:
-            if each.info.status != "RUNNING":
-                return str(each.info.run_id)
-            client.delete_run(each.info.run_id)  # left by a process that was killed during logging
-        run = client.create_run(number, start_time=times[0], run_name=record.name).info.run_id
-        client.log_batch(
-            run,
-            metrics=[Metric(name, value, times[-1], step) for name, value, step in _metrics(record)],
-            params=[Param(name, value) for name, value in _parameters(record.manifest)],
-            tags=[RunTag(name, value) for name, value in tags.items()],
-        )
-        for name in _FILES:
-            if (record.folder / name).exists():
-                client.log_artifact(run, str(record.folder / name))
-        if model and (record.folder / "model.zarr").exists():
-            client.log_artifacts(run, str(record.folder / "model.zarr"), "model.zarr")
-        client.set_terminated(run, _STATES.get(record.state, "FAILED"), end_time=times[-1])
+        return _logged(MlflowClient(tracking_uri=uri), record, experiment, model)
     except MlflowException as error:
         raise StorageError(
             f"MLflow's store refuses: {error}",
@@ -91,6 +65,37 @@ def log_to_mlflow(
             expected="a tracking store that takes runs",
             remedy="check the URI and MLflow's version",
         ) from error
+
+
+def _logged(client: Any, record: RunDirectory, experiment: str, model: bool) -> str:
+    """Log a run, unless it is logged already; return MLflow's id."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    mark = str(record.manifest.get("run", ""))
+    times = [int(1000 * event["time"]) for event in record.events] or [0]
+    tags = {"streamkern.run": mark, "streamkern.state": record.state, "streamkern.run_dir": str(record.folder)}
+    if "weights_sha256" in (result := record.result or {}):
+        tags["streamkern.weights_sha256"] = str(result["weights_sha256"])
+    found = client.get_experiment_by_name(experiment)
+    number = client.create_experiment(experiment) if found is None else found.experiment_id
+    there = client.search_runs([number], f"tags.`streamkern.run` = '{mark}'") if mark.isalnum() else []
+    for each in there:
+        if each.info.status != "RUNNING":
+            return str(each.info.run_id)
+        client.delete_run(each.info.run_id)  # left by a process that was killed during logging
+    run = client.create_run(number, start_time=times[0], run_name=record.name).info.run_id
+    client.log_batch(
+        run,
+        metrics=[Metric(name, value, times[-1], step) for name, value, step in _metrics(record)],
+        params=[Param(name, value) for name, value in _parameters(record.manifest)],
+        tags=[RunTag(name, value) for name, value in tags.items()],
+    )
+    for name in _FILES:
+        if (record.folder / name).exists():
+            client.log_artifact(run, str(record.folder / name))
+    if model and (record.folder / "model.zarr").exists():
+        client.log_artifacts(run, str(record.folder / "model.zarr"), "model.zarr")
+    client.set_terminated(run, _STATES.get(record.state, "FAILED"), end_time=times[-1])
     return str(run)
 
 

@@ -139,7 +139,6 @@ def frequent_confusions(counts: Array, names: list[str]) -> list[tuple[str, str,
 
 
 def _what(record: RunDirectory) -> str:
-    """Describe the model and its rows."""
     manifest, result = record.manifest, record.result or {}
     solver = record.solver.get("name", "a model")
     if (result.get("solver_report") or {}).get("partition", {}).get("leaves", 1) > 1:

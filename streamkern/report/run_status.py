@@ -156,7 +156,6 @@ def local_time(when: float) -> str:
 
 
 def _progress(record: RunDirectory) -> dict[str, Any]:
-    """Return numbers of the last step, and the recent speed."""
     steps = record.steps
     if not steps:
         return {}
@@ -197,7 +196,6 @@ def _memory(record: RunDirectory) -> dict[str, int]:
 
 
 def _event_text(event: dict[str, Any]) -> str:
-    """Describe an event in a few words."""
     match event["event"], event.get("state"):
         case "stage", "begin":
             return f"{event['name']} began"

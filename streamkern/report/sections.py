@@ -587,12 +587,7 @@ def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     for part in ("test", "train"):
         found = [(result.get("metrics") or {}).get(part) for result in results]
         if any(found):
-            rows.append(
-                [
-                    f"{part_word(part)} rows",
-                    *("–" if m is None else metrics_in_words(m) for m in found),
-                ]
-            )
+            rows.append([f"{part_word(part)} rows", *("–" if m is None else metrics_in_words(m) for m in found)])
     for label, key, spell in (
         ("seconds", "seconds", lambda v: f"{v:.2f}"),
         ("rows a second", "samples_per_second", lambda v: f"{v:,.0f}"),

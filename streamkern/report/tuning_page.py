@@ -179,7 +179,6 @@ def _best(tuning: dict[str, Any]) -> list[Trial]:
 
 
 def _family(kernel: dict[str, Any]) -> str:
-    """Return a kernel's name without its bandwidth."""
     rest = ", ".join(f"{k}={v:g}" for k, v in kernel.items() if k not in ("name", "bandwidth") and type(v) is float)
     return f"{kernel['name']}({rest})" if rest else str(kernel["name"])
 

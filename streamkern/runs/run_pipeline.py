@@ -107,55 +107,65 @@ def run(
         locked(folder),
         EventLog(folder / "events.jsonl", (*listeners, *([display] if display else [])), _resource_fields) as events,
     ):
-        for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
-            tidy(parent)
-        before, finished = _last_done(folder / "result.json"), _finished(folder)
-        manifest = _manifest(pipeline, given, checkpoint_seconds)
-        changed = _changed(folder, manifest)
-        write_json(folder / "manifest.json", manifest)
-        events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
-        if changed:
-            events.emit(
-                "warning",
-                message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
-                "this is another training",
-            )
-        if unknown := pipeline.unknown_code():
-            events.emit(
-                "warning", message=f"nothing of an earlier run is reused, and this one keeps no checkpoint: {unknown}"
-            )
-        for each in pipeline.train.quarantine:
-            events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
-        timings: list[dict[str, Any]] = []
-        trained: dict[str, Any] = {}
-        started = time.perf_counter()
-        try:
-            with memory_limit(given.budget):
-                measured = _train(pipeline, folder, given, events, timings, checkpoint_seconds, trained)
-        except BaseException as error:
-            status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
-            failure = trained | {
-                "status": status,
-                "run": manifest["run"],
-                "error": redacted(_in_words(error)),
-                "stages": timings,
-                "seed": pipeline.seed,
-                "peak_memory_bytes": peak_resident_bytes(),
-                "last_done": None if trained else before,  # the run that trained model.zarr
-            }
-            # If the disk failed, a second error must not replace the first.
-            with suppress(StorageError):
-                if status == "refused" and finished is not None:
-                    write_json(folder / "manifest.json", finished)  # the run that result.json still describes
-                else:
-                    write_json(folder / "result.json", failure)
-            events.emit("run", state=status, error=failure["error"])
-            raise
-        result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
-        result["seconds"] = time.perf_counter() - started
-        write_json(folder / "result.json", result)
-        events.emit("run", state="done", result=result)
-        return RunResult(result, folder)
+        return _run(pipeline, folder, given, checkpoint_seconds, events)
+
+
+def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds: float, events: EventLog) -> RunResult:
+    """Carry the run out, in a directory that is locked; its result is written, whatever happens."""
+    for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
+        tidy(parent)
+    before, finished = _last_done(folder / "result.json"), _finished(folder)
+    manifest = _manifest(pipeline, given, checkpoint_seconds)
+    changed = _changed(folder, manifest)
+    write_json(folder / "manifest.json", manifest)
+    events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
+    _warn_of_pipeline(pipeline, changed, events)
+    timings: list[dict[str, Any]] = []
+    trained: dict[str, Any] = {}
+    started = time.perf_counter()
+    try:
+        with memory_limit(given.budget):
+            measured = _train(pipeline, folder, given, events, timings, checkpoint_seconds, trained)
+    except BaseException as error:
+        status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
+        failure = trained | {
+            "status": status,
+            "run": manifest["run"],
+            "error": redacted(_in_words(error)),
+            "stages": timings,
+            "seed": pipeline.seed,
+            "peak_memory_bytes": peak_resident_bytes(),
+            "last_done": None if trained else before,  # the run that trained model.zarr
+        }
+        # If the disk failed, a second error must not replace the first.
+        with suppress(StorageError):
+            if status == "refused" and finished is not None:
+                write_json(folder / "manifest.json", finished)  # the run that result.json still describes
+            else:
+                write_json(folder / "result.json", failure)
+        events.emit("run", state=status, error=failure["error"])
+        raise
+    result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
+    result["seconds"] = time.perf_counter() - started
+    write_json(folder / "result.json", result)
+    events.emit("run", state="done", result=result)
+    return RunResult(result, folder)
+
+
+def _warn_of_pipeline(pipeline: Pipeline, changed: list[str], events: EventLog) -> None:
+    """Tell what of an earlier run is not gone on with, and which rows are left out."""
+    if changed:
+        events.emit(
+            "warning",
+            message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
+            "this is another training",
+        )
+    if unknown := pipeline.unknown_code():
+        events.emit(
+            "warning", message=f"nothing of an earlier run is reused, and this one keeps no checkpoint: {unknown}"
+        )
+    for each in pipeline.train.quarantine:
+        events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
 
 
 @refusing_old_names

@@ -277,40 +277,15 @@ def tune(
         invariant = all(family.translation_invariant for family in families)
         search = None
         if kernel in (None, "auto") and needs_kernel_search(pipeline):
-            p, direct = (
-                _count(pipeline, sample, centers),
-                pipeline.solver == AUTO or traits_of(pipeline.solver).one_pass,
-            )
+            p = _count(pipeline, sample, centers)
+            direct = pipeline.solver == AUTO or traits_of(pipeline.solver).one_pass
             search = sample_search(planned_rows(replace(pipeline, train=sample)), p, seed, direct)
         bench = _TrialData.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
         dtype, found = bench.problem.dtype, bench.choice
         families = families if found is None else (found.kernel,)
         medians = {norm: median_distance(bench.fit, executor, dtype, norm) for norm in {f.norm for f in families}}
-        trials: dict[Kernel, list[Trial]] = {}
-
-        def attempt(candidate: Kernel) -> None:
-            if candidate not in trials:
-                trials[candidate] = bench.trials(candidate)
-                for listener in (on_trial, None if display is None else display.trial):
-                    if listener is not None:
-                        listener(_best_trial(trials[candidate]))
-
-        for family in families:
-            median = medians[family.norm]
-            known = family.at_median(median)
-            if found is not None or not isinstance(known, Radial):
-                attempt(known)
-                continue
-            for multiple in BANDWIDTH_MULTIPLES:
-                attempt(_at(known, multiple * median))
-            if not family.needs_median:
-                attempt(known)
-            own = [k for k in trials if _differ_in_bandwidth(k, known)]
-            sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
-            assert sigma is not None
-            for factor in (2**-0.5, 2**0.5):
-                attempt(_at(known, factor * sigma))
-        flat = tuple(trial for found in trials.values() for trial in found)
+        listeners = [each for each in (on_trial, None if display is None else display.trial) if each is not None]
+        flat = _bandwidth_trials(bench, families, medians, listeners)
         curve = bench.curve(_nearest(flat, medians).kernel)
     choice = next(trial for trial in curve if trial.mse <= (1 + MAX_ERROR_INCREASE) * _best_trial(curve).mse)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
@@ -322,6 +297,39 @@ def tune(
         flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
         reasons, found,
     )  # fmt: skip
+
+
+def _bandwidth_trials(
+    bench: _TrialData,
+    families: Sequence[Kernel],
+    medians: Mapping[int, float],
+    listeners: Sequence[Callable[[Trial], object]],
+) -> tuple[Trial, ...]:
+    """Try each family at multiples of its median distance, at its own bandwidth, and on both sides of the best."""
+    trials: dict[Kernel, list[Trial]] = {}
+
+    def attempt(candidate: Kernel) -> None:
+        if candidate not in trials:
+            trials[candidate] = bench.trials(candidate)
+            for listener in listeners:
+                listener(_best_trial(trials[candidate]))
+
+    for family in families:
+        median = medians[family.norm]
+        known = family.at_median(median)
+        if bench.choice is not None or not isinstance(known, Radial):
+            attempt(known)
+            continue
+        for multiple in BANDWIDTH_MULTIPLES:
+            attempt(_at(known, multiple * median))
+        if not family.needs_median:
+            attempt(known)
+        own = [k for k in trials if _differ_in_bandwidth(k, known)]
+        sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
+        assert sigma is not None
+        for factor in (2**-0.5, 2**0.5):
+            attempt(_at(known, factor * sigma))
+    return tuple(trial for found in trials.values() for trial in found)
 
 
 def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:

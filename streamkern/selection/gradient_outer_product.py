@@ -23,14 +23,7 @@ MEDIAN_ROWS = 128
 
 
 def gradient_outer_product(
-    X: Array,
-    Y: Array,
-    w: Array | None,
-    kernel: Kernel,
-    seed: int,
-    *,
-    centers: int,
-    ridges: Sequence[float],
+    X: Array, Y: Array, w: Array | None, kernel: Kernel, seed: int, *, centers: int, ridges: Sequence[float]
 ) -> Array:
     """The average gradient outer product G of a model of rows: shape (d, d), or its diagonal (d,) of very wide rows.
 

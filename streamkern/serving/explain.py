@@ -212,7 +212,6 @@ def _categories(dataset: Dataset) -> set[int]:
 
 
 def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
-    """Return the main directions of a full metric."""
     last = model.transforms[-1] if model.transforms else None
     metric = model.metadata.get("metric")
     if metric is None or not isinstance(last, LinearMap):

@@ -30,12 +30,7 @@ from streamkern.errors import DataError, StorageError, UsageError, refusing_old_
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.execute import Executor, open_executor, open_resources
 from streamkern.formats.joined_tables import open_tables
-from streamkern.memory import (
-    check_memory,
-    format_bytes,
-    memory_limit,
-    peak_resident_bytes,
-)
+from streamkern.memory import check_memory, format_bytes, memory_limit, peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine, PredictedRows
 from streamkern.progress import display_if_verbose, reporter
 from streamkern.resources import Resources, given_resources
@@ -107,24 +102,12 @@ class PredictionResult:
 
 @refusing_old_names
 def predict(
-    model: AnyModel,
-    data: Any,
-    output: str | os.PathLike[str],
-    *,
-    id: str | None = None,
-    scores: bool = False,
-    probabilities: bool = False,
-    interval: float | None = None,
-    format: str | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    resources: Resources | None = None,
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-    read_options: ReadOptions | Mapping[str, Any] | None = None,
-    on_progress: Progress | None = None,
-    verbose: int = 0,
-) -> PredictionResult:
+    model: AnyModel, data: Any, output: str | os.PathLike[str], *, id: str | None = None, scores: bool = False,
+    probabilities: bool = False, interval: float | None = None, format: str | None = None,
+    memory: str | int | None = None, threads: int | None = None, resources: Resources | None = None,
+    overwrite: bool = False, storage_options: dict[str, Any] | None = None,
+    read_options: ReadOptions | Mapping[str, Any] | None = None, on_progress: Progress | None = None, verbose: int = 0,
+) -> PredictionResult:  # fmt: skip
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
@@ -177,54 +160,83 @@ def predict(
         n = int(source.bounds[-1])
         row_bytes = sum(column.row_bytes for column in columns)
         part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-        parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
-        parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
-        if unknown_code(machine.kernel, machine.features) is not None:
-            parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
-        identity = digest(1, *parts)
+        identity = _identity(machine, source, id, scores, probabilities, interval, format, part_rows)
         record = {
-            "fingerprint": identity,
-            "model": machine.fingerprint,
-            "weights_sha256": machine.weights_sha256,
-            "data": source.fingerprint,
-            "rows": n,
-            "version": VERSION,
-        }
+            "fingerprint": identity, "model": machine.fingerprint, "weights_sha256": machine.weights_sha256,
+            "data": source.fingerprint, "rows": n, "version": VERSION,
+        }  # fmt: skip
         made = FORMATS[format](place, columns, n, part_rows, record)
         present = record_at(place)
-        kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
+        done = _Written(kept=n)
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(given.scheduler, given.threads) as executor, display_if_verbose(verbose) as display:
-                held, working = _prediction_memory(machine, Dataset(source))
                 # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
-                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD_BYTES
-                projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
-                with made.writing():
-                    missing = made.missing()
-                    kept = n - sum(b - a for a, b in map(made.rows, missing))
-                    start = time.perf_counter()
-                    with unchanging(Dataset(source)):
-                        show = reporter(on_progress, display)
-                        _write(machine, source, made, missing, executor, show, unseen, interval)
-                    made.commit()
-                    warn_unseen(unseen, n - kept)
-                    rate = (n - kept) / (time.perf_counter() - start)
+                copies = 7 * min(n, part_rows) * row_bytes
+                show = reporter(on_progress, display)
+                done = _write_missing(machine, source, made, copies, budget, executor, show, interval)
         else:
             made.work.clear()
+        return done.result(place, n, columns, began, budget)
+
+
+def _identity(
+    model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None,
+    format: str, part_rows: int,
+) -> str:  # fmt: skip
+    """Return a digest of everything that the bytes of the parts depend on."""
+    parts = [model.fingerprint, source.fingerprint, id, scores, format, part_rows]
+    parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
+    if unknown_code(model.kernel, model.features) is not None:
+        parts.append(secrets.token_hex(8))  # another release may have written files of an earlier call
+    return digest(1, *parts)
+
+
+@dataclass
+class _Written:
+    """What a call did: rows that were there, rows a second, projected bytes, and rows of unseen categories."""
+
+    kept: int
+    rate: float = 0.0
+    projected: int = 0
+    unseen: Counter[str] = field(default_factory=Counter)
+
+    def result(self, place: Path, rows: int, columns: Sequence[Any], began: float, budget: int) -> PredictionResult:
+        """What ``predict`` returns of complete predictions."""
         return PredictionResult(
             path=str(place),
-            rows=n,
+            rows=rows,
             columns=tuple(name for column in columns for name in column.fields or (column.name,)),
-            kept=kept,
+            kept=self.kept,
             seconds=time.perf_counter() - began,
-            rows_per_second=rate,
+            rows_per_second=self.rate,
             peak_memory_bytes=peak_resident_bytes(),
-            projected_memory_bytes=projected,
+            projected_memory_bytes=self.projected,
             memory_budget_bytes=budget,
-            unseen_categories=dict(unseen),
+            unseen_categories=dict(self.unseen),
             stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
         )
+
+
+def _write_missing(
+    model: KernelMachine, source: Source, made: Predictions, copies: int, budget: int, executor: Executor,
+    show: Progress, interval: float | None,
+) -> _Written:  # fmt: skip
+    """Predict and write the missing parts within the budget; ``copies`` are bytes of a part in all its forms."""
+    n = int(source.bounds[-1])
+    held, working = _prediction_memory(model, Dataset(source))
+    held += copies + made.noted_bytes + THREAD_BYTES
+    projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
+    with made.writing():
+        missing = made.missing()
+        done = _Written(n - sum(b - a for a, b in map(made.rows, missing)), projected=projected)
+        start = time.perf_counter()
+        with unchanging(Dataset(source)):
+            _write(model, source, made, missing, executor, show, done.unseen, interval)
+        made.commit()
+        warn_unseen(done.unseen, n - done.kept)
+        done.rate = (n - done.kept) / (time.perf_counter() - start)
+    return done
 
 
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
@@ -243,15 +255,9 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
 
 
 def _write(
-    model: KernelMachine,
-    source: Source,
-    made: Predictions,
-    missing: Sequence[int],
-    executor: Executor,
-    on_progress: Progress,
-    unseen: Counter[str],
-    interval: float | None,
-) -> None:
+    model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], executor: Executor,
+    on_progress: Progress, unseen: Counter[str], interval: float | None,
+) -> None:  # fmt: skip
     """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
@@ -298,7 +304,6 @@ class _Blocks:
         self.rest: PredictedRows | None = None
 
     def take(self, rows: int) -> list[PredictedRows]:
-        """Return the next ``rows`` rows."""
         held: list[PredictedRows] = []
         while rows:
             block = next(self.stream) if self.rest is None else self.rest
@@ -311,7 +316,6 @@ class _Blocks:
 def _values(
     model: KernelMachine, held: Sequence[PredictedRows], columns: Sequence[OutputColumn], interval: float | None
 ) -> list[Array]:
-    """Return the values of the columns over blocks."""
     made: list[Array] = []
     for column in columns:
         if column.is_id:
@@ -377,14 +381,9 @@ def _open(
     names = model.columns
     try:
         source = open_tables(
-            [data],
-            columns=names,
-            schema=model.schema,
-            id=id,
-            storage_options=storage_options,
-            memory=budget,
+            [data], columns=names, schema=model.schema, id=id, storage_options=storage_options, memory=budget,
             read_options=read_options,
-        )
+        )  # fmt: skip
     except UsageError as error:
         if names is None or id in names:
             raise
@@ -426,7 +425,6 @@ def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
 def _columns(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
 ) -> list[OutputColumn]:
-    """Return the columns of the predictions."""
     columns: list[OutputColumn] = []
     if id is not None:
         assert source.target is not None

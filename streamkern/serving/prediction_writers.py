@@ -221,7 +221,6 @@ class FilePredictions(Predictions):
             self._encode()
 
     def _encode(self) -> None:
-        """Append the next part to the file."""
         if self._whole is None:
             self._whole = self._opened()
         # Arrow's file object and no threads: a thread that releases a Python object at exit aborts the process.
@@ -329,8 +328,4 @@ class ZarrPredictions(Predictions):
         return self.data
 
 
-FORMATS: dict[str, type[Predictions]] = {
-    "parquet": ParquetPredictions,
-    "csv": CsvPredictions,
-    "zarr": ZarrPredictions,
-}
+FORMATS: dict[str, type[Predictions]] = {"parquet": ParquetPredictions, "csv": CsvPredictions, "zarr": ZarrPredictions}

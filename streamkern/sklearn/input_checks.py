@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from streamkern.data import from_arrays
 from streamkern.errors import DataError, UsageError
 from streamkern.sources.input_types import is_dask_array, is_lazy_frame, is_path, require_dense
+from streamkern.types import Array
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -78,17 +79,36 @@ def given_target(y: Any) -> Any:
         )
     dtype: Any = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        if dtype.kind == "f" and not np.isfinite(found := np.asarray(y)).all():
-            row, *_ = np.argwhere(~np.isfinite(found))[0].tolist()
-            raise DataError(
-                f"A target is {'missing' if np.isnan(found[row]).any() else 'infinite'}.",
-                where=f"y, row {row}",
-                expected="a finite number for every row; Input y contains NaN or infinity",
-                remedy="leave out the rows without a target: keep = np.isfinite(y); model.fit(X[keep], y[keep])",
-            )
+        if dtype.kind == "f":
+            _require_finite(np.asarray(y))
         return y
     array = np.asarray(y, dtype=object)
     values = array.tolist() if array.ndim == 1 else []
+    _require_labels(values)
+    if values and all(isinstance(value, bool | np.bool_) for value in values):
+        return np.array(values, dtype=bool)
+    if values and all(isinstance(value, decimal.Decimal) for value in values):
+        return np.array(values, dtype=np.float64)
+    _require_one_type(values)
+    nullable = (
+        not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
+    )
+    return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
+
+
+def _require_finite(y: Array) -> None:
+    if not np.isfinite(y).all():
+        row, *_ = np.argwhere(~np.isfinite(y))[0].tolist()
+        raise DataError(
+            f"A target is {'missing' if np.isnan(y[row]).any() else 'infinite'}.",
+            where=f"y, row {row}",
+            expected="a finite number for every row; Input y contains NaN or infinity",
+            remedy="leave out the rows without a target: keep = np.isfinite(y); model.fit(X[keep], y[keep])",
+        )
+
+
+def _require_labels(values: Sequence[Any]) -> None:
+    """Refuse missing values, and dates and times."""
     for row, value in enumerate(values):
         nan = isinstance(value, float) and value != value
         if value is None or nan or type(value).__name__ in ("NAType", "NaTType"):
@@ -106,10 +126,10 @@ def given_target(y: Any) -> Any:
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",
             )
-    if values and all(isinstance(value, bool | np.bool_) for value in values):
-        return np.array(values, dtype=bool)
-    if values and all(isinstance(value, decimal.Decimal) for value in values):
-        return np.array(values, dtype=np.float64)
+
+
+def _require_one_type(values: Sequence[Any]) -> None:
+    """Refuse whole numbers of more than 64 bits, and texts next to other values."""
     whole = bool(values) and all(isinstance(value, int | np.integer) for value in values)
     if whole and np.asarray(values).dtype.kind not in "biu":
         row = next((i for i, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63), 0)
@@ -128,10 +148,6 @@ def given_target(y: Any) -> Any:
             expected="targets of one type",
             remedy="make all of them texts: [str(value) for value in y]; or numbers",
         )
-    nullable = (
-        not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
-    )
-    return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
 
 
 def require_no_target(y: Any, sample_weight: Any = None) -> None:

@@ -29,7 +29,7 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
     """Return a solver that keeps sums, so that rows can be added to the fit."""
     chosen = Direct() if isinstance(solver, str) else solver
     leaves = partition not in (None, AUTO)
-    if not isinstance(chosen, Direct) or leaves:
+    if not hasattr(chosen, "keep_sums") or leaves:
         name = type(chosen).__name__
         raise UsageError(
             f"partial_fit takes the solver Direct, and this is {'one with a partition' if leaves else name}.",

@@ -134,6 +134,11 @@ class Problem:
             return np.zeros(Z.shape[1], dtype=self.dtype)
         return np.asarray(mean_row(Z), dtype=self.dtype)
 
+    def refuse_features(self, what: str, remedy: str = "leave features out") -> None:
+        """Raise UsageError if the functions are not kernel values at centers."""
+        if self.features is not None:
+            raise UsageError(what, where="features", expected="features=None", remedy=remedy)
+
     def expansion(self) -> Expansion:
         """Return the kernel at the centred centers."""
         return Expansion(self.kernel, self._held() - self.center, self.engine)
@@ -175,14 +180,9 @@ class Problem:
         """
         stream = Stream(
             assembly_on_device(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
-            lanes=self.lanes,
-            block_rows=max(1, batch // self.lanes),
-            run_rows=1,
-            mix_chunks=self.mix_chunks,
-            seed=self.seed,
-            cache_bytes=self.cache_bytes,
-            replacement=replacement,
-        )
+            lanes=self.lanes, block_rows=max(1, batch // self.lanes), run_rows=1, mix_chunks=self.mix_chunks,
+            seed=self.seed, cache_bytes=self.cache_bytes, replacement=replacement,
+        )  # fmt: skip
         return stream if chances is None else ImportanceSampledStream.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> AllTiles:

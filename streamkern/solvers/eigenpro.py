@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Key, Stream
+from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
@@ -204,13 +205,7 @@ class EigenPro(Parameters):
 
     def prepare(self, problem: Problem) -> Prepared:
         """Compute eigensystem, projection, batch and step."""
-        if problem.features is not None:
-            raise UsageError(
-                "EigenPro needs a kernel and centers, not features.",
-                where="features",
-                expected="features=None",
-                remedy="leave features out",
-            )
+        problem.refuse_features("EigenPro needs a kernel and centers, not features.")
         expansion, engine = problem.expansion(), problem.engine
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, problem.memory)
@@ -239,7 +234,7 @@ class EigenPro(Parameters):
                 remedy='use projection="exact"',
             )
         W: Array | PackedFactor | None = None
-        jitter = 0.0
+        n, jitter, bound = len(problem.train), 0.0, 0.0
         projected: ProjectedKernel | PackedKernel | None = None
         if kind == "exact":
             made = factored() if roomy else project_exactly(expansion, nystrom, engine, K)
@@ -249,20 +244,12 @@ class EigenPro(Parameters):
         elif kind == "packed" and nystrom is not None:
             packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
             projected, W, jitter = PackedKernel(expansion, packed, held), packed.W, packed.jitter
-        bound = 0.0
         while True:
             if projected is not None:
                 size = projected.measure(nystrom)
             else:
-                assert nystrom is not None
-                projection = project_inexactly(expansion, nystrom, self.products(kind), engine)
-                bound = projection.bound
-                if kind == "inexact":
-                    size = measure_inexact(expansion, projection, held)
-                else:
-                    size = measure_unprojected(expansion, nystrom, held, engine)
+                size, bound = self._measure_iterated(kind, expansion, nystrom, held, engine)
             size = weighted_size(size, w, problem)
-            n = len(problem.train)
             batch = self.batch or default_batch(
                 max(size.critical_batch, self.affordable_batch(kind, n, p)), n, problem.lanes, problem.largest_block
             )
@@ -276,6 +263,16 @@ class EigenPro(Parameters):
             q //= 2
             nystrom = nystrom.truncated(q)
         return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
+
+    def _measure_iterated(
+        self, kind: str, expansion: Expansion, nystrom: NystromPreconditioner | None, held: Array, engine: Engine
+    ) -> tuple[StepSize, float]:
+        """Measure β and λ without a factor of K(Z, Z); return them and the bound of the inexact projection."""
+        assert nystrom is not None  # only the exact projection does without
+        projection = project_inexactly(expansion, nystrom, self.products(kind), engine)
+        if kind == "inexact":
+            return measure_inexact(expansion, projection, held), projection.bound
+        return measure_unprojected(expansion, nystrom, held, engine), projection.bound
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
         prepared = prepared or self.prepare(problem)

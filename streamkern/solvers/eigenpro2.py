@@ -89,13 +89,9 @@ class EigenPro2(NoChoices):
                 the centers are not all of them, or there is a single one.
             NumericalError: the kernel matrix of the subsample has no positive eigenvalue.
         """
-        if problem.features is not None:
-            raise UsageError(
-                "EigenPro2 needs a kernel at the training rows, not features.",
-                where="features",
-                expected="features=None",
-                remedy="leave features out, or use EigenPro1",
-            )
+        problem.refuse_features(
+            "EigenPro2 needs a kernel at the training rows, not features.", "leave features out, or use EigenPro1"
+        )
         engine = problem.engine
         rows, _ = problem.all_rows()
         s, q = self.sizes(len(rows))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import Gradient, NormalProduct
@@ -98,13 +98,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     Raises:
         NumericalError: K(Z, Z) is not positive definite to working precision.
     """
-    if problem.features is not None:
-        raise UsageError(
-            f"{solver} needs a kernel at centers, not features.",
-            where="features",
-            expected="features=None",
-            remedy="leave features out",
-        )
+    problem.refuse_features(f"{solver} needs a kernel at centers, not features.")
     expansion, engine = problem.expansion(), problem.engine
     p = expansion.p
     K = engine.kernel_matrix(expansion, p)

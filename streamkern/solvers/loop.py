@@ -316,7 +316,6 @@ class _Loop:
         return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
 
     def begin(self) -> Failure | None:
-        """Begin a pass, before its steps."""
         now = replace(self.now, swept=(), rows=self.now.rows - self.now.swept_rows)
         position, unfinished = now.position, list(self.now.swept)
         loss, seen, swept = 0.0, 0, list[Partial]()
@@ -354,7 +353,6 @@ class _Loop:
         return _failed(mean, seen, scale, position)
 
     def step(self) -> Failure | None:
-        """Take one minibatch step."""
         now, iteration, shared = self.now, self.iteration, self.shared
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)

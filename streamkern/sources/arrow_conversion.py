@@ -88,7 +88,6 @@ def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
 
 
 def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
-    """Return the Arrow type for values of this dtype, or None."""
     if dtype.kind in "OTU":
         return pa.large_string()
     if dtype.kind == "m":
@@ -166,7 +165,6 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
 
 
 def _floats(values: pa.ChunkedArray) -> Array:
-    """Return numbers as float64."""
     made = values.cast(pa.float64(), safe=False)
     return np.array(made.to_numpy(), dtype=np.float64)
 

@@ -230,19 +230,7 @@ def choose_columns(
     """
     targets, columns, weight = request.targets, request.columns, request.weight or None
     kinds_given = declared(request.schema)
-    for role, name in [*(("excluded column", name) for name in request.exclude), *(("column", n) for n in kinds_given)]:
-        if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
-            raise unknown_name_error(role, name, fields, where)
-    for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
-        if name not in fields and name in (names or ()):
-            raise DataError(
-                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
-                where=where,
-                expected=f"one of: {first_names(list(fields))}",
-                remedy=f"give the rows as they were before they were ingested, or name no {role}",
-            )
-        if name not in fields:
-            raise unknown_name_error(role, name, fields, where)
+    _require_known(fields, request, kinds_given, where, names or ())
     if columns is not None and weight in columns:
         raise UsageError(
             f"The column {weight!r} is a feature and the weight",
@@ -250,51 +238,11 @@ def choose_columns(
             expected="one of the two",
             remedy="leave it out of columns",
         )
-    # An id is copied, so it may be a feature, too; a target may not.
-    copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
-    if columns is not None or targets:
-        require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
-    others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
-    usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
-    by_name = index_names(fields)
-    left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
-    usual = [name for name in usual if name not in left_out]
-    inside: Sequence[str] | None = None
-    if columns is None:
-        chosen = usual
-    elif (missing := next((name for name in columns if name not in others), None)) is None:
-        chosen = list(columns)
-    elif len(usual) == 1 and fields[usual[0]].wide:
-        chosen, inside = usual, columns
-    else:
-        if not isinstance(request.schema, Schema):
-            raise unknown_name_error("column", missing, others, where)
-        absent = [name for name in columns if name not in others]
-        raise DataError(
-            f"column {missing!r} is not there" + (f", nor are {first_names(absent[1:])}" if absent[1:] else ""),
-            where=where,
-            expected="every column of training",
-            remedy="give the columns that the model was trained on; leave unknown values empty",
-        )
-    if not chosen:
-        raise DataError(
-            "no columns are left to be features",
-            where=where,
-            expected="at least one column that is neither target nor weight",
-            remedy="name fewer targets; or check that the path is that of the features"
-            + (f" (here are: {', '.join(fields)})" if fields else ""),
-        )
+    chosen, inside, left_out = _feature_columns(fields, request, where)
     non_features: tuple[tuple[str, str], ...] = ()
     if request.lenient:
         chosen, non_features = _fitting({name: fields[name] for name in chosen})
-    wide = next((name for name in chosen if fields[name].wide), None)
-    if wide is not None and len(chosen) > 1:
-        raise DataError(
-            f"column {wide!r} holds a row's features, and there are others: {', '.join(chosen)}",
-            where=where,
-            expected="one column of lists, binaries or arrays, or columns of numbers",
-            remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
-        )
+    wide = _wide_column(fields, chosen, where)
     kinds = [_feature_dtype(fields[name]) for name in chosen]
     schema = None if wide is not None else _schema(fields, chosen, kinds_given, isinstance(request.schema, Schema))
     dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
@@ -304,42 +252,119 @@ def choose_columns(
     size, pick = len(chosen), None
     feature_names: tuple[str, ...] | None = tuple(chosen)
     if wide is not None:
-        field = fields[wide]
-        size = (field.length or width(wide)) if field.shape is None else math.prod(field.shape)
-        if size == 0:
-            raise DataError(
-                "the rows have no features",
-                where=field.where,
-                expected="at least one feature",
-                remedy="store rows of shape (n, d)",
-            )
+        size = _wide_size(fields[wide], lambda: width(wide))
         feature_names = checked_names(names, size)
         if inside is not None:
-            pick = tuple(positions(inside, feature_names, field.where).tolist())
+            pick = tuple(positions(inside, feature_names, fields[wide].where).tolist())
             feature_names = tuple(inside)
-    measured = None if weight is None else fields.get(weight)
-    fit = measured and (measured.number or measured.decimal)
-    if measured and not (fit and measured.shape is not None and math.prod(measured.shape) == 1):
+    if weight is not None:
+        _require_weight(weight, fields)
+    return Roles(
+        features=tuple(chosen), wide=wide is not None, width=size, dtype=dtype, columns=feature_names, pick=pick,
+        schema=schema, targets=targets, target=_target(targets, request.role, fields, where), weight=weight,
+        non_features=non_features, left_out=left_out,
+    )  # fmt: skip
+
+
+def _require_known(
+    fields: Mapping[str, Field], request: Request, kinds: Mapping[str, Column], where: str, inner: Sequence[str]
+) -> None:
+    """Raise an error if a name in the request is no column; ``inner`` are names inside a wide column."""
+    for role, name in [*(("excluded column", name) for name in request.exclude), *(("column", n) for n in kinds)]:
+        if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
+            raise unknown_name_error(role, name, fields, where)
+    weights = [("weight", request.weight)] if request.weight else []
+    for role, name in [*((request.role, name) for name in request.targets), *weights]:
+        if name not in fields and name in inner:
+            raise DataError(
+                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
+                where=where,
+                expected=f"one of: {first_names(list(fields))}",
+                remedy=f"give the rows as they were before they were ingested, or name no {role}",
+            )
+        if name not in fields:
+            raise unknown_name_error(role, name, fields, where)
+
+
+def _feature_columns(
+    fields: Mapping[str, Field], request: Request, where: str
+) -> tuple[list[str], Sequence[str] | None, tuple[str, ...]]:
+    """Return the columns of features, the names asked for inside the one wide column, and columns of an index."""
+    targets, columns = request.targets, request.columns
+    # An id is copied, so it may be a feature, too; a target may not.
+    copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
+    if columns is not None or targets:
+        require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
+    weight = request.weight or None
+    others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
+    usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
+    by_name = index_names(fields)
+    left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
+    usual = [name for name in usual if name not in left_out]
+    inside: Sequence[str] | None = None
+    if columns is None:
+        chosen = usual
+    elif not (absent := [name for name in columns if name not in others]):
+        chosen = list(columns)
+    elif len(usual) == 1 and fields[usual[0]].wide:
+        chosen, inside = usual, columns
+    elif isinstance(request.schema, Schema):
+        missing = absent[0]
         raise DataError(
-            f"weight {weight!r} is a column of {measured.kind}",
-            where=measured.where,
+            f"column {missing!r} is not there" + (f", nor are {first_names(absent[1:])}" if absent[1:] else ""),
+            where=where,
+            expected="every column of training",
+            remedy="give the columns that the model was trained on; leave unknown values empty",
+        )
+    else:
+        raise unknown_name_error("column", absent[0], others, where)
+    if not chosen:
+        raise DataError(
+            "no columns are left to be features",
+            where=where,
+            expected="at least one column that is neither target nor weight",
+            remedy="name fewer targets; or check that the path is that of the features"
+            + (f" (here are: {', '.join(fields)})" if fields else ""),
+        )
+    return chosen, inside, left_out
+
+
+def _wide_column(fields: Mapping[str, Field], chosen: Sequence[str], where: str) -> str | None:
+    """Return the column with all features of a row, or None; it must be the only one chosen."""
+    wide = next((name for name in chosen if fields[name].wide), None)
+    if wide is not None and len(chosen) > 1:
+        raise DataError(
+            f"column {wide!r} holds a row's features, and there are others: {', '.join(chosen)}",
+            where=where,
+            expected="one column of lists, binaries or arrays, or columns of numbers",
+            remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
+        )
+    return wide
+
+
+def _wide_size(field: Field, measured: Callable[[], int]) -> int:
+    """Return the values of a row; they are ``measured`` in the data if nothing declares them."""
+    size = (field.length or measured()) if field.shape is None else math.prod(field.shape)
+    if size == 0:
+        raise DataError(
+            "the rows have no features",
+            where=field.where,
+            expected="at least one feature",
+            remedy="store rows of shape (n, d)",
+        )
+    return size
+
+
+def _require_weight(weight: str, fields: Mapping[str, Field]) -> None:
+    """Raise DataError if the column of weights is not one of single numbers."""
+    field = fields[weight]
+    if not ((field.number or field.decimal) and field.shape is not None and math.prod(field.shape) == 1):
+        raise DataError(
+            f"weight {weight!r} is a column of {field.kind}",
+            where=field.where,
             expected="one number a row",
             remedy="convert the weights, or name another column",
         )
-    return Roles(
-        features=tuple(chosen),
-        wide=wide is not None,
-        width=size,
-        dtype=dtype,
-        columns=feature_names,
-        pick=pick,
-        schema=schema,
-        targets=targets,
-        target=_target(targets, request.role, fields, where),
-        weight=weight,
-        non_features=non_features,
-        left_out=left_out,
-    )
 
 
 def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str], ...]]:

@@ -171,7 +171,6 @@ class RemoteObjects(Remote):
 
 
 def _status(error: Exception) -> int | None:
-    """Return the HTTP status of an error, or None."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict):

@@ -198,10 +198,7 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
     target = target_or_previous(Path(given_path(path)))
     if target is None:
         raise StorageError(
-            f"There is no {kind} here.",
-            where=str(path),
-            expected=f"the directory of a {kind}",
-            remedy="check the path",
+            f"There is no {kind} here.", where=str(path), expected=f"the directory of a {kind}", remedy="check the path"
         )
     if not links and target.is_symlink():
         raise ModelFormatError(
@@ -229,7 +226,6 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
-    """Return the attributes of the group."""
     marks: Any = None
     reason = ""
     try:
@@ -269,7 +265,6 @@ def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
 
 
 def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
-    """Return the array, and its checksum if requested."""
     values = array.read()
     return values, _checksum(values.dtype, values.shape, sha256(values)) if sums else ""
 

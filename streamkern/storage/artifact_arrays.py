@@ -250,10 +250,7 @@ def read_inside(root: Path, path: Path, most: int) -> bytes:
 
 def _damaged(path: Path, what: str) -> StorageError:
     return StorageError(
-        what,
-        where=str(path),
-        expected="the file that was written, a regular one",
-        remedy="restore it from a copy",
+        what, where=str(path), expected="the file that was written, a regular one", remedy="restore it from a copy"
     )
 
 
@@ -297,7 +294,6 @@ def _document(array: ArtifactArray) -> bytes:
 
 
 def _stored_as(data_type: Any) -> str:
-    """Return NumPy's name of a zarr data type."""
     if isinstance(data_type, dict):
         return f"<U{data_type['configuration']['length_bytes'] // 4}"
     names = {"bool": "|b1", "int8": "|i1", "uint8": "|u1"}

@@ -222,9 +222,7 @@ def updated(
             sums = sums.plus(parts, sign, 1.0 if data.weighted else sums.unit)
             del parts
     if forgotten is not None:
-        gone = _centers_among(problem, forgotten)
-        gone -= _centers_among(problem, added) if added is not None and gone else set()
-        centers = np.array(sorted(gone), dtype=np.int64)
+        centers = _forgotten_centers(problem, forgotten, added)
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
     if sizes is not None:
@@ -240,28 +238,25 @@ def updated(
         warn(message)
     if added is not None:
         warn_unseen(unseen_categories(added, executor), added.base_rows)
-    counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
-    facts = model.metadata.get("updates", {})
-    facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
-    metadata = model.metadata | {
-        "rows": sums.rows,
-        "updates": facts | ({} if calibration is None else {"answers": source or _KEPT_SOURCE}),
-    }
+    updates = _update_counts(model, added, forgotten)
+    if calibration is not None:
+        updates["answers"] = source or _KEPT_SOURCE
     assert solved.sums is not None
     return replace(
         model, Z=problem.centers.Z, weights=solved.weights, encoding=encoding, calibration=calibration,
-        sums=solved.sums,
-        metadata=metadata,
+        sums=solved.sums, metadata=model.metadata | {"rows": sums.rows, "updates": updates},
     )  # fmt: skip
 
 
+def _update_counts(model: KernelMachine, added: Dataset | None, forgotten: Dataset | None) -> dict[str, Any]:
+    """Return the rows added and forgotten, and the number of updates, since the model was fitted."""
+    before = model.metadata.get("updates", {})
+    counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
+    return {name: before.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
+
+
 def _projected(
-    model: KernelMachine,
-    stored: Sums | StoredSums,
-    rows: list[Dataset],
-    wanted: str,
-    executor: Executor,
-    budget: int,
+    model: KernelMachine, stored: Sums | StoredSums, rows: list[Dataset], wanted: str, executor: Executor, budget: int
 ) -> Footprint:
     """Return the expected memory of an update: a fit on these rows, and the sums of the earlier rows."""
     largest = max(rows, key=lambda data: data.base_rows)
@@ -275,7 +270,6 @@ def _projected(
 
 
 def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor, projected: Footprint) -> Problem:
-    """Return the model's problem for these rows."""
     assert isinstance(model.Z, np.ndarray)  # Direct keeps its centers in memory
     return Problem(
         rows, model.encoding, model.kernel, CenterSet(model.Z, None), executor, dtype=model.Z.dtype, lanes=LANES,
@@ -285,13 +279,11 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
 
 
 def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    """Return the contributions of rows to the sums."""
     contribution = normal_equations(problem.basis(), problem, sums.change, True)
     return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
 
 
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
-    """Solve the equations; return the solution and the solver's report."""
     solver = Direct(sums.ridge, keep_sums=True)
     iteration = DirectIteration(solver, problem.stream(problem.lanes), problem.basis(), problem, sums)
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
@@ -332,6 +324,13 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
     (found,) = sweep(problem.executor, ScanWork(scan, _Equal(frozenset(known))))
     found = frozenset(found)
     return {i for i, each in enumerate(known) if each in found}
+
+
+def _forgotten_centers(problem: Problem, forgotten: Dataset, added: Dataset | None) -> IntArray:
+    """Return the centers that are equal to a forgotten row and to no added one, ascending."""
+    gone = _centers_among(problem, forgotten)
+    gone -= _centers_among(problem, added) if added is not None and gone else set()
+    return np.array(sorted(gone), dtype=np.int64)
 
 
 def _without_centers(

@@ -11,13 +11,16 @@ import functools
 import importlib.metadata
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from streamkern.gpu.cuda_source import KERNELS, Definitions, options, source, variants
+from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, wide
+from streamkern.gpu.cuda_source import KERNELS, OUTPUTS, STORED, VALUES, Definitions, options, rows_at_once, source
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """A100, H100 and B200."""
@@ -101,6 +104,38 @@ def all_faults(architecture: str, listed: list[tuple[str, Definitions]]) -> dict
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = pool.map(lambda variant: faults(*variant, architecture), listed)
     return {str(variant): each for variant, each in zip(listed, found, strict=True) if each}
+
+
+def variants() -> Iterator[tuple[str, Definitions]]:
+    """Yield the variants that the library uses: all files, types and profiles, with few and most outputs."""
+
+    def made(file: str, **values: str | int) -> tuple[str, Definitions]:
+        return file, tuple(sorted(values.items()))
+
+    def profiled(real: str, kind: int, ready: int, factors: int, outputs: int, residual: int) -> Iterator[Any]:
+        of_profile: dict[str, Any] = {"REAL": real, "KIND": kind, "READY": ready, "FACTORS": factors}
+        yield made("radial", **of_profile)
+        rows = rows_at_once(outputs, real)
+        yield made("sums", **of_profile, OUTPUTS=outputs, RESIDUAL=residual, ROWS=rows, TRIANGLE=0)
+
+    for stored, name in STORED.items():
+        yield made("rows", REAL="double" if wide(np.dtype(stored)) else "float", STORED=name)
+    yield made("images")
+    for real in ("float", "double"):
+        yield made("norms", REAL=real)
+        yield made("manhattan", REAL=real)
+        yield made("step", REAL=real)
+        for angles in range(len(ANGULAR_KINDS)):
+            yield made("angular", REAL=real, ANGLES=angles)
+        for kind in range(VALUES, len(RADIAL_KINDS)):
+            yield from profiled(real, kind, 0, 0, 10, 1)
+        for outputs, residual in ((1, 2), (OUTPUTS, 0)):
+            yield from profiled(real, 0, 0, 0, outputs, residual)
+    for kind, ready, factors in ((0, 0, 1), (3, 1, 0), (5, 1, 0), (5, 0, 1)):
+        yield from profiled("float", kind, ready, factors, 10, 1)
+    for outputs in (1, 10, OUTPUTS):
+        yield made("sums", REAL="float", KIND=VALUES, READY=0, FACTORS=0, OUTPUTS=outputs, RESIDUAL=0, ROWS=2,
+                   TRIANGLE=1)  # fmt: skip
 
 
 def some(file: str, **values: str | int) -> tuple[str, Definitions]:
