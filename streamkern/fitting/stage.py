@@ -47,6 +47,7 @@ class Stage:
         parts: whether it is kept and shown part by part (``Runner.keep``), as a level or a leaf, and not as a whole.
         memory: bytes that it adds at its peak.
         work: its rows, operations and bytes read.
+        why: what it will do on such a shape, and why, in a sentence or several.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Stage:
     parts: bool = False
     memory: Callable[[Any], int] | None = None
     work: Callable[[Any], StageWork] | None = None
+    why: Callable[[Any], tuple[str, ...]] | None = None
 
     def memory_of(self, shape: Any) -> int | None:
         """Bytes that it adds at its peak to a fit of this shape; None where it is no part of it."""
@@ -75,6 +77,11 @@ def works(stages: Iterable[Stage], shape: Any) -> dict[str, StageWork]:
     """The work of the stages of a shape, by name: one that is listed twice runs once, with what comes to be known."""
     listed = {stage.name: stage.work for stage in stages if stage.work is not None and stage.when(shape)}
     return {name: work(shape) for name, work in listed.items()}
+
+
+def reasons(stages: Iterable[Stage], shape: Any) -> dict[str, tuple[str, ...]]:
+    """What the stages of a shape will do, and why, by name."""
+    return {stage.name: stage.why(shape) for stage in stages if stage.why is not None and stage.when(shape)}
 
 
 class Runner:

@@ -212,8 +212,16 @@ def _search_work(shape: FitShape) -> StageWork:
     )
 
 
+def _metric_reason(shape: FitShape) -> tuple[str, ...]:
+    agop = shape.recipe.metric
+    sample, p = agop.sizes(shape.dataset.base_rows)
+    kinds = " and ".join(agop.kinds(shape.dataset.n_features))
+    return (f"metric: {kinds}, at most {agop.rounds} round(s) each on {sample:,} rows and {p:,} centers",)
+
+
 KERNEL = Stage(
     "kernel", _choose_kernel, "choice", take_kernel,
+    why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=_chooses_kernel,
     memory=_searching,
@@ -222,6 +230,7 @@ KERNEL = Stage(
 
 METRIC = Stage(
     "metric", _learn_metric, "metric", _take_metric,
+    why=_metric_reason,
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(sample_problem(fit).kernel)),
     when=_learns_metric,
     memory=_searching,
@@ -319,6 +328,9 @@ def _bandwidth(norm: int) -> Stage:
         when=asked_for,
         memory=_centers_memory,
         work=_median_work,
+        why=lambda shape: (
+            f"bandwidth: the median distance of {median_bandwidth.MEDIAN_ROWS:,} rows, once they are read",
+        ),
     )
 
 
@@ -434,6 +446,7 @@ EIGENSYSTEM = Stage(
     until="train",
     memory=lambda shape: shape.gather + shape.takes.setup,
     work=_setup_work,
+    why=lambda shape: shape.cost_estimate.reasons,
 )
 
 

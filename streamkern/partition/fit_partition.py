@@ -473,13 +473,23 @@ LEAF_STAGES: tuple[Stage, ...] = (
     step(_center_rows),
     *CHECKS,
     step(_open_rows),
-    Stage("levels", _grow, "grown", _take_tree, parts=True, memory=_levels_memory, work=_levels_work),
+    Stage(
+        "levels", _grow, "grown", _take_tree, parts=True, memory=_levels_memory, work=_levels_work,
+        why=lambda shape: (
+            f"partition: about {shape.leaves:,} leaves of up to {shape.leaf_rows:,} rows, "
+            f"{min(shape.at_once, shape.slots)} at a time",
+        ),
+    ),
     Stage(
         "scatter", lambda fit: None, when=lambda fit: isinstance(fit, PartitionShape),  # as rows are counted, or read
         memory=lambda shape: shape.in_order or shape.runs, work=_sweep_work,
     ),
     Stage(
         "leaves", _train_leaves, "leaves", _close_rows, parts=True, work=_leaf_work,
+        why=lambda shape: (
+            f"solver of a leaf: {shape.leaf.solver.to_json()['name']}, "
+            f"{shape.leaf.cost_estimate.work_estimate.passes} pass(es) at most",
+        ),
         memory=lambda shape: shape.models + shape.in_order + (shape.at_once * shape.each if shape.here else 0),
     ),
     step(_join),

@@ -340,6 +340,7 @@ KERNEL_OF_LEAVES = replace(
     when=lambda fit: (fit.shared_search if isinstance(fit, PartitionShape) else fit.search) is not None,
     memory=_shared_search_memory,
     work=_shared_search_work,
+    why=lambda shape: (f"{shape.shared_search.text()}; for all leaves, unless their own are better",),
 )
 
 ONE_OR_LEAVES = Stage(
@@ -350,6 +351,7 @@ ONE_OR_LEAVES = Stage(
     ),
     memory=lambda shape: shape.trial,
     work=_trial_work,
+    why=lambda shape: ("one model instead, where leaves are no better on held-out rows of a sample",),
 )  # fmt: skip
 
 

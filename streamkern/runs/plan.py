@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
 from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
-from streamkern.fitting.stage import Runner, Stage, works
+from streamkern.fitting.stage import Runner, Stage, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.partition.fit_partition import require_partition
 from streamkern.partition.one_or_leaves import (
@@ -35,8 +36,7 @@ from streamkern.preprocessing.automatic_steps import planned_note
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_stages import after_fit, stages
-from streamkern.selection.kernel_search import Search
-from streamkern.selection.median_bandwidth import MEDIAN_ROWS, needs_median, with_median_distances
+from streamkern.selection.median_bandwidth import with_median_distances
 
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
@@ -57,6 +57,7 @@ class PlannedStage:
         memory: projected peak of the process, in bytes.
         seconds: predicted, from the calibration of this machine.
         device_memory: projected peak on a device, in bytes; None where arithmetic runs on the processor.
+        why: what it will do, and why, in sentences.
     """
 
     name: str
@@ -67,6 +68,7 @@ class PlannedStage:
     memory: int
     seconds: float
     device_memory: int | None = None
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,16 +221,9 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
         *([reason] if reason else []),
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),
         *_on_device(pipeline, given.device, fits, cost_estimate.size),
-        *cost_estimate.reasons,
+        *chain.from_iterable(reasons(listed, likely).values()),
         *_sharing(cost_estimate, fits, given.workers),
-        *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         note,
-        *([shape.search.text()] if isinstance(shape.search, Search) else []),
-        *(
-            [f"bandwidth: the median distance of {MEDIAN_ROWS:,} rows, once they are read"]
-            if needs_median(pipeline)
-            else []
-        ),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
@@ -241,11 +236,11 @@ def _planned(
     listed: Sequence[Stage], fits: Footprint, shape: FitShape, prices: Prices, entry: float | None = None
 ) -> tuple[PlannedStage, ...]:
     """A line for each stage of a shape: its work, priced, and its memory."""
-    entry = entry or float(shape.size.entry)
+    entry, why = entry or float(shape.size.entry), reasons(listed, shape)
     return tuple(
         PlannedStage(
             name, work.rows, work.passes, work.flops(entry), work.read, fits.baseline + fits.stages[name],
-            work.seconds(prices, shape.slots),
+            work.seconds(prices, shape.slots), why=why.get(name, ()),
         )
         for name, work in works(listed, shape).items()
     )  # fmt: skip
@@ -277,16 +272,10 @@ def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | Non
     leaf = shape.largest[0]
     prices = measured_prices(pipeline, slots, leaf.p) if prices is None else prices
     source = out_of_sample_source(leaf.solver, pipeline.train, pipeline.validation)
-    tried = shape.tried is not None
-    search, passes = shape.shared_search if tried else None, likely.leaf.cost_estimate.work_estimate.passes
     choices = (
-        f"partition: about {shape.leaves:,} leaves of up to {shape.leaf_rows:,} rows, {min(shape.at_once, slots)} at a "
-        "time",
-        *(["one model instead, where leaves are no better on held-out rows of a sample"] if tried else []),
-        f"solver of a leaf: {leaf.solver.to_json()['name']}, {passes} pass(es) at most",
+        *chain.from_iterable(reasons(listed, likely).values()),
         calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),
-        *([] if search is None else [f"{search.text()}; for all leaves, unless their own are better"]),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )
@@ -301,16 +290,6 @@ def _unlike(pipeline: Pipeline) -> str | None:
     rows = Scan(Assembly(pipeline.train.plain()), _CHECKED_ROWS).block((0,)).X.astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     return scale_warning(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
-
-
-def _metric_choice(pipeline: Pipeline) -> str:
-    """The trials of the metric, in a sentence."""
-    agop = pipeline.metric
-    assert agop is not None
-    data = planned_rows(pipeline)
-    sample, p = agop.sizes(data.base_rows)
-    kinds = " and ".join(agop.kinds(data.n_features))
-    return f"metric: {kinds}, at most {agop.rounds} round(s) each on {sample:,} rows and {p:,} centers"
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: ProblemSize) -> list[str]:

@@ -1,6 +1,7 @@
 """Seconds that a plan predicts against those that the run takes, on the shipped pipelines.
 
     python tests/benchmarks/plans.py [--quick]
+    python tests/benchmarks/plans.py --speed    # seconds that a plan itself takes, of tables of eight sizes
 
 Plan and run are commands, each a process of its own, as users start them: ``streamkern plan`` (once before, so that its
 calibration is there) and ``streamkern run``. Seconds are those of the stages, by the clock.
@@ -13,8 +14,15 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+import streamkern as sk
+from streamkern.costs.machine_speed import Prices
+from streamkern.engine.operation_counts import Operations
 
 RUNS = (
     ("pipelines/digits.py", {}),
@@ -51,11 +59,36 @@ def measure(path: str, settings: dict[str, str]) -> tuple[dict[str, Any], dict[s
         return planned, json.loads((Path(folder) / "result.json").read_text())
 
 
+TABLES = (
+    (464_809, 54, 7), (20_000, 10, 0), (48_842, 14, 2), (9357, 12, 0), (72_000, 40, 0), (160_000, 10, 0),
+    (300_000, 16, 0), (20_640, 8, 0),
+)  # fmt: skip
+"""Rows, columns and classes (0: values) of tables whose plans are timed."""
+
+
+def speed() -> None:
+    """Seconds of the plan of each table, with prices given; the first plan of a process is not among them."""
+    prices = Prices(Operations(*11 * [1e-10]), 1e-3, 1e-7, 1e-7, 1e-9, 1e-10)
+    rng = np.random.default_rng(0)
+    for n, d, classes in ((1000, 3, 0), *TABLES):
+        X = rng.normal(size=(n, d)).astype(np.float32)
+        y = rng.integers(0, classes, n) if classes else rng.normal(size=n)
+        task = "classification" if classes else "regression"
+        pipeline = sk.Pipeline(sk.from_arrays(X, y), task=task)
+        began = time.perf_counter()
+        sk.plan(pipeline, memory="2GiB", prices=prices)
+        if n > 1000:
+            print(f"{n:>9,} rows, {d} columns{time.perf_counter() - began:>8.2f} s", flush=True)
+
+
 def main() -> None:
     """Stages of each run, then the whole."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first and the third only")
+    parser.add_argument("--speed", action="store_true", help="seconds that a plan itself takes")
     options = parser.parse_args()
+    if options.speed:
+        return speed()
     print(f"{'stage':<14}{'predicted':>12}{'measured':>12}{'ratio':>8}")
     for index in (0, 2) if options.quick else range(len(RUNS)):
         path, settings = RUNS[index]
