@@ -248,10 +248,9 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
     )
     command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
     command.add_argument("--workers", type=_count, default=0, metavar="N", help="workers that share the centers")
-    command.add_argument(
-        "--beside", metavar="RUN_DIR", help="a run that has ended: what its stages took, beside the plan"
-    )
-    command.add_argument("--json", action="store_true", help="as JSON")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--beside", metavar="RUN_DIR", help="a run that has ended: what its stages took, beside the plan")
+    form.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "pipelines.plan_command"))
 
     command = commands.add_parser(

@@ -98,8 +98,8 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:
     """Print the time and memory that a run will need."""
     resources = resources_of(args)
-    made = plan(load_pipeline(args.pipeline, settings), resources=resources)
     result = None if args.beside is None else _ended(Path(args.beside))
+    made = plan(load_pipeline(args.pipeline, settings), resources=resources)
     say((json.dumps(made.to_json(), indent=1) if args.json else made.text(result)) + "\n")
 
 

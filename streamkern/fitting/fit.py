@@ -75,7 +75,7 @@ def fit(
     if ready is not None:
         made.data, made.facts = ready
     runner.carry_out((*stages_of_model(recipe, prepared=ready is not None), *after), made)
-    return made.fitted()
+    return made.fitted
 
 
 def _require_rows(recipe: Recipe, runner: Runner) -> None:

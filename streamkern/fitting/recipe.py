@@ -34,11 +34,11 @@ class Recipe:
         seed: of the order of rows.
         lanes: blocks of a step.
         dtype: ``float32`` or ``float64``.
+        diagnose: whether the weights are compared with the least-squares solution at the end.
         metric: the metric to learn on the features before the kernel, or None.
         partition: the cut of the rows into leaves; None for one model of all rows.
         class_weight: ``"balanced"``, weights of rows by their label, or None.
         threshold: the metric that a threshold between two classes is chosen for, or None.
-        diagnose: whether the weights are compared with the least-squares solution at the end.
     """
 
     train: Dataset
@@ -54,8 +54,8 @@ class Recipe:
     seed: int = 0
     lanes: int = 4
     dtype: str = AUTO
+    diagnose: bool = False
     metric: AGOP | None = None
     partition: Any = AUTO
     class_weight: ClassWeight = None
     threshold: str | None = None
-    diagnose: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,7 @@ class Fit(TrainingRows):
             return None
         return out_of_sample_source(self.recipe.solver, self.recipe.train, self.recipe.validation)
 
+    @cached_property
     def fitted(self) -> Fitted:
         """The result, once the stages have run."""
         median = self.distances[max(self.distances)] if self.distances else None

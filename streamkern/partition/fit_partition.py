@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ class PartitionFit(TrainingRows):
         leaves = Leaves(models, self.constants, ())
         return LeafBasis(self.grown.tree, leaves, self.blend if width is None else width, self.dtype)
 
+    @cached_property
     def fitted(self) -> Fitted:
         """The result, once the stages have run."""
         return fitted_partition(self)
@@ -204,7 +206,7 @@ def fit_partition(
     made = started(recipe, executor, runner, shape, listed, ridge=ridge)
     with made.held:
         runner.carry_out(listed, made)
-    model: PartitionedMachine = made.fitted().model
+    model: PartitionedMachine = made.fitted.model
     return model
 
 
@@ -461,6 +463,12 @@ def _calibrate(fit: PartitionFit) -> None:
     fit.calibration, fit.models = fit_joint_intervals(models, constant, mass, fit.problem, fit.functions)
 
 
+def _forget_outputs(fit: PartitionFit) -> None:
+    """Of the leaves, what reports show: the outputs that answers were made from, and their arrays, are let go."""
+    fit.leaves = [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in fit.leaves]
+    release_free_memory()
+
+
 def _calibration_work(shape: PartitionShape) -> StageWork:
     one = shape.largest[0]
     rows = shape.leaves * held_out_rows_of_leaf(one.recipe.task, shape.leaves, shape.outputs)
@@ -501,6 +509,7 @@ LEAF_STAGES: tuple[Stage, ...] = (
             shape.recipe.task, shape.leaves, shape.outputs, shape.row
         ),
     ),
+    step(_forget_outputs),
 )  # fmt: skip
 
 EVALUATE_LEAVES = replace(
@@ -523,7 +532,7 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
         "blend": fit.blend,
         **({"blends": fit.blends} if fit.blends else {}),
         **({"reason": fit.reason} if fit.reason else {}),
-        "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in fit.leaves],
+        "by_leaf": fit.leaves,
     }
 
 

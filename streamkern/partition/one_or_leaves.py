@@ -220,7 +220,7 @@ def fit_one_or_leaves(
         )
     with made.held:
         runner.carry_out(leaves, made)
-    return made.fitted()
+    return made.fitted
 
 
 def _one_model(
@@ -304,6 +304,7 @@ def _take_trial(fit: PartitionFit, found: dict[str, Errors]) -> None:
     leaves, reason, shared = leaves_are_better(found, fit.partition, fit.recipe.train.base_rows, fit.choice is not None)
     fit.one, fit.reason, fit.choice = not leaves, reason, fit.choice if shared else None
     fit.runner.choice(f"partition: {reason}", partition=leaves)
+    fit.executor.allowed = fit.projected.allowance()  # the fits of the trial had their own
 
 
 def _of_all_rows(shape: PartitionShape) -> ProblemSize:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -140,7 +140,8 @@ class PartitionShape(FitShape):
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:
         """The memory of its stages; PlanRefusedError has the remedy."""
-        footprint(self, (STATISTICS, EVALUATE))  # whose refusal says what would help reading
+        reading = FitShape(*(getattr(self, each.name) for each in fields(FitShape)))
+        footprint(reading, (STATISTICS, EVALUATE))  # whose refusal says what would help reading
         fits = projection(self, stages)
         if fits.peak > self.budget:
             enough, p = format_bytes(1.02 * fits.peak), self.largest[0].p

@@ -132,7 +132,8 @@ class Plan:
             f"{'':>12}{self.seconds:>10,.1f}"
         )
         if result is not None:
-            took = ["took", *(_took(stage.name, result) for stage in self.stages), f"{result['seconds']:,.1f}"]
+            planned = {stage.name for stage in self.stages}
+            took = ["took", *(_took(stage.name, planned, result) for stage in self.stages), f"{result['seconds']:,.1f}"]
             lines = [f"{line}{each:>12}" for line, each in zip(lines, took, strict=True)]
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
         if result is not None:
@@ -148,9 +149,13 @@ class Plan:
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 
-def _took(name: str, result: Mapping[str, Any]) -> str:
-    """Seconds of a stage in a run, of all its parts; ``kept`` where an earlier run had computed it, or ``not run``."""
-    parts = [each for each in result["stages"] if name in (each["name"], each.get("of"))]
+def _took(name: str, planned: set[str], result: Mapping[str, Any]) -> str:
+    """Seconds of a stage in a run, with its parts that have no line of their own; ``kept`` of an earlier run's."""
+    parts = [
+        each
+        for each in result["stages"]
+        if name == each["name"] or (name == each.get("of") and each["name"] not in planned)
+    ]
     if not parts:
         return "not run"
     return "kept" if all(each["cached"] for each in parts) else f"{sum(each['seconds'] for each in parts):,.1f}"

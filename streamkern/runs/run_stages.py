@@ -23,7 +23,7 @@ from streamkern.fitting.evaluation_checks import unseen_categories
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import AUTO, Recipe
-from streamkern.fitting.stage import Stage
+from streamkern.fitting.stage import Stage, step
 from streamkern.fitting.stages import MAX_TRAIN_SCORE_ROWS, SOLVING, centers_key, training_work
 from streamkern.memory import peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine
@@ -82,15 +82,21 @@ def after_fit(recipe: Recipe) -> tuple[Stage, ...]:
         replace(each, run=_evaluate, take=_take_evaluation, key=_evaluation_key, when=lambda fit: True)
         for each in evaluation_of(recipe)
     ]
-    return (SAVE, *measured, *([DIAGNOSE] if recipe.diagnose else []))
+    return (step(_require_unchanged), SAVE, *measured, *([DIAGNOSE] if recipe.diagnose else []))
 
 
 # -------------------------------------------------------------------------------------------------------------- save
 
 
+def _require_unchanged(fit: Any) -> None:
+    """Refuse data that changed while they were trained on, before their model takes the place of an earlier one."""
+    with unchanging(fit.recipe.train, fit.recipe.validation):
+        pass
+
+
 def _save(fit: Any) -> None:
     """Write the model, and the fields of the result that describe it."""
-    job, fitted, runner = fit.runner.job, fit.fitted(), fit.runner
+    job, fitted, runner = fit.runner.job, fit.fitted, fit.runner
     median = {} if fitted.median is None else {"median_distance": fitted.median}
     job.model = model = model_of(fitted, pipeline=job.pipeline.name, **median, **job.arithmetic)
     for each in job.arithmetic.values():
@@ -214,7 +220,11 @@ def _take_diagnosis(fit: Any, found: dict[str, Any]) -> None:
 
 
 def _normal_equations(shape: FitShape) -> FitShape:
-    return replace(shape, solver=Direct(), better=True)
+    """The fit by normal equations of the same rows, and nothing around it."""
+    return FitShape(
+        shape.dataset, shape.p, shape.outputs, Direct(), shape.budget, shape.baseline, shape.slots, shape.lanes,
+        shape.itemsize, better=True,
+    )  # fmt: skip
 
 
 def _diagnosis_work(shape: FitShape) -> StageWork:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import streamkern as sk
@@ -81,6 +82,41 @@ def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make,
     assert {stage["name"]: stage["cached"] for stage in again["stages"]}["dummy"]
     fitted = sk.KernelClassifier(sk.Laplace(2.0), centers=40).fit(make().train)
     assert fitted.result_.footprint.stages["dummy"] == DUMMY_BYTES
+
+
+def test_data_that_change_while_they_are_trained_on_leave_the_last_model(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3)).astype(np.float32)
+
+    def written(rows: int) -> sk.Dataset:
+        (tmp_path / "rows.parquet").unlink(missing_ok=True)
+        sk.write_parquet(tmp_path / "rows.parquet", X[:rows], X[:rows, 0] > 0, target="y")
+        return sk.open_dataset(tmp_path / "rows.parquet", target="y")
+
+    def pipeline(data: sk.Dataset, seed: int) -> sk.Pipeline:
+        return sk.Pipeline(data, sk.Laplace(2.0), sk.Uniform(50, seed), sk.Direct(), seed=seed)
+
+    def change(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "stage" and (fields["name"], fields["state"]) == ("train", "end"):
+            written(390)
+
+    good = sk.run(pipeline(written(400), 0), tmp_path / "run")
+    with pytest.raises(sk.errors.StorageError, match="changed since they were opened"):
+        sk.run(pipeline(written(400), 1), tmp_path / "run", listeners=(change,))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], "model" in result) == ("failed", False)
+    assert result["last_done"]["weights_sha256"] == good.weights_sha256
+    assert sk.load_model(tmp_path / "run" / "model.zarr").weights_sha256 == good.weights_sha256
+
+
+def test_a_diagnosis_takes_what_normal_equations_take_whatever_is_measured_beside_it(make: Make):
+    plain, validated = (
+        sk.plan(make(centers=sk.Uniform(400), diagnose=True, validation=rows), threads=2)
+        for rows in (None, make().train.plain().sample(300))
+    )
+    assert plain.footprint.stages["diagnostics"] == validated.footprint.stages["diagnostics"]
+    direct = sk.plan(make(centers=sk.Uniform(400), solver=sk.Direct()), threads=2).footprint
+    assert plain.footprint.stages["diagnostics"] == pytest.approx(direct.stages["train"] + direct.extra, rel=0.1)
 
 
 PROGRAM = """
