@@ -15,8 +15,8 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.execute import open_executor
-from streamkern.fitting.preparation import statistics
 from streamkern.fitting.precision_checks import dtype_of
+from streamkern.fitting.preparation import statistics
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 
