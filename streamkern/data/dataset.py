@@ -460,12 +460,16 @@ class Dataset:
 @contextmanager
 def unchanging(*given: Dataset | None) -> Iterator[None]:
     """Raise StorageError if the data changed between opening and reading; checked on entry and on exit."""
-    sources = [data.source for data in given if data is not None]
-    for source in sources:
-        source.require_unchanged()
+    require_unchanged(*given)
     yield
-    for source in sources:
-        source.require_unchanged()
+    require_unchanged(*given)
+
+
+def require_unchanged(*given: Dataset | None) -> None:
+    """Raise StorageError if the data changed since they were opened."""
+    for data in given:
+        if data is not None:
+            data.source.require_unchanged()
 
 
 _MOST_ROWS = 1 << 62  # most rows of a pass: row ids have 64 bits

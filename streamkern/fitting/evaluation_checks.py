@@ -17,6 +17,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Encoding
 from streamkern.errors import DataError, StreamkernError
 from streamkern.execute.base import Executor
+from streamkern.fitting.recipe import Recipe
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Target
 
@@ -41,6 +42,13 @@ def naming_rows(what: str) -> Iterator[None]:
     except StreamkernError as error:
         error.where = what if error.where is None else f"{what}: {error.where}"
         raise
+
+
+def require_rows(recipe: Recipe) -> None:
+    """Raise DataError where training, validation or test rows are none, or the latter two have no target."""
+    recipe.train._require_rows()
+    for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
+        require_measurable(rows, name)
 
 
 def require_measurable(rows: Dataset | None, name: str) -> None:

@@ -15,7 +15,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import out_of_sample_source, require_threshold_rows
 from streamkern.fitting.device_placement import lanes_on, require_room
-from streamkern.fitting.evaluation_checks import require_measurable
+from streamkern.fitting.evaluation_checks import require_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, shape_of, with_search
 from streamkern.fitting.recipe import Recipe
@@ -56,7 +56,7 @@ def fit(
     """
     runner = runner or Runner()
     baseline = load_libraries() if baseline is None else baseline
-    _require_rows(recipe, runner)
+    _require_startable(recipe, runner)
     lanes = lanes_on(device, executor.processes, recipe.lanes)
     shape, listed = planned_shape(
         recipe, runner.held_out_rows, runner.search_share, after, known_projection, budget=budget, baseline=baseline,
@@ -78,11 +78,9 @@ def fit(
     return made.fitted
 
 
-def _require_rows(recipe: Recipe, runner: Runner) -> None:
+def _require_startable(recipe: Recipe, runner: Runner) -> None:
     """Refuse, before a row is read, what would be refused in the middle of a fit."""
-    recipe.train._require_rows()
-    for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
-        require_measurable(rows, name)
+    require_rows(recipe)
     if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
             "The solver has patience=, which needs validation rows.",

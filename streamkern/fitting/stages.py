@@ -14,6 +14,7 @@ from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.calibration.probabilities import softmax_of_logits
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
+from streamkern.costs.dry_run import ProblemSize
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint
 from streamkern.costs.stage_work import StageWork
@@ -132,17 +133,21 @@ def stages_of_model(recipe: Recipe, prepared: bool = False) -> tuple[Stage, ...]
 # ------------------------------------------------------------------------------------------------ kernel and metric
 
 
-def _look_at_rows(fit: Fit) -> None:
+def note_rows(fit: Any) -> None:
+    """Note what preprocessing has come to, and the features; warn of rows that are probably not as they are meant."""
     steps = preprocessing_steps(fit.recipe)
-    fit.notes = preprocessing_notes(fit.data, steps, fit.known)
-    if weights := described_weights(fit.data):
-        fit.runner.choice(f"weights of classes: {weights}", class_weight=weights)
+    fit.notes, fit.columns = preprocessing_notes(fit.data, steps, fit.known), features_of(fit.data)
     for message in data_warnings(fit.data, steps, fit.known):
         fit.runner.warn(message)
-    fit.columns = features_of(fit.data)
 
 
-def sample_problem(fit: Fit) -> Problem:
+def _look_at_rows(fit: Fit) -> None:
+    if weights := described_weights(fit.data):
+        fit.runner.choice(f"weights of classes: {weights}", class_weight=weights)
+    note_rows(fit)
+
+
+def _sample_problem(fit: Fit) -> Problem:
     """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
     kernel = fit.recipe.kernel or default_kernel(fit.known, fit.data)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
@@ -154,17 +159,17 @@ def sample_problem(fit: Fit) -> Problem:
 
 
 def _sample_key(fit: Fit, *what: Any) -> tuple[Any, ...]:
-    problem = sample_problem(fit)
+    problem = _sample_problem(fit)
     return rows_key(problem.train), *what, encoding_to_json(problem.encoding), fit.recipe.dtype, platform.machine()
 
 
 def _choose_kernel(fit: Fit) -> KernelChoice:
     assert fit.search is not None
-    problem = sample_problem(fit)
+    problem = _sample_problem(fit)
     return choose_kernel(fit.search, problem.kernel, problem)
 
 
-def take_kernel(fit: Fit, chosen: KernelChoice) -> None:
+def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
     """Take the kernel that was chosen, its ridge, and the metric that was tried."""
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
@@ -175,7 +180,7 @@ def take_kernel(fit: Fit, chosen: KernelChoice) -> None:
 
 def _learn_metric(fit: Fit) -> Metric:
     assert fit.recipe.metric is not None
-    problem = sample_problem(fit)
+    problem = _sample_problem(fit)
     return learn_metric(fit.recipe.metric, problem.kernel, problem)
 
 
@@ -207,8 +212,12 @@ def _searching(shape: FitShape) -> int:
 
 
 def _search_work(shape: FitShape) -> StageWork:
-    search: Any = shape.search
-    costs = search.cost_estimate(shape.size, shape.dataset.base_rows)
+    return search_work(shape, shape.search, shape.size)
+
+
+def search_work(shape: FitShape, search: Any, size: ProblemSize) -> StageWork:
+    """The most that a search for a kernel or a metric may take, for a problem of a size."""
+    costs = search.cost_estimate(size, shape.dataset.base_rows)
     return StageWork(
         costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
     )
@@ -222,7 +231,7 @@ def _metric_reason(shape: FitShape) -> tuple[str, ...]:
 
 
 KERNEL = Stage(
-    "kernel", _choose_kernel, "choice", take_kernel,
+    "kernel", _choose_kernel, "choice", _take_kernel,
     why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=_chooses_kernel,
@@ -233,7 +242,7 @@ KERNEL = Stage(
 METRIC = Stage(
     "metric", _learn_metric, "metric", _take_metric,
     why=_metric_reason,
-    key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(sample_problem(fit).kernel)),
+    key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
     when=_learns_metric,
     memory=_searching,
     work=_search_work,
@@ -249,7 +258,7 @@ def _weigh_ridge(fit: Fit) -> None:
 
 
 def _center_rows(fit: Fit) -> None:
-    """TrainingRows less offsets that the dtype rounds too coarsely, and the projection for their width and outputs."""
+    """Rows less offsets that the dtype rounds too coarsely, and the projection for their width and outputs."""
     recipe, guess = fit.recipe, fit.shape.dataset
     basis = recipe.features or recipe.kernel
     invariant = basis is None or basis.translation_invariant

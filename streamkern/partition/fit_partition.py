@@ -28,14 +28,13 @@ from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import require_two_classes
-from streamkern.fitting.evaluation_checks import require_measurable
+from streamkern.fitting.evaluation_checks import require_rows
 from streamkern.fitting.fitted import Fitted
-from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.precision_checks import subtract_offsets
 from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage, step, works
-from streamkern.fitting.stages import CHECKS, EVALUATE, evaluation_memory, evaluation_work, stages_of_model
+from streamkern.fitting.stages import CHECKS, EVALUATE, evaluation_memory, evaluation_work, note_rows, stages_of_model
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree, Partition
@@ -54,8 +53,7 @@ from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.leaf_tasks import LeafTraining
 from streamkern.partition.partition_shape import PartitionShape, leaf_shape
-from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
-from streamkern.preprocessing.feature_origins import Features, features_of
+from streamkern.preprocessing.feature_origins import Features
 from streamkern.selection.kernel_search import KernelChoice, Search
 from streamkern.solvers.base import Problem, traits_of
 from streamkern.solvers.loop import Outcome
@@ -166,7 +164,7 @@ def require_partition(recipe: Recipe) -> None:
          "use least squares, such as sk.Direct()"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
-        (getattr(recipe, "diagnose", False), "diagnose=True", "leave diagnose out"),
+        (recipe.diagnose, "diagnose=True", "leave diagnose out"),
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip
         if wrong:
@@ -222,9 +220,7 @@ def started(
     ridge: tuple[float, int] | None = None,
 ) -> PartitionFit:
     """A fit in leaves before its first stage; PlanRefusedError has the remedy where its stages would not fit."""
-    recipe.train._require_rows()
-    for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
-        require_measurable(rows, name)
+    require_rows(recipe)
     made = PartitionFit(recipe, executor, runner, shape, LeafSettings.of(recipe, ridge), allow, listed, folder)
     made.project(shape)
     return made
@@ -244,13 +240,10 @@ def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _look_at_rows(fit: PartitionFit) -> None:
-    steps, champion = preprocessing_steps(fit.recipe), champion_of(fit.partition)
-    fit.notes = preprocessing_notes(fit.data, steps, fit.known)
-    for message in data_warnings(fit.data, steps, fit.known):
-        fit.runner.warn(message)
+    champion = champion_of(fit.partition)
+    note_rows(fit)
     if fit.recipe.threshold is not None:
         require_two_classes(fit.encoding)
-    fit.columns = features_of(fit.data)
     if champion is not None:
         fit.settings = with_champion_kernel(fit.settings, champion)
         return
@@ -268,7 +261,7 @@ def with_champion_kernel(settings: LeafSettings, champion: PartitionedMachine) -
 
 
 def _center_rows(fit: PartitionFit) -> None:
-    """TrainingRows less offsets that float32 rounds too coarsely."""
+    """Rows less offsets that float32 rounds too coarsely."""
     invariant = fit.recipe.kernel is None or fit.recipe.kernel.translation_invariant
     if champion_of(fit.partition) is None:  # the champion's origin stays
         fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.centers import Uniform
-from streamkern.costs.dry_run import WORK_PER_SECOND, ProblemSize, nominal_work
+from streamkern.costs.dry_run import WORK_PER_SECOND, nominal_work
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.costs.stage_work import StageWork
@@ -41,7 +41,7 @@ from streamkern.fitting.preparation import preparation, rows_key
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.solver_choice import PATIENCE, resolve_solver, with_all_rows_as_centers
 from streamkern.fitting.stage import Runner, Stage
-from streamkern.fitting.stages import EVALUATE, KERNEL, stages_of_model
+from streamkern.fitting.stages import EVALUATE, KERNEL, search_work, stages_of_model
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, Partition
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine
@@ -113,20 +113,14 @@ def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition
     given = (recipe.kernel, recipe.metric, recipe.centers, recipe.features)
     if any(each is not None for each in given) or recipe.solver != AUTO or train.augmentations:
         return None
-    if device == "cuda" or getattr(recipe, "diagnose", False):
+    if device == "cuda" or recipe.diagnose:
         return None
     if len(train) != train.base_rows or train.base_rows < MIN_TABLE_ROWS or train.n_features > MAX_L1_FEATURES:
         return None
     recipe = with_rows_per_leaf(replace(recipe, partition=partition))
     partition = recipe.partition
     settings, half = LeafSettings.of(recipe), budget // 2
-    shape = PartitionShape.before_rows(
-        recipe,
-        on=settings.on,
-        budget=budget,
-        slots=TRIAL_THREADS,
-        baseline=half,
-    )
+    shape = PartitionShape.before_rows(recipe, on=settings.on, budget=budget, slots=TRIAL_THREADS, baseline=half)
     try:
         tried, trial = trial_footprint(recipe, partition, budget, TRIAL_THREADS, half)
         shape = replace(shape, tried=tried, trial=trial)
@@ -307,10 +301,6 @@ def _take_trial(fit: PartitionFit, found: dict[str, Errors]) -> None:
     fit.executor.allowed = fit.projected.allowance()  # the fits of the trial had their own
 
 
-def _of_all_rows(shape: PartitionShape) -> ProblemSize:
-    return replace(shape.leaf.size, n=len(shape.dataset), held_out_rows=0)
-
-
 def _shared_search_memory(shape: PartitionShape) -> int:
     assert shape.shared_search is not None
     return shape.sweeping + shape.shared_search.cost_estimate(shape.largest[0].size, shape.dataset.base_rows).memory
@@ -318,10 +308,7 @@ def _shared_search_memory(shape: PartitionShape) -> int:
 
 def _shared_search_work(shape: PartitionShape) -> StageWork:
     assert shape.shared_search is not None
-    costs = shape.shared_search.cost_estimate(_of_all_rows(shape), shape.dataset.base_rows)
-    return StageWork(
-        costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
-    )
+    return search_work(shape, shape.shared_search, replace(shape.leaf.size, n=len(shape.dataset), held_out_rows=0))
 
 
 def _trial_work(shape: PartitionShape) -> StageWork:

@@ -20,7 +20,7 @@ from typing import Any
 
 from streamkern.costs.footprint import Footprint
 from streamkern.cpu import default_engine
-from streamkern.data.dataset import unchanging
+from streamkern.data.dataset import require_unchanged
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import (
     NumericalError,
@@ -286,10 +286,10 @@ def _train(
             if reason:
                 events.emit("choice", reason=reason, solver=recipe.solver.to_json())
             job.arithmetic, job.device = arithmetic, device_for(recipe, given.device)
-            with unchanging(recipe.train, recipe.validation):
-                return fit_one_or_leaves(
-                    recipe, executor, budget, runner, on_plan, job.device, folder / "scattered", after_fit
-                )
+            require_unchanged(recipe.train, recipe.validation)  # and again before the model is saved
+            return fit_one_or_leaves(
+                recipe, executor, budget, runner, on_plan, job.device, folder / "scattered", after_fit
+            )
 
         in_dtype(pipeline, attempt)
         runner.prune()

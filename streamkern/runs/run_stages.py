@@ -11,7 +11,7 @@ from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import projection
 from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import without_class_weights
-from streamkern.data.dataset import Dataset, unchanging
+from streamkern.data.dataset import Dataset, require_unchanged, unchanging
 from streamkern.data.device_assembly import stored_bytes
 from streamkern.data.encoders import unseen_notes
 from streamkern.data.targets import encoding_to_json
@@ -90,8 +90,7 @@ def after_fit(recipe: Recipe) -> tuple[Stage, ...]:
 
 def _require_unchanged(fit: Any) -> None:
     """Refuse data that changed while they were trained on, before their model takes the place of an earlier one."""
-    with unchanging(fit.recipe.train, fit.recipe.validation):
-        pass
+    require_unchanged(fit.recipe.train, fit.recipe.validation)
 
 
 def _save(fit: Any) -> None:

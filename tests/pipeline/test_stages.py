@@ -16,6 +16,7 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.fitting import stages
 from streamkern.fitting.preparation import rows_key
 from streamkern.fitting.stage import Stage
+from streamkern.partition import fit_partition, one_or_leaves
 from streamkern.progress import Display
 from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
@@ -27,8 +28,8 @@ DUMMY_BYTES = 3 << 30
 
 
 @pytest.fixture
-def dummy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A stage between centers and eigensystem, in the list and nowhere else; how often it was computed."""
+def dummy(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[Any]]:
+    """A stage between centers and eigensystem, in the list and nowhere else: what it computed, and what it gave."""
     computed: list[int] = []
     taken: list[Any] = []
 
@@ -46,7 +47,7 @@ def dummy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     at = stages.MODEL_STAGES.index(stages.CENTERS) + 1
     listed = (*stages.MODEL_STAGES[:at], stage, *stages.MODEL_STAGES[at:])
     monkeypatch.setattr(stages, "MODEL_STAGES", listed)
-    return computed
+    return computed, taken
 
 
 def names(found: Any) -> list[str]:
@@ -54,7 +55,7 @@ def names(found: Any) -> list[str]:
     return [each.name if hasattr(each, "name") else each["name"] for each in found]
 
 
-def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make, tmp_path: Path, dummy: list[int]):
+def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make, tmp_path: Path, dummy: Any):
     expected = ["statistics", "check-test", "centers", "dummy", "eigensystem", "train", "save", "evaluate"]
     planned = sk.plan(make(), memory="8GiB")
     assert names(planned.stages) == [name for name in expected if name != "save"]
@@ -78,7 +79,7 @@ def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make,
     assert "dummy" in page([read_run(folder)])
     assert json.loads((folder / "result.json").read_text())["stages"][3]["name"] == "dummy"
     again = sk.run(make(), folder, memory="8GiB")
-    assert dummy == [40]
+    assert dummy == ([40], 2 * [{"centers": 40}])  # the second run took what the first had kept
     assert {stage["name"]: stage["cached"] for stage in again["stages"]}["dummy"]
     fitted = sk.KernelClassifier(sk.Laplace(2.0), centers=40).fit(make().train)
     assert fitted.result_.footprint.stages["dummy"] == DUMMY_BYTES
@@ -117,6 +118,50 @@ def test_a_diagnosis_takes_what_normal_equations_take_whatever_is_measured_besid
     assert plain.footprint.stages["diagnostics"] == validated.footprint.stages["diagnostics"]
     direct = sk.plan(make(centers=sk.Uniform(400), solver=sk.Direct()), threads=2).footprint
     assert plain.footprint.stages["diagnostics"] == pytest.approx(direct.stages["train"] + direct.extra, rel=0.1)
+
+
+def test_a_tree_is_cut_under_its_own_projection_and_the_model_of_leaves_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1600, 3)).astype(np.float32)
+    sk.write_parquet(tmp_path / "rows.parquet", X, np.sign(X[:, 0]) * np.sin(4 * X[:, 1]), target="y")
+    pipeline = sk.Pipeline(
+        sk.open_dataset(tmp_path / "rows.parquet", target="y"), sk.Laplace(2.0), task="regression",
+        partition=sk.Partition(rows=400),
+    )  # fmt: skip
+    allowed: dict[str, Any] = {}
+    made: list[Any] = []
+    keep, whole = RunRunner.keep, fit_partition.fitted_partition
+
+    def noting(self: RunRunner, name: str, *rest: Any) -> Any:
+        if name.startswith("level"):
+            allowed[name] = executors[0].allowed
+        return keep(self, name, *rest)
+
+    def making(fit: Any) -> Any:
+        made.append(fit)
+        assert all(set(each) == {"rows", "seconds", "solver", "passes"} for each in fit.leaves)
+        return whole(fit)
+
+    executors: list[Any] = []
+    started = one_or_leaves.started
+    monkeypatch.setattr(
+        one_or_leaves, "started", lambda *args, **how: executors.append(args[1]) or started(*args, **how)
+    )
+    monkeypatch.setattr(RunRunner, "keep", noting)
+    monkeypatch.setattr(fit_partition, "fitted_partition", making)
+    monkeypatch.setattr(one_or_leaves, "leaves_are_better", lambda *_: (True, "as this test says", True))
+    result = sk.run(pipeline, tmp_path / "run", memory="2GiB", threads=1)
+    (fit,) = [each for each in made if isinstance(each.runner, RunRunner)]
+    first = fit.shape.before_rows(
+        fit.recipe, on=fit.shape.on, budget=2 << 30, slots=1, baseline=fit.shape.baseline, trial=fit.shape.trial
+    ).footprint(fit.listed)
+    assert set(allowed.values()) == {first.allowance()}
+    took = {line.split()[0]: line.split()[-1] for line in sk.plan(pipeline, memory="2GiB").text(result).splitlines()}
+    parts = [stage for stage in result["stages"] if stage.get("of") == "levels" and stage["name"] != "scatter"]
+    assert float(took["levels"]) == pytest.approx(sum(stage["seconds"] for stage in parts), abs=0.051)
+    assert "scatter" in names(result["stages"])
 
 
 PROGRAM = """
