@@ -44,7 +44,7 @@ def naming_rows(what: str) -> Iterator[None]:
         raise
 
 
-def require_rows(recipe: Recipe) -> None:
+def require_fit_rows(recipe: Recipe) -> None:
     """Raise DataError where training, validation or test rows are none, or the latter two have no target."""
     recipe.train._require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):

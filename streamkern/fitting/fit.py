@@ -15,7 +15,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import out_of_sample_source, require_threshold_rows
 from streamkern.fitting.device_placement import lanes_on, require_room
-from streamkern.fitting.evaluation_checks import require_rows
+from streamkern.fitting.evaluation_checks import require_fit_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, shape_of, with_search
 from streamkern.fitting.recipe import Recipe
@@ -80,7 +80,7 @@ def fit(
 
 def _require_startable(recipe: Recipe, runner: Runner) -> None:
     """Refuse, before a row is read, what would be refused in the middle of a fit."""
-    require_rows(recipe)
+    require_fit_rows(recipe)
     if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
             "The solver has patience=, which needs validation rows.",

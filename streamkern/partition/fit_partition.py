@@ -28,7 +28,7 @@ from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import require_two_classes
-from streamkern.fitting.evaluation_checks import require_rows
+from streamkern.fitting.evaluation_checks import require_fit_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.precision_checks import subtract_offsets
 from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key
@@ -220,7 +220,7 @@ def started(
     ridge: tuple[float, int] | None = None,
 ) -> PartitionFit:
     """A fit in leaves before its first stage; PlanRefusedError has the remedy where its stages would not fit."""
-    require_rows(recipe)
+    require_fit_rows(recipe)
     made = PartitionFit(recipe, executor, runner, shape, LeafSettings.of(recipe, ridge), allow, listed, folder)
     made.project(shape)
     return made
