@@ -67,8 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
 
 
+QUICK_SECONDS = 60
+"""A test without the mark ``slow`` took less than two on two cores; one that takes this long has to be marked."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come first, so that no process waits for one at the end."""
+    for item in items:
+        if not item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(QUICK_SECONDS))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     slow |= {Path(__file__).parent / name for name in LONG}
     items.sort(key=lambda item: item.path not in slow)

@@ -88,6 +88,7 @@ def test_the_same_bits_on_any_executor(executors):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 400])
 def test_other_chunks_move_means_by_rounding(executors, batch):
     X = clumps(2000)
@@ -124,6 +125,7 @@ def test_seeding_and_sweeps_each_lower_the_squared_distances(executors):
     assert swept < 0.8 * seeded < 0.8 * uniform
 
 
+@pytest.mark.slow
 def test_the_seeding_has_the_distribution_of_kmeans_plus_plus(executors):
     X = np.array([0.0, 1.0, 5.0, 6.0, 11.0, 13.0])[:, None]
     p, runs = 4, 1500
@@ -147,6 +149,7 @@ def test_the_seeding_has_the_distribution_of_kmeans_plus_plus(executors):
     assert chi < 36.1  # 14 degrees of freedom: one run in a thousand
 
 
+@pytest.mark.slow
 def test_a_center_that_loses_its_rows_gets_others(executors):
     # From the centers -30.4, 10 and 31 the second is left at -9, between rows that its neighbours then take.
     counts = {-30.4: 1, -10.3: 100, -10.0: 19, 10.0: 1, 20.6: 100, 31.0: 1}
@@ -161,6 +164,7 @@ def test_a_center_that_loses_its_rows_gets_others(executors):
     np.testing.assert_array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_the_order_of_the_centers_is_random(executors):
     # k-means++ takes the far row first or second.
     X = np.append(np.random.default_rng(0).normal(size=(200, 2)), [[1e3, 1e3]], axis=0)

@@ -89,6 +89,7 @@ def test_a_prefix_of_the_pivots_spans_nearly_as_much_as_pivots_of_their_own(exec
     assert residual(kernel, X, whole[:50]).sum() < 1.3 * residual(kernel, X, alone).sum()
 
 
+@pytest.mark.slow
 def test_pivots_have_the_distribution_of_one_at_a_time(executors):
     X = np.array([0.0, 0.4, 0.9, 2.0, 2.1, 7.0])[:, None]
     kernel, p, runs = Laplace(2.0), 4, 1500

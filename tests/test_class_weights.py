@@ -29,6 +29,7 @@ def _model(solver, **given):
     return sk.KernelClassifier("gaussian", centers=80, solver=solver, threads=1, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda each: type(each).__name__)
 def test_they_are_weights_of_rows(solver, weighted):
@@ -70,6 +71,7 @@ def test_probabilities_are_those_of_the_rows_as_they_are(given):
     assert (balanced.predict(X_test) == "yes").mean() > 2 * (y_test == "yes").mean()
 
 
+@pytest.mark.slow
 def test_the_search_for_a_kernel_weighs_its_errors(monkeypatch):
     from streamkern.selection import kernel_search as choice
 
@@ -135,6 +137,7 @@ def _pipeline(X, y, **given):
     )
 
 
+@pytest.mark.slow
 def test_runs_keep_them_and_workers_have_the_same_bits(tmp_path):
     X, y = _rare(800)
     pipeline = _pipeline(X, y, class_weight="balanced", validation=sk.from_arrays(*_rare(200, seed=2)))

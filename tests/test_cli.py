@@ -54,6 +54,7 @@ def model_bytes(folder: str = "runs/digits") -> dict[str, bytes]:
 # ------------------------------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program", [MODULE, [str(Path(sys.executable).parent / "streamkern")]], ids=["module", "script"]
 )
@@ -91,6 +92,7 @@ def test_a_second_run_takes_over_and_a_changed_setting_runs_again(capsys: pytest
     assert result_of()["weights_sha256"] != first["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_the_weights():
     for n in ("1", "2"):
         assert main(["run", DIGITS, *SMALL, "--threads", n, "--run-dir", n, "--quiet"]) == 0
@@ -221,6 +223,7 @@ def started(command: Callable[..., Any]) -> Any:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "state"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted"), (signal.SIGKILL, -9, "done")],
@@ -256,6 +259,7 @@ def test_a_run_that_is_stopped_loses_nothing_and_frees_its_directory(
     assert result_of()["weights_sha256"] == before["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_away_is_no_failure():
     words = [
         sys.executable,
@@ -313,6 +317,7 @@ def test_more_threads_than_cores_are_told_how_many_there_are(capsys: pytest.Capt
     assert "raise memory" not in err
 
 
+@pytest.mark.slow
 def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFixture[str]):
     assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "4GiB"]) == 0
     table = capsys.readouterr().out
@@ -326,6 +331,7 @@ def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFix
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_beside_a_run_shows_what_each_stage_took(capsys: pytest.CaptureFixture[str]):
     words = [DIGITS, "--set", "rows=2000", "centers=100"]
     assert main(["plan", *words, "--beside", "run"]) == 2
@@ -369,6 +375,7 @@ def test_help_names_the_commands_there_are_and_each_answers(capsys: pytest.Captu
         assert f"usage: streamkern {command}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluate_scores_a_saved_model_as_the_run_did(capsys: pytest.CaptureFixture[str]):
     Path("mine.py").write_text(PIPELINE)
     assert main(["run", "mine.py", "--quiet"]) == 0
@@ -437,6 +444,7 @@ def on_terminal(words: list[str], columns: int) -> str:
     return drawn.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 120])
 def test_a_terminal_shows_one_live_line_that_fits(columns: int):
     start = time.monotonic()
@@ -525,6 +533,7 @@ def test_a_stream_that_fails_ends_the_display_and_not_the_run(clock: Clock):
     assert Broken.writes == 1
 
 
+@pytest.mark.slow
 def test_a_library_that_fails_while_python_ends_changes_no_status():
     """A thread of Arrow's aborts a process now and then whose interpreter is being taken down."""
     Path("mine.py").write_text(

@@ -33,6 +33,7 @@ def as_dask(X: pd.DataFrame) -> Any:
 FRAMES = [(name, "pandas") for name in NAMES] + [("text", "dask"), ("integers", "dask")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "door"), FRAMES)
 @pytest.mark.parametrize("way", ["fit", "partial_fit"])
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])

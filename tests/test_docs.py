@@ -84,6 +84,7 @@ def walk(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
             out = done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*(page for page in PAGES if page != ON_S3), *SECTIONS])
 def test_a_page_runs_and_prints_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -122,6 +123,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
             server.kill()
 
 
+@pytest.mark.slow
 def test_parquet_on_s3_runs(
     bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,17 +177,20 @@ def test_the_page_of_the_command_line_is_current() -> None:
     assert "| `--live` |" in commands.page()
 
 
+@pytest.mark.slow
 def test_preprocessing_runs(tmp_path: Path) -> None:
     assert float(run(blocks("preprocessing.md"), tmp_path)) > 0.9
     assert (tmp_path / "model.zarr").is_dir()
 
 
+@pytest.mark.slow
 def test_augmentation_runs(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (50, 784), dtype=np.uint8)
     sk.write_zarr(str(tmp_path / "images.zarr"), images, np.arange(50) % 5, target="label")
     assert run(blocks("augmentation.md") + "\nprint(len(train))", tmp_path) == "100000\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FASHION.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
 def test_the_picture_of_augmented_rows_is_the_one_its_script_draws(tmp_path: Path) -> None:
     script = DOCS / "img" / "augmentations.py"

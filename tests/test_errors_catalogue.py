@@ -97,6 +97,7 @@ def sites() -> tuple[Site, ...]:
 # --------------------------------------------------------------------------------------------------------- what it says
 
 
+@pytest.mark.slow
 def test_every_error_says_where_and_what_was_expected_and_what_to_do() -> None:
     for site in sites():
         missing = {"where", "expected", "remedy"} - site.keywords
@@ -157,6 +158,7 @@ PLAIN = {
 """Files that raise other exceptions by name, and why they may."""
 
 
+@pytest.mark.slow
 def test_nothing_else_is_raised_where_users_see_it() -> None:
     other = set()
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -33,6 +33,7 @@ import streamkern as sk
 from streamkern.types import Array
 
 
+@pytest.mark.slow
 @parametrize_with_checks([sk.KernelRegressor(), sk.KernelClassifier()])
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
     name = check.func.__name__
@@ -74,6 +75,7 @@ def test_regression_converges_to_the_interpolant(diabetes: tuple[Array, ...], dt
     assert model.score(X_test, y_test) == pytest.approx(r2, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_classification_is_as_good_as_kernel_ridge(digits: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = digits
     model = sk.KernelClassifier().fit(X, y)
@@ -131,6 +133,7 @@ def test_small_numbers_of_rows() -> None:
         assert sk.KernelRegressor().fit(X[:n], X[:n, 0]).predict(X[:n]) == pytest.approx(X[:n, 0], abs=1e-2)
 
 
+@pytest.mark.slow
 def test_labels_of_every_kind(digits: tuple[Array, ...]) -> None:
     X, X_test, y, _ = (part[:200] for part in digits)
     expected = sk.KernelClassifier().fit(X, y).predict(X_test)
@@ -149,6 +152,7 @@ def test_labels_of_every_kind(digits: tuple[Array, ...]) -> None:
     assert sk.KernelClassifier().fit(X, y).decision_function(X_test).shape == (len(X_test), 10)
 
 
+@pytest.mark.slow
 def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...], tmp_path: Path) -> None:
     X, X_test, y, y_test = digits
     X = X.astype(np.float32)
@@ -184,6 +188,7 @@ def test_polars() -> None:
     assert np.array_equal(model.predict(frame), sk.KernelRegressor().fit(X, X[:, 0]).predict(X))
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_threads(digits: tuple[Array, ...]) -> None:
     X, _, y, _ = digits
     one, two = (sk.KernelClassifier(centers=300, threads=threads).fit(X, y).model_ for threads in (1, 2))
@@ -384,6 +389,7 @@ def test_a_target_that_is_no_finite_number_is_told_by_its_row(value: float, told
             assert error.value.where == "y, row 1"
 
 
+@pytest.mark.slow
 def test_decimals_are_targets_and_weights(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=200), rng.integers(1, 5, 200)

@@ -24,6 +24,7 @@ def numbers(text: str, before: str) -> list[float]:
     return [float(each) for each in re.findall(rf"{before} (-?[0-9.]+)", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "before", "count", "least"),
     [
@@ -50,6 +51,7 @@ def test_it_learns(
     assert "False" not in out
 
 
+@pytest.mark.slow
 def test_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = example("kernels", tmp_path, monkeypatch, capsys).splitlines()
     assert len(lines) == 6
@@ -61,6 +63,7 @@ def test_noisy_copies_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert noisy > plain > 0.85
 
 
+@pytest.mark.slow
 def test_training_stops_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +72,7 @@ def test_training_stops_early(
     assert numbers(out, "best")[0] < min(numbers(out, "first")[0], numbers(out, "last")[0])
 
 
+@pytest.mark.slow
 def test_more_features_are_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +81,7 @@ def test_more_features_are_better(
     assert many > 0.97
 
 
+@pytest.mark.slow
 def test_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = example("resume", tmp_path, monkeypatch, capsys)
     assert out == "interrupted in the second of four passes\nresumed: done\nequal: True\n"
@@ -89,12 +94,14 @@ def program(name: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_memory_stays_within_what_was_projected(tmp_path: Path) -> None:
     out = program("out_of_core", tmp_path)  # a process of its own: the budget is for all of a process
     assert numbers(out, "accuracy")[0] > 0.94
     assert numbers(out, "peak")[0] <= numbers(out, "projected")[0] <= 600
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_bits(tmp_path: Path) -> None:
     assert program("cluster", tmp_path).endswith("equal: True\n")  # its workers import the script again
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fuzz_artifacts import KINDS, READERS
 
 
+@pytest.mark.slow
 def test_a_mutated_file_is_an_error_or_a_correct_load():
     script = Path(__file__).parent / "fuzz_artifacts.py"
     done = subprocess.run(

@@ -59,6 +59,7 @@ def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
     assert others == {"numpy"}
 
 
+@pytest.mark.slow
 def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
     """Dask where Dask is used, Bokeh for a report, Numba with the first block."""
     assert loaded("import streamkern as sk; sk.KernelClassifier, sk.Pipeline, sk.run, sk.EigenPro")[1].isdisjoint(
@@ -66,6 +67,7 @@ def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_on_arrays_imports_no_formats():
     """zarr and Arrow are imported with the first path."""
     arrays = "sk.from_arrays(np.random.default_rng(0).random((50, 2)), np.zeros(50))"
@@ -101,6 +103,7 @@ assert not gc.isenabled()
 """
 
 
+@pytest.mark.slow
 def test_imports_do_not_wait_for_the_garbage_collector():
     subprocess.run([sys.executable, "-c", COLLECTIONS], cwd=ROOT, check=True)
 
@@ -142,6 +145,7 @@ def test_a_name_that_has_moved_is_told_with_its_place(place: str, name: str):
     assert hasattr(importlib.import_module(place.replace("sk.", "streamkern.")), name)
 
 
+@pytest.mark.slow
 def test_modules_among_the_names_are_imported_when_they_are_used():
     ours = loaded("import streamkern as sk; sk.errors.BusyError")[0]
     assert ours == {

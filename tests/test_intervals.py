@@ -70,6 +70,7 @@ def test_few_rows_have_no_finite_interval_for_a_high_coverage():
     assert np.isinf(model.predict_interval(X[20:25], 0.99)).all()
 
 
+@pytest.mark.slow
 def test_validation_rows_weights_and_several_outputs_in_unlike_units():
     X, y = _noisy()
     Y = np.column_stack([y, 1e5 + 1000 * X[:, 0] + 300 * np.random.default_rng(1).standard_normal(len(y))])
@@ -119,6 +120,7 @@ def test_intervals_in_files(fitted, tmp_path, format):
     assert again.kept == 0
 
 
+@pytest.mark.slow
 def test_the_same_bits_whatever_the_threads_and_after_a_second_run(tmp_path):
     X, y = _noisy(1500)
     pipeline = sk.Pipeline(

@@ -98,12 +98,14 @@ def test_imports_are_found_wherever_they_stand():
     assert imported(source) == {"a", "d", "e", "j"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dependency", sorted(DOORS))
 def test_a_dependency_enters_through_its_own_files(dependency: str):
     users = {str(file.relative_to(PACKAGE)) for file in FILES if dependency in imported(file.read_text())}
     assert users <= DOORS[dependency]
 
 
+@pytest.mark.slow
 def test_one_module_renames_and_syncs():
     """Whatever else replaces a file would need its own tests of what a crash leaves (ADR 15)."""
     calls = {"os.rename", "os.replace", "os.fsync"}
@@ -214,6 +216,7 @@ def cycles(edges: Mapping[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_by_way_of_others():
     """Imports inside functions count: one that breaks a cycle hides it."""
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["a", "b", "c"]
@@ -223,6 +226,7 @@ def test_no_module_imports_itself_by_way_of_others():
     assert cycles(edges) == []
 
 
+@pytest.mark.slow
 def test_an_import_inside_a_function_is_of_something_optional_or_slow():
     found, late = imports("import a\nif TYPE_CHECKING:\n    import t\ndef f():\n    from b import c\n", {"b.c"})
     assert (found, late) == ({"a", "b.c"}, {"b.c"})
@@ -250,6 +254,7 @@ def facet_faults(source: str) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_a_facet_of_a_source_is_neither_probed_nor_set_from_outside():
     assert facet_faults("getattr(a, 'schema', ())\nhasattr(a, 'weight')\nb.c, s.shuffled = 1, 2\nself.remote = 1") == [
         "1: getattr(a, 'schema', ())",
@@ -263,6 +268,7 @@ SHARED = {"matmul": "the product, and its rule for arrays of shapes"}
 """Names that two modules may define, because they mean the same."""
 
 
+@pytest.mark.slow
 def test_no_public_name_is_defined_in_two_modules():
     places: dict[str, list[str]] = {}
     for file in FILES:
@@ -289,6 +295,7 @@ def overrides(place: str, owner: str, method: str) -> bool:
     return any(method in vars(base) for base in bases if not base.__module__.startswith("streamkern"))
 
 
+@pytest.mark.slow
 def test_a_public_method_has_a_docstring_unless_another_class_documents_that_name():
     """An override, or what a protocol asks for, is documented once, where it is declared."""
     found = [each for file in FILES for each in methods(file)]

@@ -125,6 +125,7 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_measured_is_at_most_projected_and_projected_is_not_far_above(
     name: str, stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
@@ -136,6 +137,7 @@ def test_measured_is_at_most_projected_and_projected_is_not_far_above(
     assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wide", "narrow", "float"])
 def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict[str, str]) -> None:
     """Two processes of one thread, beyond what each held before: rows, centers, panels, sums and messages."""
@@ -156,6 +158,7 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     assert projected - mapped <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 
+@pytest.mark.slow
 def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(stores: dict[str, str]) -> None:
     """Of three tiles one has two: centers, panels of the factor, rows of U, weights, and values of a step."""
     data = sk.open_dataset(stores["wide"], target="target").scale(1 / 255)
@@ -175,6 +178,7 @@ def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(store
     )
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_a_pass(
     stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
 ) -> None:
@@ -262,6 +266,7 @@ def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
     assert project(solver=sk.EigenPro()).extra == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "remedy"),
     [

@@ -262,6 +262,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sources")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", memory_cases.SMALL)
 def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(
     name: str, sources: Path, imported: Callable[..., Any]
@@ -271,6 +272,7 @@ def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(
     assert memory_cases.faults(name, found) == [], found
 
 
+@pytest.mark.slow
 def test_compiling_anew_is_projected(sources: Path) -> None:
     """Where nothing is kept, as in a first run or a container: with room besides, as libraries differ."""
     warm, cold = (

@@ -110,6 +110,7 @@ def same(a: sk.KernelMachine, b: sk.KernelMachine) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
     model = machine(columns=tuple("abcde"))
     path = model.save(tmp_path / "model.zarr")
@@ -295,6 +296,7 @@ def test_other_columns_are_refused(X: Array, tmp_path: Path) -> None:
         model.predict(sk.from_arrays(X).scale(2.0))
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_where_rows_lie_nor_on_threads(X: Array, tmp_path: Path) -> None:
     model = machine(factor=np.linspace(0.5, 1.5, D), shift=0.1)
     with ThreadsExecutor(1) as one, ThreadsExecutor(3) as three:

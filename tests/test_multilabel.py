@@ -47,6 +47,7 @@ def _reference(Y, T, F, P, w=None):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"solver": sk.EigenPro(epochs=4), "validation": 0.3}])
 def test_each_label_is_a_classifier_of_its_own(given):
     X, Y = _rows()
@@ -102,6 +103,7 @@ def _require_files(model, path, folder, Y, T, F, P, **how):
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_columns_of_a_table_through_every_door(tmp_path):
     X, Y = _rows(500)
     path = _stored(tmp_path, X, Y)
@@ -157,6 +159,7 @@ def test_a_label_that_all_rows_have_is_balanced_already():
     assert found["1=0"] == found["1=1"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])
 def test_probabilities_do_not_know_of_weights(given):
     losses = []
@@ -174,6 +177,7 @@ def test_probabilities_do_not_know_of_weights(given):
     assert after < 1.1 * before
 
 
+@pytest.mark.slow
 def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
     X, Y = _rows(1200)
     held = sk.from_arrays(*_rows(600, seed=1))
@@ -219,6 +223,7 @@ COMBINED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", COMBINED.values(), ids=COMBINED.keys())
 def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_run_and_through_every_door(
     given, tmp_path

@@ -23,6 +23,7 @@ def printed(path: Path) -> list[str]:
     return ["".join(cell["outputs"][0]["text"]) for cell in cells if "picture" not in "".join(cell["source"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
     copy = shutil.copy(path, tmp_path)

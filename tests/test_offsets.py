@@ -139,6 +139,7 @@ def test_dropped_features_have_the_user_s_value_and_not_that_of_shifted_rows():
     assert (block.X == 1.0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     offsets=st.lists(st.floats(-(2.0**40), 2.0**40), min_size=3, max_size=3),
@@ -154,6 +155,7 @@ def test_shifted_features_have_the_same_predictions(offsets: list[float], scalin
     assert np.abs(far.predict(shifted[-HELD:]) - model.predict(X[-HELD:])).max() < 0.02
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(offset=st.floats(-UNIX, UNIX), unit=st.sampled_from([1.0, 1e3]))
 def test_shifted_targets_have_residuals_as_good_and_predictions_that_differ(offset: float, unit: float):

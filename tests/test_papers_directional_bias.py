@@ -26,6 +26,7 @@ def runs(figure):
     return [figure.run(draw) for draw in range(2)]
 
 
+@pytest.mark.slow
 def test_sgd_ends_along_larger_eigenvalues_than_gradient_descent(figure, runs):
     for ends in runs:
         assert ends[figure.SGD].quotient > ends[figure.GD].quotient
@@ -46,6 +47,7 @@ def test_at_the_same_training_loss_the_bias_is_that_of_theorem_1(figure, runs):
     assert share == 1
 
 
+@pytest.mark.slow
 def test_a_draw_is_the_same_again(figure, runs):
     assert figure.run(1) == runs[1]
 

@@ -42,6 +42,7 @@ def error(**settings: str) -> float:
     return float(found["metrics"]["train"]["mse"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("basis", "penalty"), [("kernel", "0"), ("fourier", "0"), ("fourier", "1e-6")])
 def test_eigenpro_needs_an_eighth_of_the_epochs(place: None, basis: str, penalty: str):
     """For the same error on the training images, in the same batches and averaged as well."""
@@ -49,6 +50,7 @@ def test_eigenpro_needs_an_eighth_of_the_epochs(place: None, basis: str, penalty
     assert error(**settings, method="eigenpro", epochs="2") < error(**settings, method="sgd-average", epochs="16")
 
 
+@pytest.mark.slow
 def test_the_table_is_printed(place: None, capsys: pytest.CaptureFixture[str]):
     small = [
         "--rows",
@@ -87,6 +89,7 @@ def test_an_unknown_method_or_basis_is_named():
         sk.load_pipeline(FOLDER / "eigenpro.py", {"penalty": "1e-5"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["kernel", "fourier"])
 def test_overhead_is_printed(place: None, basis: str, capsys: pytest.CaptureFixture[str]):
     """Times themselves are for a quiet machine: here, that both sides train and that neither is many times slower."""

@@ -34,6 +34,7 @@ def test_the_synthetic_target_has_variance_one_and_is_one_function(paper: Module
     assert (noisy[1] - y).std() == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.slow
 def test_features_beyond_root_n_log_n_gain_little(paper: ModuleType):
     n = 1024
     few, enough, many = (
@@ -43,6 +44,7 @@ def test_features_beyond_root_n_log_n_gain_little(paper: ModuleType):
     assert many > 0.85 * enough
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_root_n_needs_more_than_one_pass(paper: ModuleType):
     """At the best of all steps, the largest of which diverge."""
     small, large = (
@@ -55,12 +57,14 @@ def test_a_batch_beyond_root_n_needs_more_than_one_pass(paper: ModuleType):
     assert large[7] < 1.5 * small[0]
 
 
+@pytest.mark.slow
 def test_the_four_regimes_reach_the_same_error(paper: ModuleType):
     found = [paper.errors(1, rows=256, regime=regime, test_rows=2000)[0, -1] for regime in (1, 2, 3, 4)]
     assert max(found) < 1.05 * min(found)
     assert max(found) < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "more", "lines"),
     [
@@ -79,6 +83,7 @@ def test_the_tables_are_printed(
     assert "nan" not in text
 
 
+@pytest.mark.slow
 def test_images_are_classified(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if not Path("/usr/share/datasets/fashion-mnist").is_dir():
         pytest.skip("Debian's package dataset-fashion-mnist is missing")

@@ -65,6 +65,7 @@ def test_a_faster_decay_gains_more(results):
     assert gain["quadratic"] > 10 * gain["linear"] > 10
 
 
+@pytest.mark.slow
 def test_importance_gains_where_rows_are_of_unequal_weight(figure):
     """The step is what the mean weight allows, and not what the largest does."""
     uniform, importance = (
@@ -93,6 +94,7 @@ def test_epochs_are_counted_from_the_start(figure):
     assert figure.epochs_to([1.0, 0.1], 1e-3) is None
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_either_method(tmp_path):
     settings = {"data": "quadratic", "rows": "400", "features": "50", "ridge": "1e-4", "epochs": "4"}
     errors = [

@@ -64,6 +64,7 @@ def test_a_store_that_was_interrupted_is_written_anew():
     assert sk.load_pipeline(DIGITS).train.n_features == 64
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
 def test_fashion_mnist_is_learnt():
     result = sk.run(sk.load_pipeline(FASHION, {"rows": "5_000", "centers": "400", "noise": "0"}))
@@ -91,6 +92,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_files_of_a_folder_of_ones_own_are_trained_on(made: Path):
     pipeline = sk.load_pipeline(FASHION, {"rows": "5_000", "centers": "100", "source": str(made)})
     assert pipeline.train.base_rows == 60_000
@@ -165,6 +167,7 @@ def test_the_download_is_what_the_package_holds(module: ModuleType, monkeypatch:
     assert sk.open_dataset(module.store(None) / "test.zarr", target="label").base_rows == 10_000
 
 
+@pytest.mark.slow
 def test_rows_that_are_made_on_disk():
     """A smaller data set is the first rows of a larger one, whatever the blocks they are made in."""
     path = FOLDER / "hundred_million.py"

@@ -88,6 +88,7 @@ def test_classes_that_the_rows_lack_share_the_others_parameters():
     assert P.argmax(axis=1).tolist() == [4, 1]
 
 
+@pytest.mark.slow
 def test_hundreds_of_classes():
     rng = np.random.default_rng(0)
     y = np.concatenate([np.arange(300), rng.integers(300, size=1500)])
@@ -97,6 +98,7 @@ def test_hundreds_of_classes():
     assert log_loss(y, found.probabilities(F)) < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [(1.5, 1.5), (2.0, 0.0)])
 def test_a_link_of_two_softnesses_finds_what_one_does_not(wide, monkeypatch):
     rng = np.random.default_rng(5)
@@ -192,6 +194,7 @@ def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     assert out_of_sample.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_tools_of_scikit_learn():
     X, y, X_test, y_test = _halves(load_breast_cancer)
     model = sk.KernelClassifier(centers=60, threads=1)
@@ -252,6 +255,7 @@ def test_predictions_in_files(tmp_path, format):
         np.testing.assert_array_equal(zarr.open_group(target)["probabilities"][:], P)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_calibration_and_a_second_run_takes_it_over(tmp_path):
     X, y, X_test, y_test = _halves(load_digits)
     pipeline = sk.Pipeline(
@@ -295,6 +299,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
         sk.load_model(saved)
 
 
+@pytest.mark.slow
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
     monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 3000)
     # Not by a budget that normal equations exceed: what tests before this one left in the process may exceed it first.
@@ -322,6 +327,7 @@ def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
     assert "held_out" not in model.result_.report
 
 
+@pytest.mark.slow
 def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
     monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 600)
     monkeypatch.setattr(
@@ -351,6 +357,7 @@ def _lines(path):
     return path.read_text().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [True, False])
 def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, tmp_path, monkeypatch):
     # Few rows fill what is held at a time: scores whose order is kept, a task, a part of a file.

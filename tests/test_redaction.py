@@ -243,6 +243,7 @@ def words(place: Path, shape: str, secret: str) -> list[str]:
     return [str(place / "told.py"), "--set", setting]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", LETTERS)
 @settings(max_examples=2, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -267,6 +268,7 @@ def test_no_secret_is_in_any_artefact_of_a_run(place: Path, shape: str, data: st
     assert "cannot read" in err.getvalue()
 
 
+@pytest.mark.slow
 def test_a_variable_given_as_a_setting_is_in_no_artefact(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Under a name that says nothing: the value is known from the environment."""
     secret = f"Zq7+/{SECRET}=="

@@ -161,6 +161,7 @@ def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(
         np.testing.assert_allclose(model.predict(given), want, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["zarr", "parquet"])
 @pytest.mark.parametrize("file", ["parquet", "csv", "feather"])
 def test_gaps_of_plain_numbers_are_filled_alike_in_a_file_and_in_what_is_ingested_of_it(

@@ -85,6 +85,7 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
     return {name: draw(st.sampled_from(values[name])) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @settings(max_examples=25, deadline=None)
 @drawn(given=arguments(), task=st.sampled_from(["regression", "classification"]))
@@ -122,6 +123,7 @@ TABLES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("task", ["regression", "classification"])
 @pytest.mark.parametrize("name", TABLES)

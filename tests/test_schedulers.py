@@ -72,6 +72,7 @@ def logged(folder: Path) -> dict[str, Any]:
     return last_decision((folder / "retrain.log").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_cron_sends_mail_of_failures_alone(folder: Path) -> None:
     found = re.findall(r"^(?:[\d*]+ ){5}(.*)$", example("crontab", folder), re.MULTILINE)
     assert len(found) == 1
@@ -106,6 +107,7 @@ def unit(name: str, folder: Path) -> RawConfigParser:
     return parsed
 
 
+@pytest.mark.slow
 def test_systemd_starts_it_and_takes_75_for_no_failure(folder: Path) -> None:
     service = unit("streamkern-retrain.service", folder)["Service"]
     assert service["WorkingDirectory"] == service["ReadWritePaths"] == str(folder)
@@ -138,6 +140,7 @@ def test_systemd_understands_the_units(folder: Path, tmp_path: Path) -> None:
     assert "03:17:00" in subprocess.run(calendar, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_a_night_left_with_a_dask_cluster_goes_on_when_the_client_has_gone(folder: Path) -> None:
     shutil.rmtree(folder / "models", ignore_errors=True)
     log, end = folder / "models/decisions.jsonl", time.monotonic() + 200

@@ -101,6 +101,7 @@ SHARED = SharedCosts(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(workers=st.integers(1, 40), each=st.integers(1, 5))
 def test_shared_out_without_overhead_a_step_is_its_arithmetic(workers, each):
     found = simulate_shared(SharedCosts(0.1, backward=0.05), workers, workers * each, steps=3)

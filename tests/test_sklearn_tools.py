@@ -34,6 +34,7 @@ def test_a_pipeline_of_frames_keeps_names_and_predicts_labels(kind: str) -> None
     assert np.array_equal(plain.predict(X), model.predict(frame))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FRAMES)
 def test_searches_and_scores_take_frames(kind: str) -> None:
     frame = FRAMES[kind]

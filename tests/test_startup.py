@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parent / "benchmarks" / "startup.py"
 
 
+@pytest.mark.slow
 def test_imports_set_up_and_compiled_loops_take_seconds():
     told = subprocess.run(
         [sys.executable, BENCHMARK, "--repeats", "1", "--d", "64"], capture_output=True, text=True, check=True

@@ -82,6 +82,7 @@ def _stored(folder, X, y):
     return path
 
 
+@pytest.mark.slow
 def test_runs_keep_it_and_workers_find_the_same(tmp_path):
     X, y = _rare(1200)
     train, held = sk.from_arrays(X, y).split(0.3)
@@ -107,6 +108,7 @@ def test_runs_keep_it_and_workers_find_the_same(tmp_path):
     assert other.weights_sha256 == results[0].weights_sha256
 
 
+@pytest.mark.slow
 def test_what_it_cannot_do_is_said():
     X, y = _rare(400)
     for given, text in (

@@ -6,6 +6,7 @@ import json
 from functools import reduce
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_few_lines_hold_every_step(tmp_path):
     assert before[-1]["step"] == 700  # what an event follows is written before it
 
 
+@pytest.mark.slow
 def test_the_timeline_of_a_run_on_workers_is_whole(tmp_path):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 3, 2000)

@@ -206,6 +206,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained_by", ["arrow", "csv"])
 def test_predict(tmp_path: Path, name: str, trained_by: str) -> None:
     """A model, a ``Predictor`` and files of predictions answer alike for rows of every door."""

@@ -315,6 +315,7 @@ def test_an_edited_pipeline_file_is_trained_anew_and_an_unchanged_one_is_not(
     assert second != first
 
 
+@pytest.mark.slow
 def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

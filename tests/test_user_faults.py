@@ -160,6 +160,7 @@ def test_a_target_whose_square_is_infinite_is_named(tmp_path: Path):
     assert str(error.value.where).endswith("row 5, target 0")
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_before_the_error(tmp_path: Path):
     program = (
         "import numpy as np, streamkern as sk\nX = np.random.default_rng(0).standard_normal((60, 3))\nX[3, 1] = 1e300\n"
@@ -170,6 +171,7 @@ def test_nothing_is_printed_before_the_error(tmp_path: Path):
     assert (done.stdout.strip(), done.stderr) == ("True", "")
 
 
+@pytest.mark.slow
 def test_an_error_of_this_library_in_a_pipeline_file_stays_what_it_is(folder: Path):
     (folder / "p.py").write_text(BODY.format("return sk.EigenPro(epochs=-1)"))
     with pytest.raises(UsageError, match="epochs is -1"):

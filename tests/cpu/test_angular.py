@@ -29,6 +29,7 @@ def cosine32(x: np.ndarray, out: np.ndarray) -> None:
         out[i] = loops._cosine32(x[i])
 
 
+@pytest.mark.slow
 def test_the_arc_cosine_is_within_three_ulps_on_its_whole_domain():
     bits = np.arange(0, int(np.float32(1).view(np.uint32)) + 1, 397, dtype=np.uint32)
     x = np.concatenate([bits.view(np.float32), -bits.view(np.float32), np.float32([1, -1, 0.5, -0.5])])
@@ -92,6 +93,7 @@ def test_the_formulas(loops: Loops, kind: str, depth: int):
     assert np.allclose(S, exact, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("depth", [1, 4])
 def test_float32_is_as_near_as_its_angles_allow(kind: str, depth: int):

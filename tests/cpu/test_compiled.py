@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 MODULE = """
 import sys, time, numba
 import numpy as np
@@ -38,6 +40,7 @@ getattr(caching, "CacheImpl", getattr(caching, "_CacheImpl", None))._locator_cla
 """
 
 
+@pytest.mark.slow
 def test_a_process_does_not_take_what_another_release_of_numba_left_for_what_one_beside_it_compiles(tmp_path: Path):
     module, kept = tmp_path / "loops_of_a_user.py", tmp_path / "__pycache__"
     module.write_text(MODULE)
@@ -67,6 +70,7 @@ def test_a_process_does_not_take_what_another_release_of_numba_left_for_what_one
     assert [process.wait(120) for process in (slow, beside)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_code_of_older_sources_of_the_functions_it_calls_is_not_used(tmp_path: Path):
     """Numba looks only at the file of a function itself."""
     module, called = tmp_path / "loops_of_a_user.py", tmp_path / "called.py"
@@ -96,6 +100,7 @@ def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: 
     assert not (tmp_path / "__pycache__").exists()
 
 
+@pytest.mark.slow
 def test_a_loop_is_compiled_only_for_the_types_it_is_called_with(tmp_path: Path):
     module = tmp_path / "loops_of_a_user.py"
     module.write_text(MODULE)

@@ -41,6 +41,7 @@ def within(got: np.ndarray, A: np.ndarray, B: np.ndarray) -> None:
     assert np.median(np.abs(got - exact)) <= EPS * max(1.0, np.sqrt(k) / 8) * np.median(size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 17, 64])
 @pytest.mark.parametrize(("n", "p"), [(1, 1), (7, 31), (8, 32), (13, 65), (12, 96), (21, 97), (256, 2050)])
 def test_inner_products_are_those_of_float64(n: int, p: int, d: int):
@@ -98,6 +99,7 @@ def test_rows_in_any_order_of_memory_give_the_same_bits():
     assert np.array_equal(plain, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [1, 2, 10, 16, 17, 40])
 @pytest.mark.parametrize(("n", "p"), [(1, 3), (13, 700), (64, 1500)])
 def test_products_with_few_columns_are_those_of_float64(n: int, p: int, c: int):

@@ -85,6 +85,7 @@ def test_a_narrow_triangle_divides_in_the_wider_dtype():
     np.testing.assert_allclose(np.tril(R).astype(np.float64) @ X, B, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routine", ["eigenpairs", "factor", "division"])
 def test_other_threads_go_on_meanwhile(routine: str):
     K = matrix(1200, "float64") + np.eye(1200)

@@ -131,6 +131,7 @@ def test_bits_are_the_same_on_every_thread():
     assert set(results) == {fingerprint()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [True, False])
 def test_bits_do_not_depend_on_the_vector_instructions(fused: bool, tmp_path: Path):
     """Nor does noise on whether there is a fused multiply-add; kernel values round once less where there is one."""

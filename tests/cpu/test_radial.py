@@ -56,6 +56,7 @@ def every_float(low: float, high: float, stride: int) -> np.ndarray:
     return np.arange(first, last, stride, dtype=np.uint32).view(np.float32)
 
 
+@pytest.mark.slow
 def test_the_exponential_is_within_an_ulp_and_a_half_on_its_whole_domain():
     x = -np.concatenate([every_float(1e-38, 87.3365, 101), every_float(1e-3, 87.3365, 23)])
     out = np.empty_like(x)
@@ -76,6 +77,7 @@ def test_the_exponential_at_the_ends():
     assert np.isnan(out[8])
 
 
+@pytest.mark.slow
 def test_powers_of_one_half_are_within_an_ulp_on_their_whole_domain():
     t = np.concatenate([every_float(1e-38, 126, 101), every_float(1e-3, 126, 23)])
     out = np.empty_like(t)
@@ -115,6 +117,7 @@ def test_the_exponential_of_float64_is_within_an_ulp_and_a_quarter_and_ends_as_t
     np.testing.assert_array_equal(out, [1, 1, 1, 0, 0, 0, 0, np.nan])
 
 
+@pytest.mark.slow
 def test_the_logarithm_is_within_an_ulp_and_a_half():
     x = np.concatenate([every_float(np.finfo(np.float32).tiny, 3e38, 101), every_float(0.5, 2, 7)])
     out = np.empty_like(x)

@@ -19,6 +19,7 @@ def noisy(source, seed=5, copies=2, sigma=0.3) -> Dataset:
     return Dataset(source).scale(1 / 16, -1.0).augment(GaussianNoise(sigma), copies=copies, seed=seed)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum),
     st.integers(1, 4),

@@ -122,6 +122,7 @@ CHAIN = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum),
@@ -229,6 +230,7 @@ SOLVERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.to_json()["name"])
 def test_every_solver_learns_from_mixed_rows(solver):
     X, y = blobs()
@@ -237,6 +239,7 @@ def test_every_solver_learns_from_mixed_rows(solver):
     assert model.score(X[400:], y[400:]) > 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
 def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
     X, y = blobs()

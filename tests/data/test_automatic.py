@@ -172,6 +172,7 @@ def test_explicit_steps_take_columns_by_name() -> None:
         prepared(table, np.arange(90.0), preprocess=(sk.Impute("median", columns=("c",)), sk.OneHot()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "standardised"), [("digits", False), ("wine", True), ("breast_cancer", True)])
 def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_units_differ(
     name: str, standardised: bool
@@ -217,6 +218,7 @@ def test_a_saved_model_joins_quantiles(tmp_path: Path) -> None:
     assert len(model.model_.transforms[0].columns) == 3
 
 
+@pytest.mark.slow
 def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
     X = RNG.normal(size=(600, 6))
     y = np.sin(X[:, 0]) + X[:, 1]
@@ -322,6 +324,7 @@ def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tm
     assert planned_note(sk.from_arrays(np.ones((3, 2))), (Units(),))
 
 
+@pytest.mark.slow
 def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -> None:
     n = 300_000
     table = pd.DataFrame({f"x{j}": np.zeros(n) for j in range(20)} | {"y": np.arange(n) % 2})

@@ -25,6 +25,7 @@ def order(dataset: sk.Dataset, run_rows: int | None, seed: int) -> list[int]:
     return [int(stream.block((0, 0, step)).ids[0]) for step in range(stream.steps)]
 
 
+@pytest.mark.slow
 @given(
     chunks=st.sets(st.integers(0, 9), max_size=9),
     run_rows=st.sampled_from([None, 1, 3]),
@@ -101,6 +102,7 @@ def pipeline(data: sk.Dataset) -> sk.Pipeline:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*corrupt chunk")
 def test_a_quarantined_run_is_recorded_and_the_same_everywhere(damaged, tmp_path):
     path, X, y = damaged

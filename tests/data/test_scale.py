@@ -70,6 +70,7 @@ def test_seeking_far_into_a_pass_takes_milliseconds(describe, run_rows):
     assert min(seek(stream, (9, 2, last - 64 * i)) for i in range(8)) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["split", "sample"])
 def test_a_choice_among_a_hundred_million_rows_is_counted_in_seconds(part):
     data = Dataset(Virtual(100_000_000, 4_000))
@@ -86,6 +87,7 @@ def test_a_choice_among_a_hundred_million_rows_is_counted_in_seconds(part):
         assert stream.rows == 50_000_000
 
 
+@pytest.mark.slow
 def test_state_is_of_the_size_of_the_chunk_list():
     source = Virtual(100_000_000, 4_000)
     chunks = len(source.bounds)

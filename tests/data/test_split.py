@@ -86,6 +86,7 @@ def test_choices_do_not_depend_on_chunks(cut_source, sizes, seed, k):
     assert a.draw(k, seed).tolist() == b.draw(k, seed).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5])
 def test_a_part_has_about_its_share(cut_source, share):
     n = 20_000

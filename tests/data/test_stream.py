@@ -74,6 +74,7 @@ def virtual(stream: Stream, pass_: int) -> Counter:
     return seen
 
 
+@pytest.mark.slow
 @given(sizes, shapes, choices)
 def test_every_pass_has_each_virtual_row_once(cut_source, sizes, shape, choice):
     data = chosen(cut_source(sizes), **choice)
@@ -91,6 +92,7 @@ def test_every_pass_has_each_virtual_row_once(cut_source, sizes, shape, choice):
     assert len(first) == len(data) == stream.rows
 
 
+@pytest.mark.slow
 @given(sizes, sizes, shapes, shapes, choices)
 def test_the_rows_of_a_pass_do_not_depend_on_chunks_or_lanes(cut_source, sizes, others, shape, other, choice):
     n = min(sum(sizes), sum(others))
@@ -99,6 +101,7 @@ def test_the_rows_of_a_pass_do_not_depend_on_chunks_or_lanes(cut_source, sizes, 
     assert virtual(stream_of(a, **shape), 0) == virtual(stream_of(b, **other), 0)
 
 
+@pytest.mark.slow
 @given(sizes, shapes, choices)
 def test_counts_of_rows_agree_with_the_blocks(cut_source, sizes, shape, choice):
     stream = stream_of(chosen(cut_source(sizes), **choice), **shape)
@@ -114,6 +117,7 @@ def test_counts_of_rows_agree_with_the_blocks(cut_source, sizes, shape, choice):
     assert stream.batch_rows == stream.lanes * stream.block_rows
 
 
+@pytest.mark.slow
 @given(sizes, shapes, choices, st.randoms(use_true_random=False))
 def test_a_block_is_the_same_from_anywhere(cut_source, sizes, shape, choice, random):
     data = chosen(cut_source(sizes), **choice)
@@ -127,6 +131,7 @@ def test_a_block_is_the_same_from_anywhere(cut_source, sizes, shape, choice, ran
         assert same(sent.block(key), expected[key])
 
 
+@pytest.mark.slow
 @given(sizes, shapes, choices)
 @settings(max_examples=30)
 def test_blocks_built_by_several_threads_are_equal(cut_source, sizes, shape, choice):

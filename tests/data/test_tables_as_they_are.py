@@ -117,6 +117,7 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*have a category of 'town'")
 @settings(max_examples=5, deadline=None)
 @given(
@@ -228,6 +229,7 @@ def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_colu
         model.score(sk.from_arrays(rows[columns], np.arange(80) % 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.h5", "rows.npz"])
 def test_arrays_of_columns_are_a_table_for_every_command(tmp_path, name):
     table = generated(6, 400).assign(late=lambda rows: np.where(rows["tail"] > 1, "late", "in time"))

@@ -35,6 +35,7 @@ def test_a_few_features_that_make_up_all_of_the_variance(variance: list[float], 
     assert (scale_warning(np.array(variance)) is not None) == told
 
 
+@pytest.mark.slow
 def test_fit_plan_and_run_tell_of_it(tmp_path: Path):
     data = sk.from_arrays(X, Y, columns=NAMES)
     with pytest.warns(UserWarning, match=TOLD):

@@ -41,6 +41,7 @@ def results(out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_step_that_fails_hangs_or_is_killed_costs_the_others_nothing(tmp_path: Path):
     steps = (
@@ -69,6 +70,7 @@ def test_a_step_that_fails_hangs_or_is_killed_costs_the_others_nothing(tmp_path:
     assert [line.split()[1].rstrip(":") for line in log.splitlines() if line.startswith("==== ")] == list(found)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_the_deadline_cuts_a_step_and_those_behind_it_do_not_begin(tmp_path: Path):
     start = time.monotonic()
@@ -79,6 +81,7 @@ def test_the_deadline_cuts_a_step_and_those_behind_it_do_not_begin(tmp_path: Pat
     assert "begun" not in (tmp_path / "log").read_text().split("==== tail")[-1].replace("print('begun')", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_the_processes_of_a_step_end_with_it(tmp_path: Path):
     """A child of a step that is cut short would hold the card's memory."""
@@ -100,6 +103,7 @@ def _runs(number: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_child_that_ignores_the_end_of_its_step_is_killed(tmp_path: Path):
     """It would hold the card's memory: also where the step's own process ends as it is asked to, or by itself."""

@@ -189,6 +189,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_a_model_trains_and_predicts_where_no_compiler_is(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "model.zarr")], capture_output=True, text=True, check=False

@@ -152,6 +152,7 @@ def card():
         yield module.open_device()
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("d", [5, 80])
 def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, d):

@@ -156,6 +156,7 @@ FEW = [
 """A variant of each file, those of the largest block of a step among them."""
 
 
+@pytest.mark.slow
 def test_a_variant_of_each_file_compiles_within_its_registers():
     assert all_faults("sm_90", FEW) == {}
 

@@ -147,6 +147,7 @@ def pictures(n: int, seed: int) -> Any:
     return np.clip(shapes[which] * bright[which] + 0.05 * made.normal(size=(n, 784)), 0, 1).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noisy images, centred", "positive rows"])
 def test_products_of_halves_are_nearly_as_accurate_as_float32_s(kind: str):
     """A tensor core cuts sums off, most where all products are positive; low terms first lose little.
@@ -195,6 +196,7 @@ def test_waves_are_the_reference_s(dtype: Any, tolerance: float):
     np.testing.assert_allclose(S, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_user_s_profile_sees_squared_distances():
     X = np.random.default_rng(6).normal(size=(5, 4)).astype(np.float32)
     S, norms = X @ X.T, LOOPS.row_norms(X)
@@ -253,6 +255,7 @@ class Block:
         assert (np.abs(found - exact) <= bound).all(), float((np.abs(found - exact) / bound).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 4, 10, 11, 12, 13, 16])
 def test_products_with_few_columns_are_numpy_s(outputs: int):
     """Either side of 10 outputs, from which a warp has fewer rows, and of 12, from which tiles are lower."""
@@ -272,6 +275,7 @@ def test_products_with_few_columns_are_numpy_s(outputs: int):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RADIAL_KINDS)
 def test_sums_of_every_kernel_are_numpy_s(kind: str):
     @settings(max_examples=4)
@@ -285,6 +289,7 @@ def test_sums_of_every_kernel_are_numpy_s(kind: str):
     check()
 
 
+@pytest.mark.slow
 @few
 @given(n=rows, p=columns, seed=seeds)
 def test_sums_in_double_are_numpy_s(n: int, p: int, seed: int):
@@ -381,6 +386,7 @@ def test_a_nan_stays_a_nan_where_it_belongs_and_nowhere_else():
         assert np.isnan(LOOPS.outputs(block.S, block.sides, bad)[0]).any(axis=0).tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 def test_the_order_of_sums_depends_on_shapes_alone():
     """Equal bits when called again, and of a block whose rows are those of a larger one, by row."""
     block = Block(200, 300, 3)
@@ -393,6 +399,7 @@ def test_the_order_of_sums_depends_on_shapes_alone():
     np.testing.assert_array_equal(LOOPS.outputs(block.S[37:], sides, W)[0], F[37:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 10])
 def test_a_projection_is_the_product_with_its_factors(outputs: int):
     """LᵀL g − FᵀF g: nothing above the diagonal is needed, nor a column of F from the tail on."""

@@ -60,6 +60,7 @@ def trained(device: Any, rest: int, epochs: int, noise: bool = True) -> tuple[An
     return outcome, counts
 
 
+@pytest.mark.slow
 def test_a_step_takes_eight_launches_and_products_one_wait_and_no_row_of_the_host(device: Any):
     """By a second epoch, so that what belongs to a training as a whole cancels out."""
     (_, one), (_, two) = (trained(device, 1 << 30, epochs) for epochs in (1, 2))

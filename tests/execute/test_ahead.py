@@ -212,6 +212,7 @@ def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
         pool.close()
 
 
+@pytest.mark.slow
 def test_a_step_says_where_its_time_went():
     for scheduler, workers in (("threads", 1), ("processes:2", 2)):
         with open_executor(scheduler, 1) as executor:

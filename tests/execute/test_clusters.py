@@ -64,6 +64,7 @@ def on_one_thread(data, tmp_path_factory):
     return {name: everything(name, data, tmp_path_factory.mktemp(name), "threads", 1) for name in PIPELINES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one_thread, tmp_path):
     cluster.keep(workers)
@@ -71,11 +72,13 @@ def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one
         assert everything(name, data, tmp_path / name, cluster.address, 2) == on_one_thread[name], name
 
 
+@pytest.mark.slow
 def test_two_threads_give_the_bits_of_one(data, on_one_thread, tmp_path):
     for name in PIPELINES:
         assert everything(name, data, tmp_path / name, "threads", 2) == on_one_thread[name], name
 
 
+@pytest.mark.slow
 def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypatch):
     monkeypatch.setattr(lanes_module, "WORKER_UPDATE_SECONDS", 0.0)
     cluster.keep(1)
@@ -119,6 +122,7 @@ class Greedy(OrderSensitive):
         return super().contribute(block, state)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
     cluster.keep(0)
     nanny = cluster.add(memory="600MB")  # kills its worker at 95% of it, and starts another
@@ -166,6 +170,7 @@ def test_a_worker_that_holds_more_than_it_may_stops_and_is_named(cluster):
         placement.close()
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("from streamkern.execute import open_executor\nwith open_executor('processes:1'):\n    pass\n")
@@ -175,6 +180,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     assert '__name__ == "__main__"' in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(cluster, tmp_path):
     """A kernel's profile, an augmentation and a solver's contribution, each a name of the file."""
     cluster.keep(2)
@@ -234,6 +240,7 @@ def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(clus
         assert len({result["weights_sha256"] for result in results}) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_blas_kernels_is_told_of(new_cluster):
     here = blas_kernels()
     if not any("openblas" in kernel for kernel in here):
@@ -263,6 +270,7 @@ def test_large_items_of_a_sweep_are_sent_without_a_warning(cluster):
     assert (doubled_rows == 2).all()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text("utf-8"), re.DOTALL)
     (tmp_path / "page.py").write_text(program)

@@ -50,6 +50,7 @@ def at_step(number, act):
     return on_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection", PROJECTIONS)
 def test_a_worker_killed_in_training_changes_no_bit(cluster, two, projection):
     weights = small_weights(two, projection, at_step(3, cluster.workers[0].kill))
@@ -58,6 +59,7 @@ def test_a_worker_killed_in_training_changes_no_bit(cluster, two, projection):
     assert len(two.workers) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_by_result_status_and_report(cluster, tmp_path):
     cluster.keep(2)
     rng = np.random.default_rng(0)
@@ -86,6 +88,7 @@ def test_a_killed_worker_is_named_by_result_status_and_report(cluster, tmp_path)
         assert "was lost at" in text
 
 
+@pytest.mark.slow
 def test_a_worker_stopped_in_training_is_given_up_and_changes_no_bit(cluster, two):
     def stop():
         two.stall_timeout = 10  # a worker that lives is heard every second
@@ -96,6 +99,7 @@ def test_a_worker_stopped_in_training_is_given_up_and_changes_no_bit(cluster, tw
     assert two.losses == 1
 
 
+@pytest.mark.slow
 def test_all_workers_killed_and_one_started_changes_no_bit(cluster, two):
     def disaster():
         for worker in cluster.workers:
@@ -108,6 +112,7 @@ def test_all_workers_killed_and_one_started_changes_no_bit(cluster, two):
     assert len(two.workers) == 1
 
 
+@pytest.mark.slow
 def test_all_workers_killed_and_none_started_is_a_clear_error(cluster, two):
     def disaster():
         for worker in cluster.workers:
@@ -148,6 +153,7 @@ def test_a_worker_killed_within_a_step_changes_no_bit(two, tmp_path):
     killer.join()
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_is_tried_elsewhere(two, tmp_path, monkeypatch):
     placement = placed(two, tmp_path / "late")
     # Of the step that hangs alone: until it is given up, its other lanes have ten seconds for a few additions.
@@ -159,6 +165,7 @@ def test_a_step_that_hangs_is_tried_elsewhere(two, tmp_path, monkeypatch):
     placement.close()
 
 
+@pytest.mark.slow
 def test_a_step_that_kills_its_workers_is_given_up(cluster, two):
     stop = threading.Event()
 
@@ -178,6 +185,7 @@ def test_a_step_that_kills_its_workers_is_given_up(cluster, two):
             stop.set()
 
 
+@pytest.mark.slow
 def test_a_sweep_outlives_a_worker(cluster, two):
     results = []
     for result in two.imap(nap, range(30), (0.1,)):
@@ -187,6 +195,7 @@ def test_a_sweep_outlives_a_worker(cluster, two):
     assert results == list(range(30))
 
 
+@pytest.mark.slow
 def test_a_sweep_outlives_a_worker_that_stops(cluster, two):
     results = []
     for result in two.imap(nap, range(30), (0.1,)):
@@ -198,6 +207,7 @@ def test_a_sweep_outlives_a_worker_that_stops(cluster, two):
     assert two.losses == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_waits_for_workers_and_takes_those_that_come(cluster, two):
     results = []
     for result in two.imap(nap, range(12), (0.1,)):
@@ -276,6 +286,7 @@ def test_more_workers_than_lanes_leave_the_smallest_idle():
     assert ranges_of_lanes(6, {"a": 1, "b": 2}) == {"b": range(0, 4), "a": range(4, 6)}
 
 
+@pytest.mark.slow
 def test_a_dead_scheduler_is_a_clear_error(cluster, two):  # the last here: nothing brings it back
     placement = two.place(OrderSensitive(), 4)
     placement.step((0, 0), 1.0)

@@ -35,6 +35,7 @@ def four(cluster):
         yield executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roots", [1, 2, 3])
 def test_sums_are_those_of_one_thread_and_the_driver_hears_from_the_roots_alone(four, roots, monkeypatch):
     monkeypatch.setattr(lanes_module, "MAX_TREE_ROOTS", roots)
@@ -57,6 +58,7 @@ def test_sums_are_those_of_one_thread_and_the_driver_hears_from_the_roots_alone(
     placement.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "projection"), [(0, "exact"), (2, "delayed"), (3, "exact")])
 def test_a_worker_killed_in_training_changes_no_bit(cluster, four, victim, projection):
     """The root, one in between, and one that nobody is below."""
@@ -87,6 +89,7 @@ def test_the_worker_whose_memory_is_full_is_named(four):
     placement.close()
 
 
+@pytest.mark.slow
 def test_the_worker_that_hangs_is_given_up_and_not_its_root(four, tmp_path, monkeypatch):
     marker = tmp_path / "late"
     placement = placed(four, marker)

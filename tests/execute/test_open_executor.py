@@ -83,6 +83,7 @@ def test_threads_are_counted(threads):
         pass
 
 
+@pytest.mark.slow
 def test_an_address_where_nothing_answers_is_an_error_within_seconds():
     with socket.socket() as taken:  # bound but not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
@@ -113,6 +114,7 @@ def test_a_client_that_is_given_stays_open(cluster):
         assert client.submit(minus, 4, 2, workers=list(executor.workers)).result(timeout=200) == 2
 
 
+@pytest.mark.slow
 def test_a_client_is_a_scheduler_and_is_kept_by_clones_and_left_out_of_pickles(cluster, tmp_path):
     cluster.keep(1)
     X = np.random.default_rng(0).standard_normal((60, 3)).astype("float32")
@@ -145,6 +147,7 @@ def test_what_the_workers_cannot_import_is_a_clear_error(cluster, monkeypatch, t
             executor.place(only_here.f, 1).step((0, 0), None)
 
 
+@pytest.mark.slow
 def test_without_distributed_the_extra_is_named():
     program = """
 import sys
@@ -163,6 +166,7 @@ except UsageError as error:
     assert "pip install 'streamkern[cluster]'" in found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
 def test_a_client_that_could_not_be_made_leaves_nothing_behind(address):
     # What was left closed when it was collected, and where that was as another client started, both stood still.

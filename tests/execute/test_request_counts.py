@@ -55,6 +55,7 @@ def seen(server):
     return {"requests": server.requests, "retries": server.faults, "rereads": 0}
 
 
+@pytest.mark.slow
 def test_every_request_of_steps_and_tasks_is_counted_once(cluster, folder):
     cluster.keep(2)
     for _ in range(2):  # what was counted for one driver is not counted for the next
@@ -122,6 +123,7 @@ def test_answers_in_any_order_and_twice_count_once():
     assert by_process.by_worker() == {"tcp://worker": counts(15 + 4), "tcp://other": counts(0)}
 
 
+@pytest.mark.slow
 def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
     rng = np.random.default_rng(0)

@@ -101,6 +101,7 @@ def steps(placement, count, state=None, ahead=True):
     return found, state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expected, workers):
     with workers_of(cluster, workers) as executor:
@@ -111,6 +112,7 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
             np.testing.assert_array_equal(weights(rows, executor, share=False), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("sums", "owns"), [(1, False), (3, False), (2, True)])
 def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers, sums, owns):
@@ -129,6 +131,7 @@ def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, wor
         placement.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["the root", "another"])
 def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, victim):
     """The root of the tree, which the driver waits for, or one that the root waits for."""
@@ -136,6 +139,7 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, v
         np.testing.assert_array_equal(weights(rows, executor, kill), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [[], [(0, 1)]], ids=["asked for", "run ahead"])
 def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, tmp_path, ahead):
     """Of the second step the last tile does not end before a worker has been killed."""
@@ -182,6 +186,7 @@ def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, tmp_path, ahe
         executor.client.run(let_go)
 
 
+@pytest.mark.slow
 def test_the_worker_whose_memory_is_full_is_named_and_not_the_root(cluster):
     """The last tile is not on the root, which receives the error and replies to the driver."""
     with workers_of(cluster, 2) as executor:
@@ -274,6 +279,7 @@ def agree(sums, state, placement):
     np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))
 
 
+@pytest.mark.slow
 def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path, monkeypatch):
     """The driver writes nothing; three workers read the shares of two."""
 
@@ -298,6 +304,7 @@ def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path
         placement.close()
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, tmp_path):
     """Nothing names the set that it leaves unfinished, and the state still stands on the one before."""
     with workers_of(cluster, 2) as executor:
@@ -326,6 +333,7 @@ def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, 
         placement.close()
 
 
+@pytest.mark.slow
 def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driver(cluster, tmp_path, monkeypatch):
     with workers_of(cluster, 2) as executor:
         first, _ = sorted(executor.workers)
@@ -345,6 +353,7 @@ def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driv
         placement.close()
 
 
+@pytest.mark.slow
 def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(cluster, tmp_path):
     with workers_of(cluster, 2) as executor:
         said = []
@@ -370,6 +379,7 @@ def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(clu
         placement.close()
 
 
+@pytest.mark.slow
 def test_a_long_log_makes_a_set_before_it_is_due(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("streamkern.execute.base.LOG_BYTES", 1)
     with workers_of(cluster, 2) as executor:
@@ -381,6 +391,7 @@ def test_a_long_log_makes_a_set_before_it_is_due(cluster, tmp_path, monkeypatch)
             placement.close()
 
 
+@pytest.mark.slow
 def test_a_training_begun_on_threads_goes_on_with_its_centers_shared_out(cluster, rows, expected, tmp_path):
     """From a whole state, which the driver has: to the same weights."""
 
@@ -401,6 +412,7 @@ def test_a_training_begun_on_threads_goes_on_with_its_centers_shared_out(cluster
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
     with workers_of(cluster, 2, worker_timeout=2) as executor:
 
@@ -412,6 +424,7 @@ def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
             weights(rows, executor, disaster)
 
 
+@pytest.mark.slow
 def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
     """The last tile belongs to a worker that the root waits for."""
     with workers_of(cluster, 3) as executor:
@@ -424,6 +437,7 @@ def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
         placement.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
     monkeypatch.setattr("streamkern.execute.dask_actors.WORKER_UPDATE_SECONDS", 0.0)
@@ -469,6 +483,7 @@ def test_workers_are_a_tree_that_joins_neighbours(workers):
     assert Tree(workers, nodes(0)).total() == (sum(range(workers)),)
 
 
+@pytest.mark.slow
 def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     """From the pipeline to the model: weights and metrics of threads; a plan names the share."""
     cluster.keep(2)
@@ -486,6 +501,7 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     assert made.footprint.workers.share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["workers", "threads"])
 def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command, scheduler):
     """On other workers than before, or on threads: kill -9 leaves workers with centers of a run that nobody ends."""

@@ -71,6 +71,7 @@ def expected(rows):
             return {lead: weights(rows, executor, lead) for lead in (LEAD, HALF)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [LEAD, HALF])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expected, workers, lead):
@@ -84,6 +85,7 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
             np.testing.assert_array_equal(weights(rows, executor, lead, share=False), expected[lead])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["the root", "another"])
 def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, victim):
     with workers_of(cluster, 3) as executor, killed_within(cluster, executor, victim, 3, 0.02) as kill:
@@ -99,6 +101,7 @@ def stop(progress):
         raise Stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["threads", "workers"])
 def test_training_goes_on_with_centers_shared_out_or_not(cluster, rows, expected, tmp_path, first, monkeypatch):
     """Resume from a whole state, and from a set of shares and the steps since, on other workers and on threads."""
@@ -123,6 +126,7 @@ def test_training_goes_on_with_centers_shared_out_or_not(cluster, rows, expected
             np.testing.assert_array_equal(weights(rows, executor, LEAD, keeper=keeper, start=start), expected[LEAD])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", [False, True])
 def test_a_pass_is_evaluated_where_all_centers_may_be(cluster, rows, here, monkeypatch):
     """By the workers, or by threads of this process: with the same metrics."""

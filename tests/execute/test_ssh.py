@@ -53,6 +53,7 @@ def server(tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_weights_on_a_cluster_started_over_ssh_are_those_of_one_thread(server):
     pytest.importorskip("asyncssh", reason="asyncssh, which SSHCluster logs in with, is missing")
     port, key = server

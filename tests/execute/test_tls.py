@@ -55,6 +55,7 @@ def secure(new_cluster, certificates):
     return cluster
 
 
+@pytest.mark.slow
 def test_weights_over_tls_are_those_of_one_thread(secure, certificates):
     assert secure.address.startswith("tls://")
     with dask.config.set(certificates), open_executor(secure.address, 1) as executor:

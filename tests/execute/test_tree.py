@@ -54,6 +54,7 @@ def test_any_order_of_arrival_gives_the_same_bits(n, data):
     assert_same(tree.total(), by_levels(leaves(n)))
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 70), data=st.data())
 def test_any_contiguous_shares_arriving_in_any_order_give_the_same_bits(n, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=8))) if n > 1 else []

@@ -61,6 +61,7 @@ def test_values_are_sums_products_and_multiples_of_the_parts_values(kernel: Kern
     assert np.allclose(kernel(X, Z), value(kernel, X, Z), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(kernel=kernels, n=st.integers(1, 30))
 def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(kernel: Kernel, n: int):
     X = rows(2, n, 3)

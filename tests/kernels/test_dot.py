@@ -47,6 +47,7 @@ def test_one_layer_of_the_arc_cosine_is_the_mean_of_random_units(order: int):
     assert (np.abs(ArcCosine(order)(X, Z) - mean) <= 5 * error).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_tangent_kernel_is_that_of_a_wide_network(depth: int):
     # Gradients of f(x) = ⟨v, h_L⟩, h_l = √(2/m) max(0, W_l h_{l−1}), with respect to every weight, at its random start.

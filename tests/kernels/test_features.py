@@ -78,6 +78,7 @@ def test_the_error_decays_as_one_over_the_root_of_the_number_of_features(kernel:
     assert errors[4800] <= 0.02 * exact.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", SPECTRAL, ids=str)
 def test_the_mean_over_draws_is_the_kernel(kernel: Kernel):
     X = rows(1, 12, 3)

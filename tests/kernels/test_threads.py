@@ -42,6 +42,7 @@ def test_kernel_values_and_products_have_the_same_bits_for_any_number_of_threads
     np.testing.assert_array_equal(np.diag(whole[0]), kernel.diag(X))
 
 
+@pytest.mark.slow
 def test_predictions_have_the_same_bits_for_any_number_of_threads():
     X, Z, W = arrays(900, 1500, 60, 2, np.float32)
     model = sk.KernelRegressor(kernel=sk.Laplace(5.0), centers=1500, solver=sk.EigenPro(epochs=1), preprocess=None)

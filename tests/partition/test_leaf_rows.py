@@ -39,6 +39,7 @@ def test_rows_at_the_end_change_the_digests_of_their_own_leaves(monkeypatch: pyt
     assert len(rows.first_blocks(rows.routed_scan(Assembly(sk.from_arrays(X, y), Classes(np.arange(2)))))) > 10
 
 
+@pytest.mark.slow
 def test_memory_of_digests_does_not_grow_with_rows_times_leaves(monkeypatch: pytest.MonkeyPatch):
     """Runs of a hundred rows in 64 leaves: what is held of a run that is done is a digest a leaf."""
     monkeypatch.setattr(rows, "RUN_BYTES", 100 * 8)
@@ -72,6 +73,7 @@ def test_a_run_that_was_cut_short_is_an_error(tmp_path: Path):
         there.read(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [None, sk.AGOP(rounds=1)])
 def test_leaves_share_the_memory_that_kernel_values_are_in(metric: sk.AGOP | None, tmp_path: Path):
     """A thread needs one panel at a time, whatever the number of leaves and their centers."""

@@ -48,6 +48,7 @@ def test_it_is_the_default(model: Any):
         model(partition="never").fit(X, (y > 0).astype(int))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
     X, y = table()
@@ -85,6 +86,7 @@ def test_the_one_model_of_a_trial_has_all_rows_as_centers_if_that_of_all_rows_wi
     assert choice.trial_centers(given, 8 << 30) == (choice.TRIAL_CENTERS, choice.SECOND_CENTERS)
 
 
+@pytest.mark.slow
 def test_a_trial_of_few_rows_trains_the_one_model_that_would_be(monkeypatch: pytest.MonkeyPatch):
     X, y = table(1_500)
     seen, fit = [], choice.fit
@@ -98,6 +100,7 @@ def test_a_trial_of_few_rows_trains_the_one_model_that_would_be(monkeypatch: pyt
     assert seen[0][0] == seen[0][1] > choice.TRIAL_CENTERS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estimator(tmp_path: Path):
     X, y = table()
@@ -125,6 +128,7 @@ def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estima
     assert "2 leaves" in write_report([read_run(folder)], tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_a_pipeline_of_defaults_is_retrained_in_the_leaves_of_its_champion(tmp_path: Path):
     def pipeline(far: float) -> sk.Pipeline:
@@ -146,6 +150,7 @@ def test_no_leaves_are_tried_on_a_card_or_with_a_diagnosis():
     assert choice.decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=4_000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_one_model_is_trained_where_it_is_as_good():
     rng = np.random.default_rng(0)
@@ -180,6 +185,7 @@ def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
     )
 
 
+@pytest.mark.slow
 def test_a_small_table_is_one_model_without_a_trial():
     X, y = table(1000)
     model, one = (sk.KernelRegressor(partition=how).fit(X, y) for how in ("auto", None))
@@ -222,6 +228,7 @@ def test_augmented_rows_are_one_model():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_rows_are_added_to_one_model():
     X, y = table()
@@ -230,6 +237,7 @@ def test_rows_are_added_to_one_model():
     assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_a_part_of_the_sample_with_one_class_alone_has_no_kernel_of_its_own():
     rng = np.random.default_rng(0)
@@ -240,6 +248,7 @@ def test_a_part_of_the_sample_with_one_class_alone_has_no_kernel_of_its_own():
     assert model.score(X, y) > 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_leaves_that_are_a_little_better_are_compared_with_a_larger_model(monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(0)

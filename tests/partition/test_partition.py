@@ -59,6 +59,7 @@ def grown() -> CutTree:
     return tree.grown(1, np.array([1.0, 1.0]), (0.9, 1.0, 1.2))
 
 
+@pytest.mark.slow
 def test_rows_are_trained_on_both_sides_of_a_border():
     X = np.random.default_rng(0).normal(size=(500, 2))
     found = {leaf: set(at.tolist()) for leaf, at in grown().training(X)}
@@ -171,6 +172,7 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
     assert split_at(edges, np.array([9990, 10]), 0.1) is None
 
 
+@pytest.mark.slow
 def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     X, y = table(2000)
     partition = sk.Partition(leaves=4)
@@ -306,6 +308,7 @@ def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(keep: bool, tmp_pa
         assert all(path.stat().st_mtime_ns > times[path] for path in (tmp_path / "rows").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classify", [False, True])
 def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_path: Path):
     X, y = table()
@@ -344,6 +347,7 @@ def test_a_leaf_is_an_ordinary_fit_of_its_rows():
     np.testing.assert_allclose(made.predict(X[mine]), alone.predict(X[mine])[:, 0] + y.mean(), atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
 def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, tmp_path: Path):
     X, y = table(3000)
@@ -360,6 +364,7 @@ def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, t
     assert all(stage["cached"] for stage in again["stages"] if stage["name"].startswith(("leaf", "level")))
 
 
+@pytest.mark.slow
 def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, D)).astype(np.float32)
@@ -385,6 +390,7 @@ def noisy(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, y + np.where(X[:, 2] > 0, 0.6, 0.2) * np.random.default_rng(seed).normal(size=n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [None, 0.2])
 def test_intervals_hold_their_share_and_follow_the_noise(validation: float | None, tmp_path: Path):
     (X, y), (T, t) = noisy(8000, 0), noisy(4000, 1)
@@ -408,6 +414,7 @@ def test_intervals_hold_their_share_and_follow_the_noise(validation: float | Non
     assert np.array_equal(np.concatenate([predictor.predict_interval(T[i : i + 1]) for i in range(30)]), ends[:30])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [None, 0.2])
 def test_probabilities_and_sets(validation: float | None, tmp_path: Path):
     (X, y), (T, t) = noisy(8000, 0), noisy(4000, 1)
@@ -463,6 +470,7 @@ def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.Monke
     assert {each["solver"] for each in model.result_.report["partition"]["by_leaf"]} == {"Direct"}
 
 
+@pytest.mark.slow
 def test_weights_of_rows_reach_the_leaves():
     X, y = table(3000)
     w = np.where(X[:, 2] > 0, 1.0, 0.0)
@@ -487,6 +495,7 @@ def test_no_leaf_is_cut_for_stored_rows_of_weight_0(tmp_path: Path):
     assert model.score(rows.loc[kept, list("abcde")], y[kept]) > 0.9
 
 
+@pytest.mark.slow
 def test_a_table_with_a_metric_and_validation_rows():
     X, y = table(3000)
     frame = pd.DataFrame(X, columns=list("abcde")).assign(shop=np.where(X[:, 3] > 0, "north", "south"))
@@ -506,6 +515,7 @@ def test_a_table_with_a_metric_and_validation_rows():
     assert np.array_equal(sk.Predictor(model.model_)(rows).predictions, model.predict(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", [None, "standard"])
 def test_parts_by_a_column(scaling: str | None):
     rng = np.random.default_rng(0)
@@ -525,6 +535,7 @@ def test_parts_by_a_column(scaling: str | None):
         sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)
 
 
+@pytest.mark.slow
 def test_parts_by_a_column_of_numbers():
     X, y = table(4000)
     X[:, 4] = np.random.default_rng(2).integers(0, 3, len(X))
@@ -642,6 +653,7 @@ def test_rows_of_leaves_are_those_of_numpy(dtype: Any):
     assert CutTree.of(6).assigned(X[:0])[0].tolist() == [[0, 0]]
 
 
+@pytest.mark.slow
 def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
     X, y = table(2000)
     fit = sk.KernelRegressor(centers=40, partition=sk.Partition(leaves=2)).fit
@@ -652,6 +664,7 @@ def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
         loaded.predict(X[:10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["leaf", "cuts", "leaves", "blend"])
 def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
     X, y = table(2000)
@@ -670,6 +683,7 @@ def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
         sk.load_model(tmp_path / "model").predict(X)
 
 
+@pytest.mark.slow
 def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     def pipeline(partition: sk.Partition | None, seed: int = 0) -> sk.Pipeline:
         (X, y), (A, b) = table(3000, seed), table(1000, 9)
@@ -718,6 +732,7 @@ def test_a_night_whose_rows_leave_a_leaf_empty_is_cut_anew(tmp_path: Path):
     assert "have no rows" in second["why_cold"]
 
 
+@pytest.mark.slow
 def test_the_one_model_in_place_of_leaves_is_the_default_s():
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(21_000, 2)).astype(np.float32), rng.normal(size=21_000)
@@ -731,6 +746,7 @@ def test_the_one_model_in_place_of_leaves_is_the_default_s():
     assert np.array_equal(parts.predict_interval(X[:5]), alone.predict_interval(X[:5]))
 
 
+@pytest.mark.slow
 def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
     rng = np.random.default_rng(1)  # of 600 held-out rows of noise a percent is within chance
     X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
@@ -763,6 +779,7 @@ def test_a_partition_out_of_range_is_refused(parameters: dict[str, Any], words: 
         sk.Partition(**parameters)
 
 
+@pytest.mark.slow
 def test_a_run_holds_no_more_than_was_projected(tmp_path: Path):
     """In a process of its own: the peak of this one is that of any test before."""
     X, y = table(10_000)

@@ -81,6 +81,7 @@ def ran(forked: Callable[..., Any], folder: Path, moment: str, after: int = 0) -
     return forked("python", ("program.py", moment, after), folder / "out", cwd=str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "after", "kept"),
     [

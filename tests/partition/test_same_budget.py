@@ -99,6 +99,7 @@ def test_one_model_that_would_not_fit_is_refused_before_the_trial(monkeypatch: p
         shape_before_rows(made, budget, 2, held)
 
 
+@pytest.mark.slow
 def test_nothing_is_refused_for_what_the_trial_leaves_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that fits of the trial have freed may still be held by the process when the next one is projected."""
     X = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)

@@ -19,6 +19,7 @@ from streamkern.runs.run_pipeline import run
 Make = Callable[..., sk.Pipeline]
 
 
+@pytest.mark.slow
 def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) -> None:
     asked = make(kernel="laplace", scaling="standard")
     result = run(asked, tmp_path / "run", memory="4GiB")
@@ -51,6 +52,7 @@ def test_features_at_the_median_are_those_at_the_number(make: Make, tmp_path: Pa
     assert asked["weights_sha256"] == given["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_the_plan_says_that_the_bandwidth_will_be_found_out(make: Make) -> None:
     made = plan(make(kernel=sk.Gaussian("median")), memory="4GiB")
     assert "bandwidth" in [stage.name for stage in made.stages]
@@ -58,6 +60,7 @@ def test_the_plan_says_that_the_bandwidth_will_be_found_out(make: Make) -> None:
     assert "bandwidth" not in [stage.name for stage in plan(make(), memory="4GiB").stages]
 
 
+@pytest.mark.slow
 def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
     make: Make, write_rows: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_an_estimator_checks_its_validation_rows_before_training(monkeypatch: py
     assert str(error.value.where).startswith("the validation rows: ")
 
 
+@pytest.mark.slow
 def test_checks_are_kept_with_the_other_stages(make: Make, tmp_path: Path):
     first, again = (sk.run(make(validation=make().test), tmp_path / "run") for _ in range(2))
     assert [(s["name"], s["cached"]) for s in first["stages"] if "check" in s["name"]] == [
@@ -131,6 +132,7 @@ def test_an_evaluation_that_fails_leaves_the_model_and_says_so(
     assert again["weights_sha256"] == result["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_refused_run_does_not_replace_the_result_of_one_that_is_done(make: Make, tmp_path: Path):
     folder = tmp_path / "run"
     sk.run(make(), folder)

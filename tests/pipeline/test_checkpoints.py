@@ -81,6 +81,7 @@ def posed(executor: ThreadsExecutor, solver: Any) -> Problem:
     return problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_going_on_at_any_step_gives_the_same_bits(
     name: str, executor: ThreadsExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -369,6 +370,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in found if event["event"] == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[..., Any], number: signal.Signals):
     expected = run(load_pipeline(file), tmp_path / "whole")
@@ -396,6 +398,7 @@ def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[...,
     assert (folder / "model.zarr/zarr.json").stat().st_mtime_ns == stamp
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path, command: Callable[..., Any]):
     """Normal equations are one sweep over all rows: hours, where there are enough of them."""
     file = tmp_path / "direct.py"
@@ -443,6 +446,7 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
     assert 0 < written["rows"] == result["resumed_rows"] < 250_000
 
 
+@pytest.mark.slow
 def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callable[..., Any]):
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
@@ -462,6 +466,7 @@ def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callabl
     assert result["metrics"] == expected["metrics"]
 
 
+@pytest.mark.slow
 def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(
     file: Path, tmp_path: Path, start: Callable[..., Any]
 ):

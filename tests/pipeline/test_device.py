@@ -74,12 +74,14 @@ def test_a_run_on_a_device_is_the_cpu_s(device: HostDevice, tmp_path: Any, solve
     check_alike(digits(solver), tmp_path, "host")
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("solver", SOLVERS, ids=name_of)
 def test_a_run_with_the_loops_of_a_card_is_the_cpu_s(card: Any, tmp_path: Any, solver: Any):
     check_alike(digits(solver), tmp_path, "stand-in")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_run_with_the_loops_of_a_card_has_the_same_bits_again(card: Any, tmp_path: Any):
     """With one thread and with two."""
@@ -90,6 +92,7 @@ def test_a_run_with_the_loops_of_a_card_has_the_same_bits_again(card: Any, tmp_p
     assert len({run["weights_sha256"] for run in runs}) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection(
     device: HostDevice, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ):

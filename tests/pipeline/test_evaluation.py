@@ -24,6 +24,7 @@ def kept(folder: Path, result: dict) -> tuple[dict, dict]:
     return facts.pop("arrays"), facts
 
 
+@pytest.mark.slow
 def test_confusion_counts_every_row_and_agrees_with_the_accuracy_and_with_predict(make: Callable, tmp_path: Path):
     pipeline = make()
     result = sk.run(pipeline, tmp_path / "run")
@@ -66,6 +67,7 @@ def test_regression_keeps_a_fixed_sample_of_targets_and_predictions(tmp_path: Pa
     np.testing.assert_array_equal(few["test_predicted"], arrays["test_predicted"][where])
 
 
+@pytest.mark.slow
 def test_more_classes_than_are_counted_leave_the_metrics_as_they_are(
     make: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

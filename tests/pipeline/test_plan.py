@@ -29,6 +29,7 @@ Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
 
 
+@pytest.mark.slow
 def test_a_plan_names_every_stage_of_a_run(make: Make, tmp_path: Path):
     stages = [stage.name for stage in sk.plan(make(), prices=PRICES).stages]
     assert stages == [stage["name"] for stage in sk.run(make(), tmp_path / "run")["stages"] if stage["name"] != "save"]
@@ -174,6 +175,7 @@ def shapes() -> Shapes:
     return Shapes(sk.Laplace(2.0), None, 40, 6, 2, np.dtype(np.float32), 4)
 
 
+@pytest.mark.slow
 def test_a_calibration_measures_once_and_is_kept(
     make: Make, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -255,6 +257,7 @@ def many(n: int, p: int, solver: sk.Solver, d: int = 64) -> sk.Pipeline:
     return sk.Pipeline(rows, sk.Laplace(5.0), centers, solver, task="regression", preprocess=())
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_million_centers_is_refused_in_seconds():
     """Of delayed projection a cycle of steps is looked at, which is long where p is large and the batch small."""
     start = time.process_time()

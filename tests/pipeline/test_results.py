@@ -42,6 +42,7 @@ def test_a_run_returns_what_it_wrote_by_key_and_by_name(
     assert resumed == result
 
 
+@pytest.mark.slow
 def test_a_retraining_returns_its_decision_by_key_and_by_name(make: Make, tmp_path: Path):
     first = sk.retrain(make(), tmp_path / "models")
     assert isinstance(first, RetrainResult)

@@ -27,6 +27,7 @@ def computed(result: dict[str, Any]) -> list[str]:
     return [stage["name"] for stage in result["stages"] if not stage["cached"]]
 
 
+@pytest.mark.slow
 def test_result_has_every_key_of_the_contract(make: Make, tmp_path: Path):
     result = run(make(), tmp_path / "run", memory="4GiB")
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
@@ -59,12 +60,14 @@ def test_result_has_every_key_of_the_contract(make: Make, tmp_path: Path):
     assert len(result["weights_sha256"]) == 64
 
 
+@pytest.mark.slow
 def test_regression_reports_mean_squared_error(make: Make, tmp_path: Path):
     metrics = run(make(task="regression"), tmp_path / "run")["metrics"]["test"]
     assert metrics["mse"] < 0.1
     assert "accuracy" not in metrics
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_one_the_result_describes(make: Make, tmp_path: Path):
     result = run(make(), tmp_path / "run")
     model = sk.load_model(tmp_path / "run/model.zarr")
@@ -72,6 +75,7 @@ def test_the_saved_model_is_the_one_the_result_describes(make: Make, tmp_path: P
     assert flat_metrics(model.score(make().test)) == pytest.approx(flat_metrics(result["metrics"]["test"]))
 
 
+@pytest.mark.slow
 def test_a_second_run_takes_every_stage_over(make: Make, tmp_path: Path):
     first, second = (run(make(), tmp_path / "run") for _ in range(2))
     assert computed(first) == STAGES
@@ -81,6 +85,7 @@ def test_a_second_run_takes_every_stage_over(make: Make, tmp_path: Path):
     assert {k: first[k] for k in same} == {k: second[k] for k in same}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "first_to_run"),
     [
@@ -118,6 +123,7 @@ def test_a_change_runs_again_what_depends_on_it_and_nothing_else(
     assert run(make(**change), tmp_path / "alone")["weights_sha256"] == after["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_other_rows_in_the_same_place_are_other_rows(make: Make, write_rows: Callable[..., Path], tmp_path: Path):
     run(make(), tmp_path / "run")
     other = write_rows(tmp_path / "other.zarr", seed=5)
@@ -126,6 +132,7 @@ def test_other_rows_in_the_same_place_are_other_rows(make: Make, write_rows: Cal
     assert computed(run(make(), tmp_path / "run")) == [name for name in STAGES if name != "check-test"]
 
 
+@pytest.mark.slow
 def test_two_pipelines_in_one_directory_do_not_mix(make: Make, write_rows: Callable[..., Path], tmp_path: Path):
     one, two = make(), make(rows=write_rows(tmp_path / "wide.zarr", d=9, seed=3), test=None, name="other")
     apart = [run(p, tmp_path / f"apart{i}")["weights_sha256"] for i, p in enumerate((one, two))]
@@ -135,17 +142,20 @@ def test_two_pipelines_in_one_directory_do_not_mix(make: Make, write_rows: Calla
     assert sk.load_model(tmp_path / "run/model.zarr").weights_sha256 == apart[0]
 
 
+@pytest.mark.slow
 def test_a_new_release_takes_nothing_over(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(make(), tmp_path / "run")
     monkeypatch.setattr("streamkern.runs.caching_runner.VERSION", "99.0")
     assert computed(run(make(), tmp_path / "run")) == STAGES
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_the_weights(make: Make, tmp_path: Path):
     shas = {run(make(), tmp_path / f"run{n}", threads=n)["weights_sha256"] for n in (1, 2, 3)}
     assert len(shas) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["statistics", "centers", "train", "evaluate"])
 def test_a_damaged_stage_is_computed_again_with_a_warning(make: Make, tmp_path: Path, stage: str):
     first = run(make(), tmp_path / "run")
@@ -206,6 +216,7 @@ def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tm
     assert not (tmp_path / "run/model.zarr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failing",
     [
@@ -269,6 +280,7 @@ def test_a_place_that_cannot_be_a_directory_is_one_clear_error(make: Make, tmp_p
         run(make(), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_half_done_is_put_right(make: Make, tmp_path: Path):
     """Killed while it replaced an artifact: staged bytes, or the old artifact under a name of its own."""
     folder = tmp_path / "run"
@@ -300,6 +312,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 4 << 10, 32 << 10, 64 << 10])
 def test_a_full_disk_is_one_clear_error_and_the_earlier_model_stays(make: Make, small_disk: Path, left: int):
     folder = small_disk / "run"
@@ -322,6 +335,7 @@ def test_a_full_disk_is_one_clear_error_and_the_earlier_model_stays(make: Make, 
     assert computed(run(make(), folder)) == ["save"]
 
 
+@pytest.mark.slow
 def test_losing_the_log_of_events_does_not_lose_the_run(make: Make, tmp_path: Path):
     (tmp_path / "run").mkdir()
     os.symlink("/dev/full", tmp_path / "run/events.jsonl")
@@ -349,12 +363,14 @@ def test_events_are_json_lines_and_steps_are_told_at_once(make: Make, tmp_path: 
     assert events[-1]["result"] == result
 
 
+@pytest.mark.slow
 def test_threads_of_a_run_end_with_it(make: Make, tmp_path: Path):
     before = set(threading.enumerate())
     run(make(), tmp_path / "run")
     assert [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("streamkern")] == []
 
 
+@pytest.mark.slow
 def test_a_directory_used_every_night_does_not_grow(make: Make, tmp_path: Path):
     for seed in range(6):
         sk.run(make(seed=seed), tmp_path / "run")
@@ -364,6 +380,7 @@ def test_a_directory_used_every_night_does_not_grow(make: Make, tmp_path: Path):
     assert all(stage["cached"] for stage in again["stages"] if stage["name"] != "save")
 
 
+@pytest.mark.slow
 def test_rows_that_were_never_shuffled_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("streamkern.solvers.base.MIX_CHUNKS", 2)  # as where not every chunk stays in memory
     rng = np.random.default_rng(0)

@@ -55,6 +55,7 @@ def names(found: Any) -> list[str]:
     return [each.name if hasattr(each, "name") else each["name"] for each in found]
 
 
+@pytest.mark.slow
 def test_a_stage_in_the_list_is_planned_projected_run_kept_and_shown(make: Make, tmp_path: Path, dummy: Any):
     expected = ["statistics", "check-test", "centers", "dummy", "eigensystem", "train", "save", "evaluate"]
     planned = sk.plan(make(), memory="8GiB")
@@ -231,6 +232,7 @@ KINDS = {
 """Kinds of fit, and some of the stages of each."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_the_beginning_of_every_stage_a_run_ends_with_the_same_bits(
     kind: str, forked: Callable[..., Any], tmp_path: Path

@@ -72,6 +72,7 @@ def told(found: Tuning) -> dict[str, Any]:
     return {name: value for name, value in found.to_json().items() if name != "seconds"}
 
 
+@pytest.mark.slow
 def test_threads_and_chunks_do_not_change_a_bit(tmp_path: Path) -> None:
     X, y = waves(900)
     X = X.astype(np.float32)  # of float64 in memory, the arithmetic is float64
@@ -190,6 +191,7 @@ def test_the_next_command_is_one_that_gives_the_choice(tmp_path: Path) -> None:
     assert "solver" not in other  # as it is in the file
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +225,7 @@ def pipeline(centers: int = 300):
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_left_open_is_searched_for_and_the_page_shows_every_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

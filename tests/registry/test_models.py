@@ -234,6 +234,7 @@ def test_a_rollback_is_not_undone_by_recovery(five: Registry):
         assert five.champion == 1
 
 
+@pytest.mark.slow
 def test_one_writer_at_a_time(five: Registry):
     program = f"import streamkern as sk\nwith sk.Registry({five.where!r}).lock(): pass"
     with five.lock():

@@ -181,6 +181,7 @@ def append(path: Path, frame: pd.DataFrame) -> None:
     group["target"].append((frame["y"] == "u").to_numpy(np.int64))
 
 
+@pytest.mark.slow
 def test_rows_appended_to_a_zarr_array_are_added_in_the_middle_of_a_chunk_too(tmp_path: Path):
     store, frame = tmp_path / "rows.zarr", day(0, 1000)
     sk.write_zarr(store, frame[["a", "b", "c"]].to_numpy(np.float32), (frame["y"] == "u").to_numpy(np.int64),

@@ -99,6 +99,7 @@ def test_a_change_of_data_or_pipeline_is_something_new(place: Path, change: dict
     assert sk.retrain(pipeline(**change), place)["version"] == 2
 
 
+@pytest.mark.slow
 def test_the_version_keeps_the_report_of_its_training(tmp_path: Path):
     place = tmp_path / "models"
     first = sk.retrain(pipeline(), place, report=lambda folder: write_report([read_run(folder)]))
@@ -153,6 +154,7 @@ def test_another_gate_judges_the_same_model_again(place: Path):
     assert sk.retrain(pipeline(), place, gate="accuracy > champion")["status"] == "unchanged"
 
 
+@pytest.mark.slow
 def test_a_worse_model_does_not_take_the_place_of_a_better_one(place: Path):
     worse = sk.retrain(pipeline(centers=sk.Uniform(1)), place)
     assert (worse["status"], worse["version"], worse["champion"]) == ("rejected", 2, 1)
@@ -288,6 +290,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
     return status, json.loads(said.out.splitlines()[-1]), said.err
 
 
+@pytest.mark.slow
 def test_every_path_ends_in_a_status_and_a_line(folder: Path, capsys: pytest.CaptureFixture[str]):
     def ends(*words: str) -> tuple[int, str]:
         status, line, _ = command(capsys, *words)
@@ -313,6 +316,7 @@ def test_every_path_ends_in_a_status_and_a_line(folder: Path, capsys: pytest.Cap
     assert statuses == ["promoted", "unchanged", "rejected", "failed", "failed"]
 
 
+@pytest.mark.slow
 def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, capsys: pytest.CaptureFixture[str]):
     for seed in "012":
         command(capsys, "--set", f"seed={seed}", "--gate", "accuracy > 0.5")
@@ -351,6 +355,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", ["manifest.json", "model.zarr/zarr.json"])
 def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, sign: str, forked: Callable[..., Any]):
     """kill -9 as soon as a file of the run is another one; the champion is there, whole, and the night is made good."""
@@ -378,6 +383,7 @@ STOPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "after"), STOPS, ids=lambda stop: str(stop).rpartition(".")[2])
 def test_a_process_that_ends_between_two_steps_of_the_promotion(three: Path, tmp_path: Path, stop: str, after: bool):
     """A child of this process that is killed just before or after a step, at the exact place."""
@@ -449,6 +455,7 @@ def test_a_champion_that_fits_is_where_training_begins(place: Path):
     assert "rejected" in Registry(place).record(4)["why_cold"]
 
 
+@pytest.mark.slow
 def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
     place = tmp_path / "models"
     for n in (600, 630):
@@ -481,6 +488,7 @@ def test_a_cold_start_is_the_plain_run(place: Path):
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]):
     """In its order, after a night with another champion; and then its Python."""
     page = (ROOT / "docs/retraining.md").read_text(encoding="utf-8")
@@ -522,6 +530,7 @@ def in_leaves(y: np.ndarray, **changes: Any) -> sk.Pipeline:
     return sk.Pipeline(**(given | changes))
 
 
+@pytest.mark.slow
 def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
     place, gate = tmp_path / "models", "r2 > -10"
 
@@ -561,6 +570,7 @@ def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
     assert new.score(in_leaves(after).test)["r2"] > old.score(in_leaves(after).test)["r2"] + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -578,6 +588,7 @@ def test_leaves_of_another_request_are_cut_anew(changes: dict[str, Any], reason:
     assert with_warm_start(in_leaves(lambda X: X[:, 0]), one)[1] == "the champion is one model, without leaves"
 
 
+@pytest.mark.slow
 def test_leaves_of_other_classes_are_cut_anew(tmp_path: Path):
     place, given = tmp_path / "models", {"task": "classification"}
     sk.retrain(in_leaves(lambda X: (X[:, 0] > 0).astype(int), **given), place, gate="accuracy > 0")

@@ -106,6 +106,7 @@ def complaints(browser: webdriver.Chrome) -> list[Any]:
     return said + [url for url in asked if not url.startswith(own)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_a_run_is_drawn_without_the_network_and_without_an_error(
     finished: Path, width: int, browser: webdriver.Chrome, tmp_path: Path
@@ -126,6 +127,7 @@ def test_a_run_is_drawn_without_the_network_and_without_an_error(
     assert browser.execute_script(broken) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("name", ["answers", "labels", "intervals"])
 def test_probabilities_and_intervals_are_drawn_side_by_side_where_there_is_room(
@@ -143,6 +145,7 @@ def test_probabilities_and_intervals_are_drawn_side_by_side_where_there_is_room(
     assert beside == [width == DESK] * len(beside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_the_seconds_of_a_killed_run_are_not_cut_off(
     runs: dict[str, Path], width: int, browser: webdriver.Chrome, tmp_path: Path
@@ -160,6 +163,7 @@ def test_the_seconds_of_a_killed_run_are_not_cut_off(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path):
     path = write_report([read_run(runs["digits"]), read_run(runs["digits-short"])], tmp_path / "comparison.html")
     drawn = show(browser, path, PHONE)
@@ -169,6 +173,7 @@ def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome,
     assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_a_tuning_is_drawn_without_the_network_and_without_an_error(
     tuning: Path, width: int, browser: webdriver.Chrome
@@ -183,6 +188,7 @@ def test_a_tuning_is_drawn_without_the_network_and_without_an_error(
     assert "on rows held out" in browser.execute_script("return document.querySelector('.verdict').innerText")
 
 
+@pytest.mark.slow
 def test_every_link_table_and_fold_is_reached_by_keyboard(
     runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path
 ):
@@ -206,6 +212,7 @@ def test_every_link_table_and_fold_is_reached_by_keyboard(
     assert browser.execute_script(missing) == 0
 
 
+@pytest.mark.slow
 def test_what_a_page_asks_for_is_refused_and_seen(browser: webdriver.Chrome, runs: dict[str, Path], tmp_path: Path):
     """The two tests above can fail: the policy of the page stops a request, and the console tells of it."""
     path = write_report([read_run(runs["digits"])], tmp_path / "report.html")
@@ -234,6 +241,7 @@ sk.run(pipeline, "run", listeners=(wait,))
 """
 
 
+@pytest.mark.slow
 def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_path: Path):
     env = {**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])}
     run = subprocess.Popen([sys.executable, "-c", SLOW], cwd=tmp_path, stdin=subprocess.PIPE, env=env)
@@ -264,6 +272,7 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
         run.communicate()
 
 
+@pytest.mark.slow
 def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[str, Path]):
     live = LivePage([runs["digits"]])
     thread = threading.Thread(target=live.serve)

@@ -38,6 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_predictions(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sk.predict(made / "run" / "model.zarr", made / "test.parquet", made / "out.parquet", scores=True)
     found, rows = pq.read_table(made / "out.parquet"), pq.read_table(made / "test.parquet")

@@ -57,6 +57,7 @@ def evaluation(folder: Path) -> tuple[dict, dict]:
     return facts.pop("arrays"), facts
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_result_says(finished: Path):
     result = json.loads((finished / "result.json").read_text())
     said = Words(page([read_run(finished)])).text
@@ -74,6 +75,7 @@ def test_the_page_says_what_the_result_says(finished: Path):
     assert "4.0 GiB" in said  # the budget
 
 
+@pytest.mark.slow
 def test_classes_are_counted_against_one_another(runs: dict[str, Path]):
     counts = evaluation(runs["digits"])[0]["test_confusion"]
     html = page([read_run(runs["digits"])])
@@ -84,6 +86,7 @@ def test_classes_are_counted_against_one_another(runs: dict[str, Path]):
     assert baseline(read_run(runs["digits"]), "test") == counts.sum(axis=1).max() / counts.sum()
 
 
+@pytest.mark.slow
 def test_residuals_are_told_with_their_quantiles(runs: dict[str, Path]):
     arrays, _ = evaluation(runs["columns"])
     said = Words(page([read_run(runs["columns"])])).text
@@ -149,6 +152,7 @@ def test_coverage_is_shown_by_fifth_of_the_predicted_scale(answering: dict[str, 
     assert max(float(row[3]) for row in found) > 2 * min(float(row[3]) for row in found)
 
 
+@pytest.mark.slow
 def test_labels_of_rows_that_have_several_have_a_line_each(answering: dict[str, Path]):
     result = json.loads((answering["labels"] / "result.json").read_text())
     metrics = result["metrics"]["test"]["by_class"]
@@ -160,6 +164,7 @@ def test_labels_of_rows_that_have_several_have_a_line_each(answering: dict[str, 
     assert sum(rows) == 3 * result["metrics"]["test"]["n"]
 
 
+@pytest.mark.slow
 def test_rows_that_are_images_are_shown_with_their_copies_and_others_as_numbers(runs: dict[str, Path]):
     images = [attrs for tag, attrs in Words(page([read_run(runs["digits"])])).tags if tag == "img"]
     assert len(images) == 8 * 4
@@ -172,6 +177,7 @@ def test_rows_that_are_images_are_shown_with_their_copies_and_others_as_numbers(
         assert "RandomCrop" in Words(page([read_run(runs["fashion"])])).text
 
 
+@pytest.mark.slow
 def test_where_the_time_of_training_went_is_the_sum_over_its_steps(runs: dict[str, Path]):
     record = read_run(runs["digits"])
     timeline = {"compute": 1.0, "wait": 0.5, "reduce": 0.25, "update": 0.125}
@@ -267,6 +273,7 @@ def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(
     assert max(widths) == (20.0 if state == "failed" else 25.0)
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_has_no_unfinished_stage(runs: dict[str, Path]):
     assert read_run(runs["digits"]).unfinished is None
     assert "unfinished" not in Words(page([read_run(runs["digits"])])).text
@@ -286,6 +293,7 @@ def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
     assert "the runs have the same settings" in same
 
 
+@pytest.mark.slow
 def test_a_directory_is_no_place_for_a_page(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(sk.errors.StorageError, match="cannot be written"):
@@ -293,6 +301,7 @@ def test_a_directory_is_no_place_for_a_page(runs: dict[str, Path], tmp_path: Pat
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_where_it_says(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -89,6 +89,7 @@ def measured(data: sk.Dataset, mix: int, lanes: int, batch: int) -> float:
     return squares / seen / (1 - np.square(np.unique(y, return_counts=True)[1] / len(y)).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mix", "lanes", "batch"), [(1, 4, 64), (4, 4, 64), (16, 2, 100), (2, 1, 40)])
 def test_the_estimate_for_the_stream_is_near_what_its_batches_show(mix, lanes, batch):
     data = dataset(np.repeat(np.arange(10), 2000), rows=200)

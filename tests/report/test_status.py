@@ -48,6 +48,7 @@ def edited(folder: Path, to: Path, name: str, **changes: object) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_told_with_its_metrics(finished: Path):
     result = json.loads((finished / "result.json").read_text())
     found = status(read_run(finished))
@@ -66,6 +67,7 @@ def test_a_finished_run_is_told_with_its_metrics(finished: Path):
     json.dumps(found)
 
 
+@pytest.mark.slow
 def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told_to_be_dead(
     tmp_path: Path, forked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):

@@ -159,6 +159,7 @@ print(module.predict(model, data, target, id="key", scores=True).kept)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
     made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
@@ -349,6 +350,7 @@ print(found.peak_memory_bytes, found.projected_memory_bytes)
 """
 
 
+@pytest.mark.slow
 def test_measured_peak_is_below_the_projected_one_and_rows_do_not_raise_it(made: Path, tmp_path: Path):
     peaks = []
     for n in (100_000, 400_000):
@@ -372,6 +374,7 @@ def test_measured_peak_is_below_the_projected_one_and_rows_do_not_raise_it(made:
 PAGE = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_commands_and_the_python_of_the_page_run_in_its_order(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -305,6 +305,7 @@ def test_the_application_says_no_in_json(example: Any, predictor: sk.Predictor, 
     assert answer["error"]
 
 
+@pytest.mark.slow
 def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predictor):
     words = [sys.executable, "-m", "uvicorn", "--factory", "--app-dir", EXAMPLES, "serve:app", "--port", "0"]
     environment = {**os.environ, "MODEL": str(saved), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

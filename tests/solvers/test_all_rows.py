@@ -31,6 +31,7 @@ def made(centers: sk.Centers, **changes: object) -> sk.Pipeline:
     )  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", [None, "standard"])
 def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(tmp_path: Path, scaling: str | None):
     n = len(made(sk.AllRows()).train)
@@ -55,6 +56,7 @@ def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["centers", "save"]
 
 
+@pytest.mark.slow
 def test_a_damaged_center_is_found(tmp_path: Path):
     sk.run(made(sk.AllRows()), tmp_path / "run")
     chunk = next(file for file in sorted((tmp_path / "run/model.zarr/centers/c").rglob("*")) if file.is_file())
@@ -83,6 +85,7 @@ def test_tiles_are_the_same_from_blocks_of_any_length():
         assert all(where.start == tile[0, 0] for where, tile in pieces)
 
 
+@pytest.mark.slow
 def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
     sk.run(made(sk.AllRows()), tmp_path / "run")
     Z = sk.load_model(tmp_path / "run/model.zarr").Z

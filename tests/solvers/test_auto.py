@@ -57,6 +57,7 @@ sizes = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 20), st.booleans(), st.integers(1, 64))
 @settings(max_examples=200)
 def test_what_is_chosen_fits_and_threads_do_not_matter(size: ProblemSize, passes: int, features: bool, slots: int):
@@ -210,6 +211,7 @@ def test_a_plan_is_of_the_factor_where_every_row_is_a_center():
     assert made.footprint.cost_estimate.memory.training < 16 * 3_000**2  # bytes: normal equations take three times that
 
 
+@pytest.mark.slow
 def test_estimators_take_every_row():
     data = rows()
     model = sk.KernelClassifier(sk.Laplace(2.0), centers=sk.AllRows(), solver="auto", memory="8GiB").fit(data)

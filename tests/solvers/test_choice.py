@@ -70,6 +70,7 @@ def fitted(X: np.ndarray, y: np.ndarray, kernel: Any = None, **how: Any) -> sk.K
     return sk.KernelRegressor(kernel, 300, memory="4GiB", **how).fit(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
     X, y = rows(N + 500)
@@ -85,6 +86,7 @@ def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
     assert two.result_.report["kernel"] == found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_nothing_is_chosen_that_is_no_better():
     """Every column counts alike, on a smooth target that a wide kernel suits."""
@@ -98,6 +100,7 @@ def test_nothing_is_chosen_that_is_no_better():
     assert model.model_.kernel.bandwidth == pytest.approx(spread, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_a_ridge_that_is_given_stays():
     X, y = rows()
@@ -136,6 +139,7 @@ sizes = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 1500), st.integers(1, 64))
 @settings(max_examples=60, deadline=None)
 def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: ProblemSize, columns: int, slots: int):
@@ -169,6 +173,7 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     assert "kernel" not in sk.KernelRegressor(memory="4GiB").fit(*rows(39)).result_.report
 
 
+@pytest.mark.slow
 def test_a_small_table_of_many_levels_chooses_bandwidth_and_ridge():
     """250 indicators for 3,200 rows: too many for a metric of features, few enough for one of columns."""
     rng = np.random.default_rng(3)
@@ -203,6 +208,7 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
 
 
+@pytest.mark.slow
 def test_a_search_has_every_row_as_a_center_where_its_fit_has():
     size = ProblemSize(4_800, 4_800, 20, 1, memory=4 << 30, all_rows_are_centers=True)
     bill = CostEstimate(sk.Direct(), size)
@@ -235,6 +241,7 @@ def test_every_row_is_a_center_where_one_factor_solves_for_all():
     assert p(8_000, 20_000, 8) == 2_000
 
 
+@pytest.mark.slow
 def test_estimators_take_every_row_and_what_cannot_be_factored_does_not():
     X, y = rows(2_300)
     for kernel, solver, p in (
@@ -258,6 +265,7 @@ def test_wide_rows_get_as_many_centers_while_a_pass_is_short():
         assert p == 2000 or n * p * nominal_prices(1000).values <= MAX_PASS_WORK
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_a_run_keeps_the_choice_as_a_stage_and_the_plan_says_what_is_tried(tmp_path: Path):
     X, y = rows()

@@ -98,6 +98,7 @@ def closed_form(case: Case, problem: Problem, w: np.ndarray | float = 1.0) -> np
     return np.asarray(K @ kernel_least_squares(root * K, problem.kernel(Z), root * y, case.ridge))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Executor):
     case = CASES[name]
@@ -115,6 +116,7 @@ def weighed(problem: Problem, w: np.ndarray) -> Problem:
     return replace(problem, train=data, mean_weight=float(w.mean()), largest_weight=float(w.max() / w.mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_weights_lead_to_the_weighted_closed_form(name: str, threads: Executor):
     case = CASES[name]
@@ -134,6 +136,7 @@ def test_weights_lead_to_the_weighted_closed_form(name: str, threads: Executor):
         assert off < 0.5 * np.linalg.norm((plain - exact)[taken])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_equal_weights_do_not_change_a_bit(name: str, threads: Executor):
     case = CASES[name]
@@ -143,6 +146,7 @@ def test_equal_weights_do_not_change_a_bit(name: str, threads: Executor):
     np.testing.assert_array_equal(weighted.weights, plain.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_executor_gives_the_same_bits(name: str, threads: Executor, cluster: Executor):
     case = CASES[name]

@@ -118,6 +118,7 @@ def matrix(work: Operations) -> float:
     return work.gemm + work.gemm64 + work.thin + work.thin64 + work.vector64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_training_takes_what_the_meter_says(name: str, shape: tuple[int, ...]):
@@ -203,6 +204,7 @@ def imported() -> None:
         solver.prepare(problem((300, 40, 3, 2, 2), solver, None, executor))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(("threads", "shape"), [(1, (6000, 900, 12, 4, 4)), (2, (5000, 2400, 30, 40, 4))], ids=str)
 @pytest.mark.parametrize("name", MEMORY)
@@ -274,6 +276,7 @@ ON_DEVICE = {
 } | {"EigenPro, exact": sk.EigenPro(projection="exact", epochs=1)}
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("threads", "shape"), [(1, (8192, 300, 12, 4, 1)), (2, (8192, 450, 100, 40, 1))], ids=str)
 @pytest.mark.parametrize("name", ON_DEVICE)

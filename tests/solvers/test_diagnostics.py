@@ -43,6 +43,7 @@ def test_effective_dimension_counts_what_the_ridge_leaves():
         effective_dimension(values, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_any_run_records_them(everywhere: bool, tmp_path: Path):
     """Against NumPy: with every row a center they are the paper's, of K(X, X); else those of the basis."""

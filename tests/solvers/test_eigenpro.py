@@ -193,6 +193,7 @@ HARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("projection", ["exact", "packed", "inexact", "delayed"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -251,6 +252,7 @@ def test_large_batches_get_momentum_and_few_centers_do_not(executor: Executor):
     assert off[0.6] < 0.8 * off[0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 600])
 @pytest.mark.parametrize("projection", ["auto", "exact", "inexact", "delayed"])
 def test_any_number_of_centers(executor: Executor, p: int, projection: str):
@@ -263,6 +265,7 @@ def test_any_number_of_centers(executor: Executor, p: int, projection: str):
     assert_gains(executor, X, y[:, :1], Laplace(3.0), p, np.float32, projection=projection)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection", ["exact", "inexact", "delayed"])
 @pytest.mark.parametrize("q", [1, 30, 149])
 def test_any_number_of_eigenpairs(executor: Executor, projection: str, q: int):

@@ -80,6 +80,7 @@ def test_full_gradients_converge_to_least_squares(
     np.testing.assert_allclose(phi @ weights, phi @ exact, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_minibatches_converge_where_the_features_interpolate(executor: ThreadsExecutor) -> None:
     """More features than rows: no noise is left at the solution, and it is the one of least norm."""
     given = problem(executor, features=RandomFourier(Gaussian(1.0), 1000))
@@ -143,6 +144,7 @@ def test_preconditioning_saves_epochs(executor: ThreadsExecutor) -> None:
     assert excess(EigenPro1(epochs=10, q=60, batch=60)) < excess(SGD(epochs=10, batch=60, average=True)) / 4
 
 
+@pytest.mark.slow
 def test_averaging_removes_noise(executor: ThreadsExecutor) -> None:
     given = problem(executor)
     phi, y = values(given), data()[1]

@@ -57,6 +57,7 @@ def run(solver: EigenPro2, given: Problem) -> np.ndarray:
     return outcome.weights
 
 
+@pytest.mark.slow
 def test_it_converges_to_the_interpolant(executor: ThreadsExecutor) -> None:
     X, y = data()
     given = problem(executor)
@@ -249,6 +250,7 @@ def test_features_have_a_solver_of_their_own(executor: ThreadsExecutor) -> None:
         EigenPro2().setup(problem(executor, features=RandomFourier(Gaussian(1.0), 10)))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> None:
     X, y = data()
     part, _ = from_arrays(X, y).split(test=0.3)

@@ -73,6 +73,7 @@ def test_gradient_descent_converges_on_features():
     assert solve(sk.Direct(1e-2), features=sk.Identity()).weights == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_sgd_approaches_least_squares_and_averaging_brings_it_closer():
     last = solve(sk.SGD(epochs=30), features=sk.Identity()).weights
     mean = solve(sk.SGD(epochs=30, average=True), features=sk.Identity()).weights
@@ -118,6 +119,7 @@ def test_values_out_of_range_are_refused(make: Any, words: str):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "solver", [sk.SGD(epochs=3), sk.GradientDescent(epochs=3), sk.Direct(1e-6), sk.SVRG(epochs=2, ridge=1e-3)], ids=str
 )
@@ -128,6 +130,7 @@ def test_progress_ends_at_the_rows_it_announced(solver: Any):
     assert all(a.rows <= b.rows for a, b in itertools.pairwise(seen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parts",
     [
@@ -154,6 +157,7 @@ def test_every_solver_runs_is_saved_and_predicts(parts: dict[str, Any], tmp_path
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
 
 
+@pytest.mark.slow
 def test_sgd_with_replacement_draws_other_rows_and_approaches_the_same_solution():
     exact = solve(sk.Direct(0.0), features=sk.Identity()).weights
     once, drawn = (

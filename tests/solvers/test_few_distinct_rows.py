@@ -40,6 +40,7 @@ def tables() -> Iterator[tuple[str, Any, Array, Array, Array]]:
 CASES = {case[0]: case[1:] for case in tables()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", CASES)
 def test_few_distinct_rows_are_learned_as_a_table_of_means_learns_them(name: str, solver: str) -> None:

@@ -82,6 +82,7 @@ def test_rows_of_weight_0_are_no_rows_and_few_distinct_rows_are_learned():
     assert sk.KernelClassifier(memory="4GiB").fit(kinds[:, None] / 3.0, kinds).score(kinds[:, None] / 3.0, kinds) == 1
 
 
+@pytest.mark.slow
 def test_a_small_table_has_a_ridge_and_noise_a_large_one():
     X, y = load_diabetes(return_X_y=True)
     better = []
@@ -102,6 +103,7 @@ def test_a_small_table_has_a_ridge_and_noise_a_large_one():
     assert noise.result_.report["ridge"] >= 0.01
 
 
+@pytest.mark.slow
 def test_any_threads_choose_the_same_and_a_given_kernel_stays():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 4))

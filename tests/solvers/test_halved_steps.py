@@ -44,6 +44,7 @@ SOLVERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_step_is_halved_until_training_is_stable(name: str, threads: int):
@@ -94,6 +95,7 @@ def test_after_the_last_halving_the_error_says_what_was_tried():
     assert "Direct()" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_few_rows_far_from_a_dense_rest():
     """None of them is among the rows that are measured, and each is a center: k_P(x, x) is 1 there, 0.25 elsewhere."""
     rng = np.random.default_rng(0)
@@ -154,6 +156,7 @@ PIPELINE = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True], ids=["", "what was prepared is lost"])
 def test_kill_9_after_a_halving(tmp_path: Path, command: Callable[..., Any], lost: bool):
     file = tmp_path / "long.py"

@@ -33,6 +33,7 @@ SOLVERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool):
@@ -51,6 +52,7 @@ def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool):
     assert max(losses) > 2 * losses[0]  # there was something to be taken for a divergence
 
 
+@pytest.mark.slow
 def test_a_step_too_long_is_still_a_divergence_and_workers_see_the_same():
     X, y = heavy()
     found = []

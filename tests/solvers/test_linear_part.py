@@ -23,6 +23,7 @@ def _linear(n: int, seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
     return X, (X - 100.0) @ w + 0.3 * rng.normal(size=n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [250, 600])
 def test_a_linear_target_of_heavy_tails_has_one(n: int, tmp_path: Path):
     """Rows far from 0, too: the linear part is of rows less the mean of the centers."""
@@ -46,6 +47,7 @@ def test_a_linear_target_of_heavy_tails_has_one(n: int, tmp_path: Path):
     assert gradients is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [250, 1500])
 def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
     rng = np.random.default_rng(1)
@@ -87,6 +89,7 @@ def test_it_has_to_be_better_by_two_standard_errors():
     assert not other.beats(one, 2.0)
 
 
+@pytest.mark.slow
 def test_tune_and_the_report_show_it(tmp_path: Path):
     X, y = _linear(500)
     pipeline = sk.Pipeline(sk.from_arrays(X, y), solver=sk.Direct(), task="regression")

@@ -86,6 +86,7 @@ def test_passes_that_are_too_few_are_said():
     assert model.result_.report["decrement"] > 0.01
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit_and_float32_is_near():
     X, y = rows(2000)
     one, two = (fitted(X, y, threads=threads, dtype="float32") for threads in (1, 2))
@@ -143,6 +144,7 @@ def test_weights_of_classes_and_a_threshold_go_with_it():
         fitted(X, y, threshold="f1")
 
 
+@pytest.mark.slow
 def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
     X, y = rows(4000)
     sk.write_zarr(tmp_path / "rows.zarr", X.astype("float32"), y, target="label", chunk_rows=500)
@@ -178,6 +180,7 @@ def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge
     assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
 
 
+@pytest.mark.slow
 def test_where_squares_want_no_ridge_it_has_one_and_keeps_the_best_bandwidth(monkeypatch: pytest.MonkeyPatch):
     """Borders without noise, as on covtype: with a smaller bandwidth and no ridge, logits are far too sure."""
 

@@ -39,6 +39,7 @@ def nystrom(expansion: Expansion) -> NystromPreconditioner:
     return NystromPreconditioner(center_eigensystem(expansion, P, Q, 0.0, ENGINE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [P, PANEL, 0])
 def test_a_packed_projection_is_positive_and_a_whole_one_is_the_exact(lead, expansion, nystrom):
     M = project_packed(expansion, nystrom, lead, ENGINE).apply(np.eye(P))
@@ -54,6 +55,7 @@ def test_a_packed_projection_is_positive_and_a_whole_one_is_the_exact(lead, expa
         assert np.linalg.norm(M - exact) <= 0.02 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [P, PANEL])
 def test_the_spectrum_is_that_of_the_iteration_s_kernel(lead, expansion, nystrom):
     X = rows(300, 1)
@@ -71,6 +73,7 @@ def test_the_spectrum_is_that_of_the_iteration_s_kernel(lead, expansion, nystrom
         assert size.peak == pytest.approx(np.max(np.diag(whole)), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_it_comes_to_the_least_squares_solution_and_threads_change_no_bit():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1500, 3))
@@ -89,6 +92,7 @@ def test_it_comes_to_the_least_squares_solution_and_threads_change_no_bit():
     assert found[0].result_.report["lead"] == 100
 
 
+@pytest.mark.slow
 def test_a_factor_with_a_lead_is_nearly_as_good_as_a_whole_one():
     """After two passes over 5,000 rows, where an inexact projection is behind."""
     rng = np.random.default_rng(1)

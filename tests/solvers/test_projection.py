@@ -120,6 +120,7 @@ def test_products_with_the_kernel_matrix(expansion: Expansion):
     np.testing.assert_allclose(ENGINE.kernel_product(tiled, V), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_panels_of_threads_side_by_side_do_not_share_their_room():
     X = np.random.default_rng(4).normal(size=(2000, 8))
     expansion = Expansion(Laplace(3.0), X, tile_bytes=1 << 18)

@@ -50,6 +50,7 @@ def offers(case: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_each_offer_fits_by_itself_and_one_more_does_not(name: str) -> None:
     case = CASES[name]

@@ -62,6 +62,7 @@ def suboptimality(w, X, y, ridge=RIDGE):
     return 0.5 * float(np.sum((X @ off) ** 2) / len(X) + ridge * np.sum(off**2))
 
 
+@pytest.mark.slow
 def test_preconditioned_reaches_the_closed_form_in_few_epochs_and_plain_does_not():
     X, y = rows()
     start = suboptimality(np.zeros((M, 1)), X, y)
@@ -75,6 +76,7 @@ def test_preconditioned_reaches_the_closed_form_in_few_epochs_and_plain_does_not
     np.testing.assert_allclose(more.weights, closed_form(X, y), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_the_residual_is_that_of_the_weights_and_a_large_one_is_said(sampling):
     X, y = rows(outputs=2)
@@ -103,6 +105,7 @@ def test_a_step_that_is_too_long_is_said_after_the_only_pass(times):
     assert all("step=None" in message for message in told)
 
 
+@pytest.mark.slow
 def test_plain_converges_where_the_condition_number_is_small():
     X, y = rows(np.linspace(1.0, 2.0, 20))
     plain, _ = fit(SVRG(epochs=15, ridge=0.1, preconditioner=None), X, y)
@@ -116,6 +119,7 @@ def test_the_ridge_means_what_it_means_to_direct():
     np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_several_outputs_are_as_many_problems():
     X, y = rows(outputs=3)
     together, _ = fit(SVRG(epochs=3, ridge=RIDGE, k=13), X, y)
@@ -123,6 +127,7 @@ def test_several_outputs_are_as_many_problems():
     np.testing.assert_allclose(together.weights, alone, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_labels_are_learnt():
     X, y = rows(np.linspace(1.0, 2.0, 20))
     labels = (y[:, 0] > 0).astype("int64")
@@ -143,6 +148,7 @@ def test_threads_change_no_bit(sampling, preconditioner):
     np.testing.assert_array_equal(one.weights, two.weights)
 
 
+@pytest.mark.slow
 def test_float32_comes_as_near_as_its_rounding():
     X, y = rows(np.geomspace(1.0, 1e-3, 40))
     start = suboptimality(np.zeros((40, 1)), X, y, 1e-4)
@@ -151,6 +157,7 @@ def test_float32_comes_as_near_as_its_rounding():
     assert suboptimality(single.weights, X, y, 1e-4) < 1e-11 * start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 @pytest.mark.parametrize("preconditioner", ["lanczos", None])
 def test_the_variance_reduced_gradient_is_unbiased(sampling, preconditioner):
@@ -221,6 +228,7 @@ def test_copies_are_drawn_evenly_and_a_part_of_a_copy_is_refused():
             solver.prepare(replace(posed, train=posed.train.augment(sk.augment.GaussianNoise(0.1), rows=250)))
 
 
+@pytest.mark.slow
 def test_importance_sampling_needs_fewer_epochs_where_rows_are_of_unequal_weight():
     X, y = rows(np.geomspace(1.0, 0.05, 30))
     X[:30] *= 5

@@ -45,6 +45,7 @@ def of(solver: Any, centers: int = 300) -> sk.KernelRegressor:
     return sk.KernelRegressor(sk.Laplace(4.0), centers, solver, threads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ENOUGH, ids=lambda solver: repr(solver)[:40])
 def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
     model = of(solver)
@@ -56,6 +57,7 @@ def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
     assert model.score(X_TEST, Y_TEST) > best - 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", TOO_FEW, ids=lambda solver: repr(solver)[:40])
 def test_a_fit_that_has_far_to_go_says_how_far(solver: Any):
     with pytest.warns(UserWarning, match=rf"{type(solver).__name__} has not reached .* after \d+ pass.*more epochs"):
@@ -74,6 +76,7 @@ def test_passes_by_default_see_half_a_million_rows():
     assert passes_of(1500, 3) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [None, 2])
 def test_the_best_pass_on_held_out_rows_is_the_model(patience: int | None):
     X, y = noise(2000, 0)
@@ -97,6 +100,7 @@ def test_a_solver_that_takes_the_ridge_is_chosen_where_a_search_finds_one():
     assert made.validation is not None
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_no_better_than_the_mean_says_so():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1000, 3))
@@ -108,6 +112,7 @@ def test_a_fit_that_is_no_better_than_the_mean_says_so():
             model.fit(X, y)
 
 
+@pytest.mark.slow
 def test_the_error_on_counts_with_noise_falls_with_the_rows():
     """``tests/benchmarks/noisy_counts.py`` goes to a million of them, with as many centers as the default has."""
     test = noise(50_000, 2)

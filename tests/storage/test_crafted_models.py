@@ -85,6 +85,7 @@ def refused(place: Path, message: str | None = None) -> None:
     require_quick(use, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classes", "values", "leaves", "classes of leaves"])
 def test_what_is_not_changed_is_used(name: str, copy: Callable[[str], Path]) -> None:
     used(craft(copy(name)))
@@ -259,6 +260,7 @@ def test_a_bandwidth_whose_square_is_no_number_is_refused(bandwidth: float, copy
     refused(craft(copy("values"), lambda m: m.update(kernel={"name": "Laplace", "bandwidth": bandwidth})))
 
 
+@pytest.mark.slow
 def test_rows_that_preprocessing_widens_are_predicted_in_pieces() -> None:
     """A block has as many rows as fit where they are widest, and calls in memory have the same values in pieces."""
     wide = 20_000

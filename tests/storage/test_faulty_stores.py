@@ -67,6 +67,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.parquet"])
 def test_rows_are_those_of_a_healthy_store(folder, fault, name):
@@ -151,6 +152,7 @@ def weights(folder, tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, upload, s3_server, weights, tmp_path):
     url = upload(folder / "rows.zarr", "runs/rows.zarr")
     with FaultyServer(s3_server, one_in(5, Fault(status=503))) as server:
@@ -167,6 +169,7 @@ def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, u
         assert server.faults >= 5
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_in_the_middle_of_a_run_costs_nothing_that_was_done(folder, weights, tmp_path):
     with FaultyServer(folder) as server:
         retry = dataclasses.replace(PATIENT)
@@ -197,6 +200,7 @@ print(json.dumps(sk.run(made, sys.argv[2], memory=sys.argv[3], threads=2)))
 """
 
 
+@pytest.mark.slow
 def test_memory_over_a_remote_store_is_as_projected(tmp_path):
     blocks = ((rng.integers(0, 256, (4000, 1024), dtype=np.uint8), np.arange(4000) % 2) for _ in range(20))
     sk.write_zarr(tmp_path / "rows.zarr", blocks, n_rows=80_000, chunk_rows=4096)  # 78 MiB in chunks of 4 MiB

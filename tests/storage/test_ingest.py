@@ -298,6 +298,7 @@ for name, more in json.loads(sys.argv[3]).items():
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_repeated_completes_without_a_wrong_row(tmp_path):
     X = np.random.default_rng(0).normal(size=(40_000, 8)).astype(np.float32)
     X[:, 0] = np.arange(40_000)
@@ -485,6 +486,7 @@ print(made.decoded_bytes, peak_resident_bytes(), budget)
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_budget(tmp_path):
     block = np.random.default_rng(0).normal(size=(30_000, 18)).astype(np.float32)
     write_parquet(tmp_path / "rows.parquet", ((block, block[:, 0]) for _ in range(100)))

@@ -38,6 +38,7 @@ def run(*command):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_run_in_the_order_of_the_page(folder):
     lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
     assert len(lines) == 5

@@ -65,6 +65,7 @@ def three(url: str) -> Registry:
     return models
 
 
+@pytest.mark.slow
 def test_versions_are_added_promoted_rolled_back_and_pruned(url: str):
     with pytest.raises(sk.UsageError, match="no model registry"):
         Registry(url)
@@ -90,6 +91,7 @@ def test_versions_are_added_promoted_rolled_back_and_pruned(url: str):
         reader.path()
 
 
+@pytest.mark.slow
 def test_of_two_machines_one_replaces_the_champion(three: Registry, url: str):
     other = Registry(url)
     before, tag = three._standing_to_replace()
@@ -106,6 +108,7 @@ def test_of_two_machines_one_replaces_the_champion(three: Registry, url: str):
         first._set(before, None), first._set(three.standing, None)
 
 
+@pytest.mark.slow
 def test_machines_that_add_at_once_have_different_numbers(three: Registry, url: str):
     found: list[int] = []
 
@@ -121,6 +124,7 @@ def test_machines_that_add_at_once_have_different_numbers(three: Registry, url: 
     assert three.versions == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_a_version_is_there_when_its_record_is(three: Registry, store: s3fs.S3FileSystem, url: str):
     store.rm_file(f"{url}/versions/000002/record.json")  # as if it were being sent, or removed
     assert three.versions == [1, 3]
@@ -133,6 +137,7 @@ def test_a_version_is_there_when_its_record_is(three: Registry, store: s3fs.S3Fi
     assert add(three) == 4
 
 
+@pytest.mark.slow
 def test_a_promotion_that_was_decided_is_carried_out(three: Registry):
     three.promote(3)
     number = add(three, decision={"promote": True, "champion": 3})
@@ -141,6 +146,7 @@ def test_a_promotion_that_was_decided_is_carried_out(three: Registry):
     assert [line["status"] for line in three.decisions()] == ["promoted"]
 
 
+@pytest.mark.slow
 def test_damage_is_told_and_the_champion_stays(three: Registry, store: s3fs.S3FileSystem, url: str):
     (chunk,) = store.glob(f"{url}/versions/000002/model.zarr/weights/c/0/0")
     store.pipe_file(chunk, store.cat_file(chunk)[:-1] + b"\x55")
@@ -161,6 +167,7 @@ def test_damage_is_told_and_the_champion_stays(three: Registry, store: s3fs.S3Fi
     assert three.champion == 3
 
 
+@pytest.mark.slow
 def test_no_object_leads_out_of_the_copy(three: Registry, monkeypatch: pytest.MonkeyPatch):
     objects = three._store.objects
     whole = objects.find
@@ -174,6 +181,7 @@ def test_no_object_leads_out_of_the_copy(three: Registry, monkeypatch: pytest.Mo
     assert not Path("nowhere").exists()
 
 
+@pytest.mark.slow
 def test_readers_always_get_a_whole_champion(three: Registry, url: str):
     stop, errors, seen = threading.Event(), [], []
 
@@ -210,6 +218,7 @@ def test_a_store_without_conditions_is_written_all_the_same():
     assert (again.champion, says(again.load()), again.rollback(), len(again.decisions())) == (2, 2, 1, 1)
 
 
+@pytest.mark.slow
 def test_nights_with_models_on_s3(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

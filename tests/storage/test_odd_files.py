@@ -39,6 +39,7 @@ def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[i
     np.testing.assert_array_equal(read_all(source)[0][:, 0], np.tile(np.arange(4.0), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["columns", "list", "fixed"])
 @pytest.mark.parametrize("empty", [{0}, {2}, {4}, {0, 1, 3, 4}, {0, 1, 2, 3, 4}], ids=str)
 def test_row_groups_without_rows_are_passed_over(

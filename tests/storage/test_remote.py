@@ -102,6 +102,7 @@ def same(source):
     np.testing.assert_array_equal(rows.y, y)
 
 
+@pytest.mark.slow
 def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, s3_server):
     folder = tmp_path / "data"
     for part in range(3):
@@ -123,6 +124,7 @@ def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, 
     assert raised.value.remedy == "check the URL"
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_suffix_is_recognised(tmp_path, upload, s3_server):
     sk.write_zarr(tmp_path / "rows", X, y, chunk_rows=30)
     url = upload(tmp_path / "rows", f"{next(_buckets)}/rows")
@@ -241,6 +243,7 @@ def contents(folder: Path) -> str:
     return "\n".join(file.read_bytes().decode("latin-1") for file in folder.rglob("*") if file.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "broken"), [("s3", True), ("s3", False), ("signed", False), ("user", True)])
 def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store, broken):
     sk.write_parquet(tmp_path / "rows.parquet", X, y, row_group_rows=30)
@@ -277,6 +280,7 @@ def test_plain_parquet_columns_over_http(http):
     np.testing.assert_array_equal(read_all(source).X, X[:, [1]])
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_documentation_run(tmp_path, upload, s3_server, monkeypatch):
     sk.write_zarr(tmp_path / "train.zarr", X, y, target="label", chunk_rows=30)
     sk.write_parquet(tmp_path / "1.parquet", X, y, target="label", row_group_rows=30)

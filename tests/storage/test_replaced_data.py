@@ -180,6 +180,7 @@ def test_a_resume_with_replaced_data_begins_anew_and_says_so(kind: str, tmp_path
     assert result["metrics"] == fresh["metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["statistics", "train", "save"])
 def test_data_that_are_replaced_during_a_run_are_an_error(when: str, tmp_path: Path) -> None:
     place, other = tmp_path / "rows.zarr", tmp_path / "other.zarr"

@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +75,7 @@ def every_format(folder: Path, X, y, size: int, cut: int):
         yield open_source(folder / "h.parquet", target="target")
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(X=rows, size=st.integers(1, 12), cut=st.integers(1, 7))
 def test_every_format_and_chunking_gives_the_same_rows(X, size, cut):
@@ -86,6 +88,7 @@ def test_every_format_and_chunking_gives_the_same_rows(X, size, cut):
             np.testing.assert_array_equal(found.y, y)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     n=st.integers(1, 40),
@@ -110,6 +113,7 @@ def test_every_format_streams_each_row_once_a_pass(n, size, cut, lanes, block, w
                 np.testing.assert_array_equal(np.concatenate([made.y for made in blocks])[:, 0], 3 * ids)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     text=hnp.arrays(

@@ -41,6 +41,7 @@ def bucket(s3_server: str, upload: object, monkeypatch: pytest.MonkeyPatch, tmp_
     return f"s3://{name}"
 
 
+@pytest.mark.slow
 def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ class Slow:
             self.now -= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zarr", "parquet"])
 def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path: Path, kind: str) -> None:
     if kind == "zarr":

@@ -163,6 +163,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return fuzz_data.originals(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_forged_metadata_are_one_error_or_rows(seed: int, whole: list[Path], tmp_path: Path) -> None:
     """Errors of NumPy, Arrow, zarr, h5py and zipfile never reach the user; thousands: tests/fuzz_data.py."""
@@ -171,6 +172,7 @@ def test_forged_metadata_are_one_error_or_rows(seed: int, whole: list[Path], tmp
         assert fuzz_data.outcome(place) in fuzz_data.GOOD, (place.name, number)
 
 
+@pytest.mark.slow
 def test_forged_parquet_footers_are_one_error_or_rows(whole: list[Path], tmp_path: Path) -> None:
     """Arrow's accessors of column chunks would end the process for some of them."""
     for original in (place for place in whole if place.suffix == ".parquet"):

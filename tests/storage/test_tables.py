@@ -212,6 +212,7 @@ def test_text_without_names_is_named_by_position(tmp_path):
     assert (X.tolist(), y.tolist()) == ([[2.5, 3.0], [4.5, 6.0]], [1, 0])
 
 
+@pytest.mark.slow
 def test_remote_files_are_read_as_local_ones_and_errors_keep_secrets(tmp_path, monkeypatch):
     monkeypatch.setattr(csv, "BLOCK_BYTES", 500)
     X, y = np.arange(600.0).reshape(200, 3), np.arange(200)

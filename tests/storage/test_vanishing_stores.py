@@ -84,6 +84,7 @@ def test_local_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was
     assert done >= {"centers": {"statistics"}, "step": {"statistics", "centers"}}.get(when, set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "when"), [("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step")])
 def test_a_remote_store_that_vanishes_in_a_run_is_one_error_and_costs_nothing_that_was_done(
     kind: str, when: str, tmp_path: Path

@@ -362,6 +362,7 @@ def ask() -> Iterator[Callable[..., str]]:
         yield one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name}, {fault}" for name, fault in FAULTS])
 def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(
     name: str, fault: str, tmp_path: Path, ask: Callable[..., str]
