@@ -128,11 +128,7 @@ class Uniform(CentersInMemory):
 
 @dataclass(frozen=True, eq=False)
 class DatasetCenters:
-    """Rows of a dataset as centers, read again whenever they are needed.
-
-    Args:
-        mean_row: their mean, shape (d,), float64.
-    """
+    """Rows of a dataset as centers, read again whenever needed; ``mean_row`` is their mean, (d,) float64."""
 
     assembly: Assembly
     mean_row: Array
@@ -301,7 +297,7 @@ class KMeans(CentersInMemory):
         return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
 
     def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
-        """Return rows to replace centers without rows: k-means++ goes on from the others."""
+        """For centers without rows, k-means++ goes on from the others."""
         k, rng = self.p - len(Z), generator("k-means again", self.seed, iteration)
         ids = data.draw(min(data.base_rows, _candidate_rows(self.p)), self.seed, iteration)
         X, _ = gather(executor, Assembly(data, center=center, dtype=Z.dtype), ids)
@@ -375,7 +371,6 @@ class RPCholesky(CentersInMemory):
 
 
 def _candidate_rows(p: int) -> int:
-    """Rows that p centers are drawn from by default."""
     return max(10 * p, 10_000)
 
 

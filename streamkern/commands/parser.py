@@ -29,11 +29,9 @@ _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 n
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, by default the words of the process.
+    """Run a command, by default the words of the process, and return its exit status.
 
-    Returns:
-        The exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy,
-        130 interrupted.
+    It is 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
     """
     share_heap()
     stop = _Stop()
@@ -108,8 +106,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Shared(NamedTuple):
-    """Arguments that several commands take."""
-
     pipeline: _Parser
     model: _Parser
     table: _Parser
@@ -381,10 +377,7 @@ def _count(text: str) -> int:
 
 
 def _late(name: str) -> Callable[..., Any]:
-    """A function of `streamkern.commands` by module and name, imported when it is called.
-
-    Help and usage errors need none of it.
-    """
+    """Help and usage errors import no command."""
 
     def call(*args: Any) -> Any:
         module, _, function = name.partition(".")
@@ -396,7 +389,7 @@ def _late(name: str) -> Callable[..., Any]:
 
 
 def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argparse.Namespace], None]:
-    """A command on a pipeline file: its words sorted out, and its help answered, before it begins."""
+    """The words of a command on a pipeline file are sorted out, and help answered, before it begins."""
 
     def begin(args: argparse.Namespace) -> None:
         settings: dict[str, str] = {}
@@ -429,8 +422,6 @@ def _names(text: str) -> list[str]:
 
 
 class _ReadOptions(argparse.Action):
-    """Collect ``NAME=VALUE`` into options of text tables."""
-
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         given: dict[str, Any] = dict(value.partition("=")[::2] for value in values)
         if "missing" in given:

@@ -73,7 +73,6 @@ def resume_command(args: Namespace) -> None:
 
 
 def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
-    """Print a run's progress while it works, and its result."""
     display = Display(sys.stderr)
     try:
         result = begin(() if quiet else (display,))
@@ -104,7 +103,6 @@ def plan_command(args: Namespace, settings: dict[str, str]) -> None:
 
 
 def _ended(folder: Path) -> dict[str, Any]:
-    """The result of a run that has ended; UsageError says what is there instead."""
     found = read_json(folder / "result.json") or {}
     if found.get("status") != "done":
         raise UsageError(

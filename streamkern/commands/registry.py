@@ -55,7 +55,6 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
 
 
 def _forgotten(path: str | None, pipeline: Pipeline) -> Dataset | None:
-    """Rows at a path, with the columns and the target of a pipeline's training rows."""
     source = pipeline.train.source
     if path is None or source.target is None:
         return None

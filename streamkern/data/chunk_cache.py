@@ -52,13 +52,9 @@ class Chunk(NamedTuple):
 class CachedReader:
     """Read chunks of a dataset's source, and keep them as long as they fit.
 
-    If two threads request a chunk, it is read once. Each thread's most recent chunk stays, even above the budget, so
-    that threads do not evict one another's. A failed read leaves nothing in the cache.
-
-    Attributes:
-        remote: whether a read is a request to a remote store.
-        wanted: sets of chunks that will be requested again; other chunks are evicted first. Lanes take turns, each with
-            its own chunks, and would otherwise lose them just before their turn.
+    Two threads that request one chunk read it once. Each thread's most recent chunk stays, even above the budget, so
+    that threads do not evict one another's. Chunks that are not ``wanted`` again are evicted first: lanes take turns,
+    each with its own chunks, and would otherwise lose them just before their turn.
     """
 
     def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
@@ -87,11 +83,7 @@ class CachedReader:
         return found
 
     def ahead(self, indices: Iterable[int]) -> None:
-        """Prefetch chunks, several at a time, because each read of a remote store waits for the network.
-
-        Chunks being read count towards the budget, and replace chunks that are not wanted. Chunks that do not fit are
-        read when they are requested.
-        """
+        """Prefetch the chunks that fit, several at a time, because each read of a remote store waits."""
         for index in indices:
             size = self._row_bytes * int(self._bounds[index + 1] - self._bounds[index])
             with self._lock:
@@ -120,7 +112,6 @@ class CachedReader:
                 del self._sent[index]
 
     def _shared(self, index: int) -> Chunk:
-        """Return a chunk; only one thread reads it."""
         with self._lock:
             found = self._look(index)
             gate = self._reading.setdefault(index, threading.Lock()) if found is None else None

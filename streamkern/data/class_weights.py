@@ -31,10 +31,8 @@ ClassWeight = Mapping[Any, float] | Sequence[Mapping[Any, float]] | str | None
 class ClassWeightedSource(DerivedSource):
     """The rows of a source, with sample weights multiplied by the weight of the row's class.
 
-    Args:
-        encoding: the classes, or labels; None for a plan, which only needs the rows' width and reading cost.
-        factors: weights of the classes, shape (K,); with several labels, for rows without and with each label, shape
-            (L, 2).
+    ``factors`` has shape (K,); with several labels, for rows without and with each label, (L, 2). A plan, which only
+    needs the rows' width and reading cost, has no ``encoding``.
     """
 
     def __init__(self, source: Source, encoding: Encoding | None = None, factors: Array | None = None) -> None:
@@ -64,10 +62,7 @@ class ClassWeightedSource(DerivedSource):
 
 
 def row_factors(factors: Array, y: Array) -> Array:
-    """Return weights of rows by their classes, shape (n,).
-
-    ``y`` has class codes, shape (n,), or zeros and ones, shape (n, L).
-    """
+    """Return weights (n,) of rows by class codes y (n,), or by zeros and ones y (n, L)."""
     return factors[y] if y.ndim == 1 else np.where(y > 0.5, factors[:, 1], factors[:, 0]).prod(axis=1)
 
 
@@ -111,9 +106,8 @@ def weighted_by_class(
     """Return rows with class weights, and statistics that include the weights.
 
     ``"balanced"`` gives all classes the same sum of sample weights: a class of mass m_k, among K classes of total mass
-    M, has the weight M / (K m_k), as in scikit-learn; each of several labels a row counts as two classes.
-
-    ``totals`` sums weights in one sweep over the rows, and is only called for several labels a row.
+    M, has the weight M / (K m_k), as in scikit-learn; each of several labels a row counts as two classes, for which
+    ``totals`` sums weights in one sweep.
     """
     encoding = facts.encoding
     if class_weight is None:

@@ -14,11 +14,7 @@ from streamkern.types import IntArray
 
 
 class AllTiles:
-    """All training rows in stored order, tile by tile, through the stream's cache of chunks.
-
-    Args:
-        rows: most rows of a tile.
-    """
+    """All training rows in stored order, by tiles of at most ``rows`` rows, through the stream's cache of chunks."""
 
     def __init__(self, stream: Stream, rows: int) -> None:
         self.stream, self.rows = stream, rows
@@ -42,13 +38,7 @@ class AllTiles:
 
 
 class RecentBlocks:
-    """Blocks of earlier steps, rebuilt from the keys in a state and kept as long as the state has the keys.
-
-    So a state holds integers and not rows.
-
-    Args:
-        keys: state -> keys; picklable.
-    """
+    """Blocks of earlier steps, rebuilt from the keys in a state, so that a state holds integers and not rows."""
 
     def __init__(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> None:
         self.stream, self.keys = stream, keys

@@ -29,11 +29,7 @@ class Quarantined(NamedTuple):
 
 
 def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
-    """Read every chunk once and return the corrupt ones, in ascending order of rows.
-
-    Raises:
-        StorageError: the store cannot be reached, so its chunks cannot be judged.
-    """
+    """Read every chunk once and return the corrupt ones, in ascending order of rows."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkern-verify") as pool:
         found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
         return tuple(each for each in found if each is not None)

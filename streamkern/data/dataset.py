@@ -126,12 +126,11 @@ class Dataset:
 
     @property
     def _full_rounds(self) -> int:
-        """Number of full rounds of a pass over the selected rows."""
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
     def _last_round(self) -> tuple[SelectionRule, ...]:
-        """Rules of the last, partial round; empty if the virtual rows are a multiple of the selected rows."""
+        """Rules of the partial round; empty if the virtual rows are a multiple of the selected rows."""
         rest = len(self) - self._full_rounds * self.base_rows
         return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
 
@@ -190,7 +189,6 @@ class Dataset:
         return settled._with(transforms=(*settled.transforms, transform))
 
     def _settled(self) -> Dataset:
-        """Return the same rows, with the scaling moved into the transforms."""
         factor, shift = (np.broadcast_to(np.asarray(v, np.float64), self.n_features) for v in (self.factor, self.shift))
         if np.all(factor == 1) and np.all(shift == 0):
             return self
@@ -199,16 +197,10 @@ class Dataset:
 
     @property
     def _widest(self) -> int:
-        """Largest number of features of a row between transforms."""
         return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
 
     def _held_bytes(self, itemsize: int, outputs: int) -> int:
-        """Return the bytes a process keeps for building blocks: rows for mixing, and random projections.
-
-        Args:
-            itemsize: bytes of the arithmetic's numbers.
-            outputs: values of a target.
-        """
+        """Bytes that a process keeps for building blocks: rows for mixing, and random projections."""
         banks = [min(a.bank, self.base_rows) for a in self.augmentations if isinstance(a, MixUp)]
         stored = self.source.n_features * self.source.dtype.itemsize
         matrices = [t.n_in * t.n_out * itemsize for t in self.transforms if isinstance(t, Project)]
@@ -220,21 +212,18 @@ class Dataset:
         )
 
     def _prepared_like(self, other: Dataset) -> Dataset:
-        """Return these rows with the transforms, the scaling and the origin of another dataset.
-
-        They are read by the schema of the other dataset.
-        """
+        """Take the transforms, scaling, origin and schema of another dataset."""
         return self._with(
             source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor,
             shift=other.shift, origin=other.origin, wide=other._takes_float64,
         )  # fmt: skip
 
     def _final(self) -> Dataset:
-        """Return these rows with the transforms as in prediction: target means are over all folds."""
+        """In prediction, target means are over all folds."""
         return self._with(transforms=transforms_for_prediction(self.transforms))
 
     def _relative_to(self, origin: float | Array) -> Dataset:
-        """Return the same rows with ``origin``, a number or shape (d,), subtracted before rounding."""
+        """The ``origin``, a number or shape (d,), is subtracted before rounding."""
         return self._with(origin=origin)
 
     def augment(
@@ -400,11 +389,7 @@ class Dataset:
         return ids
 
     def _bank(self, number: int) -> tuple[IntArray, Rows]:
-        """Return the partner rows of ``MixUp``, augmentation ``number``: a draw, read once in each process.
-
-        Returns:
-            Ascending row ids, shape (k,), and the rows.
-        """
+        """Ascending ids (k,) and rows of the partners of ``MixUp``: a draw, read once in each process."""
         augmentation = self.augmentations[number]
         assert isinstance(augmentation, MixUp)
         with _READING:
@@ -420,11 +405,6 @@ class Dataset:
         return {k: v for k, v in self.__dict__.items() if k != "_banks"}
 
     def _require_rows(self) -> None:
-        """Refuse a dataset without rows or features.
-
-        Raises:
-            DataError: the dataset is empty.
-        """
         if not len(self) or not self.n_features:
             raise DataError(
                 f"The data set is empty: {len(self)} rows (sample count) of {self.n_features} feature(s).",
@@ -450,7 +430,7 @@ class Dataset:
         return [described, {name: digest(array.tolist()) for name, array in arrays.items()}] if described else []
 
     def _with(self, **changes: Any) -> Dataset:
-        """Return a copy with changes that do not affect the selection, so that counted rows are not counted again."""
+        """Only for changes that do not affect the selection: counted rows are not counted again."""
         made = replace(self, **changes)
         if "counts" in self.__dict__:
             made.__dict__["counts"] = self.counts

@@ -21,11 +21,7 @@ from streamkern.types import Array, IntArray
 
 
 def assembly_on_device(assembly: Assembly, device: Device | None, rest: int = 0, cache_bytes: int = 0) -> Assembly:
-    """Return the assembly with its rows on a device; the assembly itself without a device.
-
-    Stored rows may take ``rest`` bytes of the device, to stay there; their targets and weights may take ``cache_bytes``
-    of the host.
-    """
+    """Return the assembly for a device, where rows stay if they fit ``rest`` bytes, and targets ``cache_bytes``."""
     if device is None:
         return assembly
     made = DeviceAssembly(**{f.name: getattr(assembly, f.name) for f in fields(Assembly)}, device=device)
@@ -77,10 +73,8 @@ class DeviceAssembly(Assembly):
     """``Assembly`` whose blocks have their X on a device; targets and ids stay on the host.
 
     Noise, flips, crops and mixing are computed on the device, from the same counters as on the CPU. Other operations
-    (transforms, erasing, a user's function, float64) are done on the CPU, and the finished rows are copied.
-
-    Attributes:
-        stays: whether all stored rows are copied to the device once, and blocks are gathered there.
+    (transforms, erasing, a user's function, float64) are done on the CPU, and the finished rows are copied. If
+    ``stays``, all stored rows are copied to the device once, and blocks are gathered there.
     """
 
     device: Device | None = field(default=None, kw_only=True)

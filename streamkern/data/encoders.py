@@ -31,11 +31,7 @@ _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2
 
 @dataclass(eq=False)
 class Lookup:
-    """The texts of encoded numbers, and counts of unknown categories, while rows are encoded.
-
-    Attributes:
-        unseen: rows with a category that training did not see, by column.
-    """
+    """The texts of encoded numbers, and rows by column whose category training did not see, while rows are encoded."""
 
     source: Source | None = None
     unseen: Counter[str] = field(default_factory=Counter)
@@ -84,12 +80,7 @@ def category_text(number: float, word: str | None = None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Encoder(ABC):
-    """A fitted transform that replaces some columns in place; other columns stay.
-
-    Args:
-        n_in: columns of an input row.
-        columns: positions of the columns, ascending.
-    """
+    """A fitted transform that replaces some of ``n_in`` columns, at ascending positions; other columns stay."""
 
     n_in: int
     columns: tuple[int, ...]
@@ -121,7 +112,6 @@ class Encoder(ABC):
         return tuple(itertools.chain.from_iterable(made))
 
     def _named(self, name: str, number: int) -> list[str]:
-        """Names of the output features of ``columns[number]``, a column with a name."""
         return [name]
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -129,7 +119,7 @@ class Encoder(ABC):
         return {"name": type(self).__name__, "n_in": self.n_in, "columns": list(self.columns), **facts}, arrays
 
     def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the rest of the description for ``load_encoder``: JSON data, and all columns' arrays concatenated."""
+        """The rest of the description for ``load_encoder``: JSON data, and all columns' arrays concatenated."""
         return {}, {}
 
     @property
@@ -151,15 +141,11 @@ class Encoder(ABC):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Encode(Encoder):
-    """Encode columns of categories as indicators or codes.
+    """Encode columns of categories (ascending, NaN last) as ``one_hot`` indicators or one code, the category's rank.
 
-    Args:
-        categories: the values of each column, ascending; NaN, a missing value, last.
-        one_hot: whether a column becomes an indicator for each category, or one code: the category's rank.
-        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value, ``error``
-            raises DataError, ``ignore`` gives indicators of 0 or the code −1, as ``missing`` does if training had no
-            missing value.
-        words: texts of the categories of each column; None for a number.
+    A category that training did not see is a missing value if ``unknown`` is ``missing``, a DataError if ``error``.
+    ``ignore`` gives indicators of 0 or the code −1, as ``missing`` does if training had no missing value. ``words`` are
+    texts of each column's categories; None for a number.
     """
 
     categories: tuple[Array, ...]
@@ -239,10 +225,7 @@ QUANTILE = " (quantile)"
 class Curves(Encoder):
     """Map columns by piecewise linear curves, such as to normal quantiles; beyond their ends curves are constant.
 
-    Args:
-        knots: ascending values of each column, shape (k,).
-        heights: the value of the curve at each knot.
-        kept: whether the columns are kept, and the mapped values appended after all columns.
+    Knots (k,) of a column ascend. If columns are ``kept``, mapped values are appended after all columns.
     """
 
     knots: tuple[Array, ...]
@@ -305,12 +288,9 @@ class ByValue(Encoder):
 class Calendar(Encoder):
     """Replace columns of seconds since 1970 by parts of the calendar; periodic parts become a sine and a cosine.
 
-    A missing time is missing in all parts. Features are called ``column.part``, with ``.sin`` and ``.cos`` for periodic
-    parts; ``time`` keeps the column's name.
-
-    Args:
-        parts: parts of each column: ``time`` (the seconds), ``year``; ``month``, ``day`` (of the month), ``yearday``,
-            ``weekday``, ``hour`` (with minutes and seconds), which make two features each.
+    A missing time is missing in all parts. ``time`` (the seconds) keeps the column's name; ``year``, and the sine and
+    cosine of ``month``, ``day`` (of the month), ``yearday``, ``weekday`` and ``hour`` (with minutes and seconds), are
+    called ``column.part``, with ``.sin`` and ``.cos``.
     """
 
     parts: tuple[tuple[str, ...], ...]
@@ -373,13 +353,9 @@ class TargetMeans(Encoder):
     """Replace columns of categories by each category's mean target, shrunk towards the mean of all rows.
 
     A training row gets the means over the other folds, so that its own target does not enter its features; its fold is
-    a hash of its id. Other rows get means over all rows: see ``final``.
-
-    Args:
-        categories: values of each column, ascending, NaN last.
-        means: for each column, shape (folds + 1, categories + 1, outputs): the last entry of the first axis is over all
-            rows, the last of the second is for a category that training did not see.
-        folds: folds of training rows; 0 for the means over all rows.
+    a hash of its id. Other rows get means over all rows, as all do without folds. Categories ascend, NaN last. A
+    column's means have shape (folds + 1, categories + 1, outputs): last over all rows, and for a category that training
+    did not see.
     """
 
     categories: tuple[Array, ...]
@@ -453,11 +429,7 @@ class Keep(Encoder):
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
-    """Rebuild an encoder from its saved description, or return None if ``kind`` is unknown.
-
-    Raises:
-        KeyError: an array or a parameter is missing.
-    """
+    """Rebuild an encoder from its saved description; KeyError if a part is missing, None if ``kind`` is unknown."""
     n_in, columns = facts.get("n_in"), tuple(facts.get("columns", ()))
     if kind not in ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep"):
         return None
@@ -484,11 +456,9 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
 
 
 def _label(encoder: Encode | TargetMeans, number: int) -> str:
-    """Return a column's name, or its position, for messages."""
     return encoder.labels[number] if encoder.labels else str(encoder.columns[number])
 
 
 def _are_categories(encoder: Encode | TargetMeans) -> bool:
-    """Return True if each column has categories, and all are numbers."""
     filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in encoder.categories)
     return filled and len(encoder.categories) == len(encoder.columns)

@@ -60,5 +60,4 @@ class FilteredSource(DerivedSource):
         return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
 
     def _local(self, chunk: int) -> IntArray:
-        """Return positions of a chunk's rows in the original chunk."""
         return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

@@ -134,7 +134,7 @@ class RandomErasing(Parameters):
         np.copyto(images, self.value, where=(high[:, :, None] & wide[:, None, :])[..., None])
 
     def _rectangles(self, u: Array, height: int, width: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return the first and last + 1 line and pixel of a rectangle for each row of ``u``, shape (n, 5)."""
+        """The first and last + 1 line and pixel of a rectangle for each row of ``u``, shape (n, 5)."""
         area = (self.area[0] + u[:, 1] * (self.area[1] - self.area[0])) * height * width
         low, high = np.log(self.aspect)
         aspect = np.exp(low + u[:, 2] * (high - low))
@@ -168,7 +168,6 @@ def require_images(features: int, augmentation: Any) -> None:
 
 
 def _images(X: Array, augmentation: Any) -> Array:
-    """Return a view of the rows as images (n, height, width, channels)."""
     require_images(X.shape[1], augmentation)
     shape = augmentation.shape
     return X.reshape(len(X), *shape, *((1,) if len(shape) == 2 else ()))

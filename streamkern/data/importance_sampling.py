@@ -13,11 +13,7 @@ from streamkern.types import Array, IntArray
 
 @dataclass(eq=False)
 class ImportanceSampledStream(Stream):
-    """A stream whose rows are drawn independently, with replacement. A block is a function of its key.
-
-    Args:
-        chances: relative chance of each stored row, shape (source rows,); 0 for a row that is never drawn.
-    """
+    """A stream whose rows are drawn with replacement, by relative ``chances`` (source rows,), 0 for never."""
 
     chances: Array = field(default_factory=lambda: np.ones(0))
 

@@ -36,10 +36,7 @@ def require_training_columns(
     transforms: Sequence[Transform],
     schema: Schema | None = None,
 ) -> None:
-    """Check that stored rows have the width, the names and the kinds of the training rows; reads nothing.
-
-    The rows are read by ``schema``; it is None if the training rows have no schema.
-    """
+    """Check that stored rows, read by ``schema``, have the training rows' width, names and kinds."""
     source = rows.source
     require_width(source.n_features, n_features)
     if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
@@ -101,10 +98,7 @@ def nonfinite_row_error(x: Array, where: str, columns: Sequence[str] | None) -> 
 
 
 def unusable_row_error(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
-    """Return the error for a row without a finite output; it names the stored value if that is the cause.
-
-    ``x`` (d,) are the row's features; the row as stored, shape (n_stored,), is read again by default.
-    """
+    """Return the error for features (d,) without a finite output; it names a stored value if that is the cause."""
     source = dataset.source
     if stored is None:
         stored = read_rows(source, np.array([row])).X[0]

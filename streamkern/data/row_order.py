@@ -44,15 +44,9 @@ def scan_rows(d: int) -> int:
 
 
 class Block(NamedTuple):
-    """Rows ready for arithmetic.
+    """Rows ready for arithmetic: X (b, d), float32 or float64; y codes (b,) int64 or values (b, c) float64; w (b,).
 
-    Attributes:
-        X: scaled, augmented and shifted features, shape (b, d), float32 or float64.
-        y: encoded targets: codes (b,) int64, values (b, c) float64 (also of classes, if rows are mixed), or None.
-        ids: row ids, shape (b,), int64.
-        key: the block's name.
-        w: sample weights, shape (b,), float64, or None for equal weights.
-        unseen: rows with a category that training did not see, by column.
+    Classes have values, too, if rows are mixed. ``unseen`` counts rows by column with a category not seen in training.
     """
 
     X: Array
@@ -92,12 +86,8 @@ def _loops() -> Loops:
 class Assembly:
     """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
 
-    Args:
-        encoding: how targets become numbers; None leaves them out.
-        center: subtracted from every row after augmentation, in addition to the dataset's origin: shape (d,) or a
-            number.
-        dtype: float32 or float64.
-        mean_weight: divisor of sample weights.
+    The ``center``, a number or shape (d,), is subtracted after augmentation, in addition to the dataset's origin.
+    Sample weights are divided by ``mean_weight``. Without an encoding, targets are left out.
     """
 
     dataset: Dataset
@@ -183,7 +173,6 @@ class Assembly:
         return apply_transforms(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
     def _bank(self, number: int) -> Bank:
-        """Return the partner rows of augmentation ``number``, scaled and encoded at the first request."""
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
@@ -203,21 +192,11 @@ class Assembly:
 class Stream:
     """The seekable order of blocks over a dataset.
 
-    Args:
-        lanes: number of blocks of a step; a property of the run, never of the cluster.
-        block_rows: rows of a block; the last block of a lane may have fewer.
-        window_blocks: blocks of a window: rows are shuffled within a window, and gathered from their chunks together.
-        run_rows: longest run of neighbouring rows that is kept together before windows are shuffled; None for whole
-            chunks.
-        mix_chunks: number of chunks whose runs are shuffled together; None for all. A lane reads that many
-            concurrently, and its order takes 8 bytes for each of their rows.
-        seed: seed of the order.
-        cache_bytes: bytes of stored chunks kept in memory by each process.
-        replacement: whether rows are drawn with replacement among the mixed chunks: a pass has the same number of rows,
-            but some are missing and others repeated.
-
-    Raises:
-        UsageError: a size is below 1.
+    ``lanes``, the blocks of a step, are a property of the run, never of the cluster. Rows are shuffled within a window,
+    and gathered from their chunks together; before, ``run_rows`` neighbouring rows (None: whole chunks) stay together.
+    The runs of ``mix_chunks`` chunks (None: of all) are shuffled together: a lane reads that many concurrently, and its
+    order takes 8 bytes for each of their rows. With ``replacement`` a pass has the same number of rows, but some are
+    missing and others repeated. ``cache_bytes`` are of stored chunks, in each process.
     """
 
     assembly: Assembly
@@ -311,7 +290,7 @@ class Stream:
         return raw, order
 
     def _gather(self, ids: IntArray, copies: IntArray) -> RawRows:
-        """Return stored rows by id; neighbours in ``ids`` from the same chunk are copied together."""
+        """Neighbours in ``ids`` from the same chunk are copied together."""
         held = self.assembly.held()
         if held is not None:
             y, w = (None if values is None else values[ids] for values in (held.y, held.w))
@@ -335,7 +314,7 @@ class Stream:
         return RawRows(X, y, ids, copies, w)
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
-        """Return row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
+        """Row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
         first, last = self._share(self._full, lane)
         length, full_rounds = last - first, self.assembly.dataset._full_rounds
         ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
@@ -356,7 +335,7 @@ class Stream:
         return np.concatenate(ids), np.repeat(rounds, [len(part) for part in ids]), wanted
 
     def _between(self, pass_: int, round_: int, spec: _Round, start: int, stop: int) -> tuple[IntArray, set[int]]:
-        """Return row ids at positions [start, stop) of a round, ascending in each group, and the last group."""
+        """Row ids at positions [start, stop) of a round, ascending in each group, and the last group."""
         begins, permutation = self._orders.get((pass_, round_), self._order, spec)
         parts: list[IntArray] = []
         for group in range(int(np.searchsorted(begins, start, side="right")) - 1, len(begins) - 1):
@@ -371,14 +350,14 @@ class Stream:
         return np.concatenate(parts), set(chunks.tolist())
 
     def _order(self, name: Key, spec: _Round) -> tuple[IntArray, IntArray]:
-        """Return the positions at which a round's groups of chunks begin, and its permutation of chunks."""
+        """The positions at which a round's groups of chunks begin, and its permutation of chunks."""
         permutation = generator("chunks", self.seed, *name).permutation(len(spec.counts))
         ends = np.cumsum(spec.counts[permutation])
         begins = np.concatenate([[0], ends[self._group_chunks - 1 : -1 : self._group_chunks], ends[-1:]])
         return begins, permutation
 
     def _group(self, name: Key, spec: _Round, chunks: IntArray) -> tuple[IntArray]:
-        """Return the ids of a round's rows in some chunks, run by run, with the runs permuted."""
+        """The ids of a round's rows in some chunks, run by run, with the runs permuted."""
         bounds = self.assembly.dataset.source.bounds
         if self.run_rows == 1:  # same result as the general case, in a third of the memory
             ids = ranges(bounds[chunks], bounds[chunks + 1])
@@ -401,16 +380,12 @@ ORDER_ROWS = 1 << 17
 
 
 class _Round(NamedTuple):
-    """The rows of a round: rules, number of rows of each chunk, and total."""
-
     rules: tuple[SelectionRule, ...]
     counts: IntArray
     rows: int
 
 
 class _RecentArrays:
-    """A cache of the most recently requested arrays, up to a number of elements."""
-
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._held: OrderedDict[Key, tuple[IntArray, ...]] = OrderedDict()
@@ -418,7 +393,6 @@ class _RecentArrays:
         self._lock = threading.Lock()
 
     def get(self, name: Key, make: Callable[..., tuple[IntArray, ...]], *args: Any) -> tuple[IntArray, ...]:
-        """Return ``make(name, *args)``, or its earlier result."""
         with self._lock:
             found = self._held.get(name)
             if found is not None:
@@ -437,14 +411,10 @@ class _RecentArrays:
 
 @dataclass(eq=False)
 class Scan:
-    """Blocks of all rows, once and in stored order, for statistics, metrics and predictions.
+    """Blocks of all rows, or of ascending ids ``only``, once and in stored order, for statistics and predictions.
 
-    Blocks never cross a chunk, and a chunk without selected rows is not read. A round over copies repeats
-    the blocks with the next copy number.
-
-    Args:
-        block_rows: most rows of a block.
-        only: ascending ids of the rows to read; None for all.
+    Blocks never cross a chunk, and a chunk without selected rows is not read. A round over copies repeats the blocks
+    with the next copy number.
     """
 
     assembly: Assembly

@@ -40,12 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class SelectedIds:
-    """Rows listed by id, for a selection that depends on the rows' values. Takes 8 bytes a row.
-
-    Args:
-        ids: ascending, shape (k,).
-        others: whether to select all other rows instead.
-    """
+    """Rows listed by ascending id (k,), 8 bytes each, or all ``others``, for a selection that depends on values."""
 
     ids: IntArray
     others: bool = False
@@ -63,11 +58,7 @@ class SelectedIds:
 
 @dataclass(frozen=True)
 class OutsideRanges:
-    """All rows outside some ranges.
-
-    Args:
-        ranges: (first row, last row + 1), ascending and disjoint.
-    """
+    """All rows outside ascending and disjoint ranges of (first row, last row + 1)."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -81,12 +72,7 @@ class OutsideRanges:
 
 @dataclass(frozen=True, eq=False)
 class RowBitmap:
-    """Rows marked by a bit each, for a selection of many rows that depends on their values.
-
-    Args:
-        bits: packed as ``numpy.packbits`` does, shape (⌈n / 8⌉,), uint8.
-        rows: n, the number of stored rows.
-    """
+    """Rows marked in bits (⌈n / 8⌉,) of ``numpy.packbits``, for a selection of many rows that depends on values."""
 
     bits: NDArray[np.uint8]
     rows: int
@@ -147,12 +133,10 @@ def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray,
 def draw_ids(
     rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]
 ) -> tuple[IntArray, NDArray[np.uint64]]:
-    """Return the k selected rows with the smallest hashes under ``key``: a uniform draw without replacement.
+    """Return ids (k,) of the selected rows with the smallest hashes under ``key``, ascending by hash, and the hashes.
 
-    The order is random, and a larger draw begins with every smaller one. Memory is O(k).
-
-    If there are fewer than k, all are returned. ``key`` are integers that name the draw. Return ids, shape (k,), by
-    ascending hash, and the hashes.
+    This is a uniform draw without replacement, in random order; a larger draw begins with every smaller one. If there
+    are fewer than k, all are returned. Memory is O(k).
     """
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)

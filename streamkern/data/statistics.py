@@ -75,7 +75,6 @@ class RawScan:
         return len(self.scan)
 
     def block(self, key: tuple[int, ...]) -> tuple[RawRows, str]:
-        """Return the stored rows of block (index,)."""
         return self.scan.raw(key)
 
 
@@ -95,13 +94,9 @@ class TransformedScan(RawScan):
 class Moments:
     """Sum rows, extremes, Σ w(x − c), Σ w(x − c)², labels, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
 
-    Stored rows are checked, too. Without sample weights every w is 1, and Σ w is the number of rows. Rows of weight 0
-    are counted, but only their labels are used.
-
-    Args:
-        pivot: c, shape (d,), a point near the rows, so that sums of differences keep float64's digits.
-        target_pivot: c₁, shape (c,), for regression; None counts labels.
-        labels: name of a target with several labels a row, each 0 or 1; None for other targets.
+    Stored rows are checked, too. Without sample weights every w is 1. Rows of weight 0 are counted, but only their
+    labels are used. The pivots c (d,) and c₁ (c,) are near the rows, so that sums of differences keep float64's digits;
+    c₁ None counts labels. ``labels`` names a target with several labels a row, each 0 or 1.
     """
 
     pivot: Array
@@ -154,7 +149,7 @@ class Moments:
         return rows, Extremes(low, high), first, second, labels, total, mass, weights, squares
 
     def _labels(self, stored: RawRows, where: str) -> LabelWeights:
-        """Return the labels of rows, including rows of weight 0, if labels are counted."""
+        """Rows of weight 0 have labels, too."""
         if stored.y is None or self.target_pivot is not None:
             return LabelWeights()
         labels = LabelWeights.of(_labels(stored, where), stored.w)
@@ -164,7 +159,6 @@ class Moments:
 
 
 def _feature(column: int, names: Sequence[str] | None, what: str = "feature") -> str:
-    """Return a column's position, and its name if it has one, for messages."""
     return f"{what} {column}" + ("" if names is None else f" ({names[column]!r})")
 
 
@@ -184,11 +178,7 @@ def _require_squares(
 
 
 def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], centred: bool) -> None:
-    """Check that squared distances of rows can be computed in a floating dtype.
-
-    ``facts`` are before the dataset's factor and shift. ``centred`` says whether only differences of rows matter, as
-    for a kernel that is translation invariant.
-    """
+    """Check that squared distances fit a dtype; ``centred`` kernels are translation invariant: differences count."""
     with np.errstate(over="ignore", invalid="ignore"):
         ends = np.stack([facts.low * dataset.factor + dataset.shift, facts.high * dataset.factor + dataset.shift])
         sizes = np.abs(ends[1] - ends[0]) if centred else np.abs(ends).max(axis=0)
@@ -255,19 +245,11 @@ def _labels(raw: RawRows, where: str) -> Array:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Facts about the rows of a dataset, after its transforms and before its factor and shift.
+    """Facts about the rows of a dataset, after its transforms and before its factor and shift; arrays have shape (d,).
 
-    Attributes:
-        low: lowest value of each feature, shape (d,).
-        high: highest value of each feature, shape (d,).
-        mean: shape (d,), float64.
-        variance: shape (d,), float64, with divisor n.
-        labels: number of rows of each label, for classification.
-        encoding: how targets become numbers, or None without a target.
-        mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
-        largest_weight: the largest sample weight divided by the mean.
-        masses: total weight of each label's rows; with several labels a row, by the label's number.
-        heaviest: largest weight of each label's rows.
+    The variance has divisor n; mean and variance are weighted by the sample weights. ``largest_weight`` is divided by
+    their mean. ``labels`` are rows of each label, ``masses`` their total weight, ``heaviest`` their largest one; with
+    several labels a row, by the label's number.
     """
 
     n: int
@@ -286,14 +268,7 @@ class Statistics:
 def summarise(
     sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool, known: Sequence[Any] | None = None
 ) -> Statistics:
-    """Finish the sums of ``Moments``.
-
-    ``flat`` says whether stored targets have shape (n,). ``known`` are all classes, if there may be more than those of
-    the rows.
-
-    Raises:
-        DataError: every feature is constant, or there is one class only.
-    """
+    """Finish the sums of ``Moments`` of targets (n,) if ``flat``, with the ``known`` classes if the rows lack some."""
     n, ranges, first, second, labels, total, mass, weights, squares = sums
     counts, masses, heaviest = ({label: each[k] for label, each in labels.items()} for k in range(3))
     if not mass:
@@ -344,11 +319,9 @@ DOMINANT_VARIANCE_SHARE, DOMINANT_FEATURE_SHARE = 0.99, 0.2
 
 
 def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str | None:
-    """Return a warning if few features make up nearly all of the distance of two rows, else None.
+    """Return a warning if few features, by their variance (d,) in the kernel, make up nearly all of two rows' distance.
 
     Pixels of an image, codes of categories and standardised features pass; metres with incomes do not.
-
-    The variance, shape (d,), is that of the features as the kernel sees them.
     """
     varying = variance[variance > 0]
     if len(varying) < 2:

@@ -25,13 +25,10 @@ _WAITING = 1 << 16  # further candidates kept before those outside the sample ar
 
 
 def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int, key: tuple[int, ...]) -> IntArray:
-    """Draw uniformly within each class, keeping every class's share of the rows to within one row.
+    """Draw uniformly within each class, keeping every class's share of the rows to within one row; ids ascend, (rows,).
 
     Shares are rounded by largest remainders. In each class the rows of smallest hash are drawn: the sample does not
-        depend on chunks, and a larger share contains a smaller one. Makes two passes over the targets; memory is
-        O(rows).
-
-    The source has one label a row. ``key`` are integers that name the draw. Return row ids, ascending, shape (rows,).
+    depend on chunks, and a larger share contains a smaller one. Makes two passes over the targets; memory is O(rows).
     """
     if source.target is None or source.target.outputs:
         raise UsageError(
@@ -92,16 +89,11 @@ def proportional_split(sizes: IntArray, rows: int) -> IntArray:
 def weighted_sample(
     source: Source, rules: Sequence[SelectionRule], rows: int, weights: str | int | Array, key: tuple[int, ...]
 ) -> IntArray:
-    """Draw without replacement: each next row is drawn in proportion to its weight among the remaining rows.
+    """Draw ids (rows,), ascending, without replacement: each next row by its weight among the remaining rows.
 
     Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u
-    is uniform and a function of the row id. One pass; memory is O(rows).
-
-    Weights w >= 0 are the name or position of a stored column, or an array with a weight for each stored row. ``key``
-    are integers that name the draw. Return row ids, ascending, shape (rows,).
-
-    Raises:
-        DataError: a weight is negative or not finite.
+    is uniform and a function of the row id. Weights w >= 0 are a stored column's name or position, or an array with one
+    for each stored row. One pass; memory is O(rows).
     """
     column, given = _weight_column(source, weights)
     best, ids = np.empty(0), np.empty(0, np.int64)
@@ -138,7 +130,6 @@ def weighted_sample(
 
 
 def _weight_column(source: Source, weights: str | int | Array) -> tuple[int, Array | None]:
-    """Return the column of weights; or, if they are an array, 0 and the array."""
     if isinstance(weights, str):
         return int(positions([weights], source.columns, "sample(weights=...)")[0]), None
     if isinstance(weights, int | np.integer):
@@ -178,7 +169,7 @@ def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, Int
 def _first(
     waiting: list[tuple[IntArray, IntArray, NDArray[np.uint64]]], quota: IntArray
 ) -> tuple[IntArray, IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return each class's rows of smallest hash, up to its quota, and the hash below which further rows enter."""
+    """Each class's rows of smallest hash, up to its quota, and the hash below which further rows enter."""
     ids, codes, hashes = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
     order = np.lexsort((hashes, codes))
     ids, codes, hashes = ids[order], codes[order], hashes[order]

@@ -36,11 +36,7 @@ class Encoding(Protocol):
         """``classification`` or ``regression``."""
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Encode stored targets, shape (n,) or (n, c), as class codes (n,) int64 or centred values (n, c) float64.
-
-        Raises:
-            DataError: a label that training did not see, or a value that is not finite.
-        """
+        """Encode targets (n,) or (n, c) as class codes (n,) int64 or centred values (n, c) float64."""
 
 
 class ClassProbabilities(Protocol):
@@ -70,15 +66,11 @@ def distinct_labels(y: Array) -> tuple[list[Any], IntArray]:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Classification: K independent outputs with targets in {0, 1}.
+    """Classification: K independent outputs with targets in {0, 1} for the sorted labels ``values`` (K,).
 
-    The prediction is the most probable class if the model has ``probabilities``, else the class of the largest output.
-
-    Args:
-        values: the labels, sorted, shape (K,).
-        cut: with two classes, the second is predicted if its output minus the first's is greater than this.
-        logits: whether outputs are logits, as from ``Logistic``, to be compared with the targets after a softmax.
-        probabilities: function from outputs to probabilities; None without them, or with a chosen threshold.
+    The prediction is the most probable class if the model has ``probabilities``, else that of the largest output. With
+    two classes, the second is predicted if its output minus the first's exceeds ``cut``. ``logits``, as from
+    ``Logistic``, are compared with the targets after a softmax.
     """
 
     values: Array
@@ -150,14 +142,10 @@ class Classes:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Continuous:
-    """Regression: the mean is subtracted before training and added to predictions, in float64.
+    """Regression: the mean (c,), float64, is subtracted before training and added to predictions.
 
-    Args:
-        mean: shape (c,), float64.
-        flat: whether stored targets have shape (n,).
-        precision: minimum dtype of predictions: ``float64`` if float32 cannot distinguish targets.
-        scale: powers of two, shape (c,), by which centred targets are divided if outputs have unlike units; None for no
-            scaling.
+    ``flat`` targets have shape (n,). The precision of predictions is ``float64`` if float32 cannot distinguish targets.
+    Outputs of unlike units are divided by ``scale`` (c,), powers of two.
     """
 
     mean: Array
@@ -168,10 +156,7 @@ class Continuous:
 
     @classmethod
     def of(cls, mean: Array, spread: Array, flat: bool) -> Continuous:
-        """Return the encoding of targets.
-
-        Mean and standard deviations (``spread``) are (c,). ``flat`` says whether stored targets have shape (n,).
-        """
+        """Return the encoding of targets, (n,) if ``flat``, from their mean and standard deviations, (c,)."""
         precision = "float64" if np.any(has_large_offset(mean, spread, MAX_TARGET_OFFSET)) else "float32"
         varying = spread[spread > 0]
         scale = None
@@ -230,12 +215,7 @@ class Continuous:
 class Indicators(Continuous):
     """Multilabel classification: several labels a row, each an output with targets in {0, 1}.
 
-    A label is predicted if its output is greater than 1/2, or than its cut.
-
-    Args:
-        mean: zeros, shape (L,): nothing is subtracted.
-        names: names of the labels; numbers if the target has no names.
-        cuts: thresholds of the outputs, one for each label; empty for 1/2.
+    A label is predicted if its output is greater than 1/2, or than its cut. The mean is 0: nothing is subtracted.
     """
 
     flat: bool = False

@@ -31,16 +31,7 @@ class Transform(Protocol):
         """Number of output features."""
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Transform rows X (b, n_in), float32 or float64, to rows (b, n_out) of the same dtype. X may be overwritten.
-
-        Args:
-            X: rows.
-            ids: ids of the rows, shape (b,), for messages.
-            where: location of the rows, for messages.
-
-        Raises:
-            DataError: the transform was not fitted for a value.
-        """
+        """Transform rows X (b, n_in), float32 or float64, to (b, n_out) of the same dtype. X may be overwritten."""
 
     def names(self, names: Names) -> Names:
         """Return names of the output features, from names of the input features."""
@@ -50,8 +41,6 @@ class Transform(Protocol):
 
 
 class _SameColumns:
-    """Base class of transforms whose output columns are the input columns."""
-
     @property
     def n_out(self) -> int:
         return self.n_in  # type: ignore[attr-defined,no-any-return]
@@ -90,12 +79,7 @@ class Affine(_SameColumns):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """Replace missing values (NaN) by a value for each feature; append indicators of missing values.
-
-    Args:
-        values: shape (d,), float64; NaN for a feature whose missing values are kept.
-        indicators: positions of the features that get an indicator: 1 where the value was missing, else 0.
-    """
+    """Replace missing values by the values (d,), where NaN keeps them; append indicators of them for some features."""
 
     values: Array
     indicators: tuple[int, ...] = ()
@@ -162,11 +146,7 @@ class UnitRows(_SameColumns):
 @serializable
 @dataclass(frozen=True)
 class Project:
-    """Multiply rows by a random matrix, a function of the parameters, so that no array is saved.
-
-    Args:
-        density: share of nonzero entries; None for normal entries.
-    """
+    """Multiply rows by a random matrix, a function of the parameters, so that no array is saved."""
 
     n_in: int
     n_out: int
@@ -186,11 +166,7 @@ class Project:
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """Multiply rows by a matrix, such as the square root of a learned metric.
-
-    Args:
-        matrix: shape (d, k), float64.
-    """
+    """Multiply rows by a matrix (d, k), float64, such as the square root of a learned metric."""
 
     matrix: Array
 
@@ -234,7 +210,6 @@ class ExpectedWidth:
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
-        """Return the input names if the width does not change, else None."""
         return names if self.n_in == self.n_out else None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -285,12 +260,7 @@ def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple[Transform, ...]:
-    """Return the transforms that ``dump`` described.
-
-    Raises:
-        ModelFormatError: a transform is unknown.
-        KeyError: an array or a parameter is missing.
-    """
+    """Return the transforms that ``dump`` described; ModelFormatError or KeyError for an unknown or incomplete one."""
     made: list[Transform] = []
     for number, given in enumerate(described):
         facts = dict(given)
@@ -321,10 +291,7 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
 
 
 def _require_sound(made: Transform, width: int, number: int) -> None:
-    """Raise ValueError if a transform that was read cannot be applied to rows.
-
-    A width of 0 is unknown; ``number`` is the position of the transform in its chain.
-    """
+    """Raise ValueError if a transform that was read cannot be applied to rows; a width of 0 is unknown."""
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")
     sound = type(made.n_in) is int and 0 < made.n_in < _MAX_FEATURES and width in (0, made.n_in)

@@ -13,11 +13,7 @@ from streamkern.types import Array
 
 
 def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
-    """Return a data set without its rows of weight 0; reads the weights, and keeps a bit a row if there are some.
-
-    Raises:
-        DataError: a weight is negative or not finite, or every weight is 0.
-    """
+    """Return a data set without its rows of weight 0; reads the weights, and keeps a bit a row if there are some."""
     source = dataset.source
     if source.weight is None:
         return dataset

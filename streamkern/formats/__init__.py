@@ -68,12 +68,8 @@ def open_source(
 
     ``data`` is a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array;
     or a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects. For an
-    array, ``target`` is the array of targets, ``columns`` are the names of its features, and ``weight`` is an array of
-    weights, shape (n,). Weights are by default those of the training layout.
-
-    Raises:
-        StorageError: the path does not exist, its format is unknown, or the store does not answer.
-        DataError: the files cannot be read as rows.
+    array, ``target`` is the array of targets, ``columns`` name its features, and ``weight`` has shape (n,). Weights are
+    by default those of the training layout.
     """
     if isinstance(data, str | os.PathLike):
         with paused_collector():  # imports zarr and Arrow

@@ -60,11 +60,7 @@ def fields_of(
     missing: Mapping[str, bool | None] | None = None,
     index: Collection[str] = (),
 ) -> dict[str, Field]:
-    """Return the columns of a table for ``choose_columns``.
-
-    ``notes`` are dtype and shape of rows stored in a column of binaries. ``missing`` says whether values of a column
-    are missing, if known. ``index`` are the columns that the format records as an index of the rows.
-    """
+    """Return a table's columns for ``choose_columns``; ``notes`` are dtype and shape of rows stored as binaries."""
     return {
         name: replace(
             _field(kind, f"{where}, column {name!r}", notes or {}),
@@ -136,10 +132,7 @@ def _placed(whole: Array | None, part: Array | None, start: int, n: int) -> Arra
 
 
 def target_values(columns: Sequence[pa.ChunkedArray], target: Target, texts: dict[Any, Any] | None = None) -> Array:
-    """Return targets, shape (n,) or (n, c), in the target's dtype; objects with None for nulls, if there are any.
-
-    If the column is a dictionary, rows with the same label share one text, which is kept in ``texts`` for later tables.
-    """
+    """Return targets (n,) or (n, c); labels of a dictionary share the ``texts`` of earlier tables, nulls are None."""
     texts = {} if texts is None else texts
     if target.dtype == object and all(is_text(values.type) and _is_coded(values) for values in columns):
         parts = [np.empty(0, dtype=object)]
@@ -157,7 +150,6 @@ def target_values(columns: Sequence[pa.ChunkedArray], target: Target, texts: dic
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return decimals as float64, other values unchanged."""
     return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
 
 
@@ -177,11 +169,7 @@ class Place(Protocol):
 
 
 class TableSource(ChosenSource):
-    """Base class of sources of tables, read one chunk at a time.
-
-    Args:
-        lengths: rows of each piece; a piece without rows is not a chunk.
-    """
+    """Base class of sources of tables, read one chunk at a time; a piece without rows is not a chunk."""
 
     _places: Sequence[Place] = ()
     """Everything that is read."""
@@ -220,7 +208,6 @@ class TableSource(ChosenSource):
         return made
 
     def _read_by(self, schema: Schema) -> None:
-        """Read columns by the kinds of a schema from now on."""
         columns = zip(schema.columns, (() if self.schema is None else self.schema.columns), strict=True)
         self.schema = Schema(tuple(replace(wanted, missing=mine.missing) for wanted, mine in columns))
         self.dtype = self.dtype if self.dtype.kind == "f" and schema.plain else np.dtype(np.float64)
@@ -234,7 +221,7 @@ class TableSource(ChosenSource):
             return self._read(chunk)
 
     def _explaining(self, chunk: int) -> AbstractContextManager[None]:
-        """Convert errors of damaged values to a StorageError; errors of the user's own functions stay as they are."""
+        """Errors of damaged values become a StorageError; those of the user's own functions stay as they are."""
         if not self._places:
             return nullcontext()
         return storage_errors(
@@ -242,7 +229,6 @@ class TableSource(ChosenSource):
         )
 
     def _read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk, converted table by table."""
         n, start = int(self.bounds[chunk + 1] - self.bounds[chunk]), 0
         texts: dict[Any, Any] = {}
         whole: list[Array | None] = [None, None, None]
@@ -259,7 +245,7 @@ class TableSource(ChosenSource):
         return Rows(X, y, w)
 
     def _converted(self, chunk: int, table: pa.Table, start: int, texts: dict[Any, Any]) -> Rows:
-        """Return the rows of a table of a chunk, whose first row is row ``start`` of it; ``texts``: labels so far."""
+        """Rows of a table of a chunk, whose first row is row ``start`` of it; ``texts``: labels so far."""
         roles = self._roles
         w = None if roles.weight is None else self._weights_in(table, chunk, start)
         there = np.ones(table.num_rows, dtype=bool) if w is None else w != 0  # rows of weight 0 are dropped later
@@ -313,7 +299,7 @@ class TableSource(ChosenSource):
         return Reading(row, decoded + (decoded if self.text else 0), libraries=LIBRARIES)
 
     def _decoded(self) -> tuple[int, int]:
-        """Return bytes of a chunk's decoding, in addition to its rows; and bytes of a target's text as an object."""
+        """Bytes of a chunk's decoding, in addition to its rows; and bytes of a target's text as an object."""
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
             first = self._table(0, self._roles.targets).slice(0, TEXT_SAMPLE)
@@ -325,15 +311,15 @@ class TableSource(ChosenSource):
         """Return columns of one chunk."""
 
     def _pieces(self, chunk: int, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield columns of one chunk, in several tables if that saves memory."""
+        """Yield several tables if that saves memory."""
         yield self._table(chunk, names)
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return values of a non-feature, with nulls for what the format treats as missing."""
+        """Values of a non-feature, with nulls for what the format treats as missing."""
         return values
 
     def _narrow(self, chunk: int, table: pa.Table, start: int = 0) -> Array:
-        """Return features stored in a column each, shape (n, d); the first row is row ``start`` of the chunk."""
+        """Features stored in a column each, shape (n, d); the first row is row ``start`` of the chunk."""
         assert self.schema is not None
         columns = [table.column(name) for name in self._roles.features]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
@@ -365,7 +351,7 @@ class TableSource(ChosenSource):
         return X
 
     def _wide(self, chunk: int, column: pa.ChunkedArray, start: int = 0) -> Array:
-        """Return features from one column of lists or binaries, shape (n, d); the first is row ``start``."""
+        """Features from one column of lists or binaries, shape (n, d); the first is row ``start``."""
         width, parts = self._roles.width, [np.empty((0, self._roles.width), self.dtype)]
         for part in column.chunks:
             if pa.types.is_fixed_size_binary(part.type):
@@ -379,7 +365,6 @@ class TableSource(ChosenSource):
         return X if self._roles.pick is None else np.ascontiguousarray(X[:, self._roles.pick])
 
     def _listed(self, chunk: int, part: pa.Array, start: int) -> Array:
-        """Return values of lists of one length; the first list is row ``start`` of the chunk."""
         name, width = self._roles.features[0], self._roles.width
         if not pa.types.is_fixed_size_list(part.type):
             lengths = np.diff(part.offsets.to_numpy())
@@ -394,7 +379,7 @@ class TableSource(ChosenSource):
         return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def _require_exact(self, chunk: int, name: str, values: pa.ChunkedArray, start: int) -> None:
-        """Raise DataError if whole numbers of a target, such as labels, have more digits than float64 holds."""
+        """Whole numbers of a target, such as labels, may have more digits than float64 holds."""
         if pa.types.is_decimal(values.type) and values.type.scale <= 0:
             large = np.abs(_plain(values).to_numpy()) > float(1 << 53)
             if large.any():
@@ -425,12 +410,9 @@ class TableSource(ChosenSource):
 class FrameSource(TableSource):
     """Rows of a table made piece by piece, from pandas frames or any input of ``pyarrow.table``.
 
-    Args:
-        pieces: functions that return the pieces, one for each chunk; picklable if the source is to be pickled.
-        lengths: rows of each piece.
-        identity: JSON-serialisable, for the fingerprint; None to compute it from the rows as they are read.
-        missing: whether values of a column are missing, if known.
-        piece_bytes: bytes of the largest piece with all of its columns, if a piece is computed; 0 for pieces in memory.
+    Each piece, a function, is a chunk; functions are picklable if the source is to be. Without an ``identity`` for the
+    fingerprint, it is computed from the rows as they are read. ``piece_bytes`` is the size of the largest piece with
+    all of its columns, if pieces are computed; 0 in memory.
     """
 
     def __init__(
@@ -483,7 +465,7 @@ class FrameSource(TableSource):
         return table
 
     def _decoded(self) -> tuple[int, int]:
-        """Besides, a computed piece with columns that are not used: as read, as a frame, as a table, and cast."""
+        """Count, besides, a computed piece with unused columns: as read, as a frame, as a table, and cast."""
         decoded, text = super()._decoded()
         return max(decoded, 4 * self._piece_bytes), text
 
@@ -493,10 +475,7 @@ class FrameSource(TableSource):
 
 
 def frame_source(frame: Any, request: Request) -> FrameSource:
-    """Open a table in memory: a frame, an Arrow table or record batch, dicts, an array of objects.
-
-    An array's columns are called f0, f1, ... unless they are named.
-    """
+    """Open a table in memory; an array's columns are called f0, f1, ... unless they are named."""
     table = as_table(frame, None if is_table(frame) else request.columns)
     rows = rows_per_chunk(table.nbytes // max(1, table.num_rows))
     starts = range(0, table.num_rows, rows)
@@ -508,7 +487,6 @@ def frame_source(frame: Any, request: Request) -> FrameSource:
 
 
 def _has_gaps(values: pa.ChunkedArray) -> bool:
-    """Return True if a value is missing: null, NaN, or an empty text."""
     if values.null_count:
         return True
     if pa.types.is_floating(values.type):
@@ -517,7 +495,7 @@ def _has_gaps(values: pa.ChunkedArray) -> bool:
 
 
 def _mapped(file: TableFile) -> Any:
-    """Return the file as a stream; a local file is memory-mapped, so that unused columns are never read."""
+    """A local file is memory-mapped, so that unused columns are never read."""
     return pa.memory_map(file.unchanged()) if file.local and file.size else file.open()
 
 
@@ -562,7 +540,7 @@ class ArrowSource(TableSource):
         return pa.Table.from_batches([batch])
 
     def _decoded(self) -> tuple[int, int]:
-        """Return bytes of a whole batch; a local, uncompressed batch stays in the file's mapped pages."""
+        """A local, uncompressed batch stays in the file's mapped pages."""
         decoded, text = super()._decoded()
         return decoded + 2 * self._largest, text
 

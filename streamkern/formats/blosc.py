@@ -20,13 +20,7 @@ _HEADER, _COPIED = 16, 2  # bytes before the data of a Blosc frame; the flag, in
 
 @dataclass(frozen=True)
 class WholeChunks:
-    """Chunks of whole rows: each is one Blosc frame of little-endian numbers, optionally followed by a CRC-32C.
-
-    Attributes:
-        shape: shape of a decoded chunk.
-        dtype: dtype of the numbers.
-        checksum: whether a CRC-32C follows each frame.
-    """
+    """Chunks of whole rows, each one Blosc frame of little-endian numbers, followed by a CRC-32C if ``checksum``."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -46,12 +40,7 @@ class WholeChunks:
         return cls(array.chunks, dtype, len(names) == 3)
 
     def decoded(self, stored: Any) -> Array:
-        """Return the rows of a stored chunk.
-
-        Raises:
-            ValueError: the frame's sizes do not fit the chunk.
-            RuntimeError: the checksum or the frame is wrong.
-        """
+        """Return a stored chunk's rows; ValueError if its sizes do not fit, RuntimeError if it does not decode."""
         frame = memoryview(CRC32C(location="end").decode(stored) if self.checksum else stored)
         expected = math.prod(self.shape) * self.dtype.itemsize
         size, length = (int.from_bytes(bytes(frame[at : at + 4]), "little") for at in (4, 12))

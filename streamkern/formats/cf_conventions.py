@@ -34,13 +34,8 @@ _REFUSED = ("_Unsigned", "scale_factor", "add_offset", "_FillValue", "missing_va
 class Packing:
     """How stored numbers become values: missing where they equal one of ``missing``, else times scale plus offset.
 
-    Attributes:
-        missing: stored numbers of missing values.
-        scale: factor of stored numbers.
-        offset: added after the factor.
-        unit: seconds of a unit of time; None if values are not times.
-        origin: the time 0, in seconds since 1970.
-        dtype: dtype of the values: floats, or datetime64[us].
+    ``unit`` is the seconds of a unit of time, None if values are not times; ``origin`` is the time 0, in seconds since
+    1970. Values are floats, or datetime64[us].
     """
 
     missing: tuple[float, ...]
@@ -66,20 +61,13 @@ class Packing:
         return np.where(gaps, np.datetime64("NaT"), moments.astype("M8[us]"))
 
     def to_json(self) -> list[Any]:
-        """Return the description, for fingerprints."""
         return [*self.missing, self.scale, self.offset, self.unit, self.origin, self.dtype.str]
 
 
 def packing_of(
     attributes: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], where: str, fill: Any = None
 ) -> Packing | None:
-    """Return how an array's numbers are unpacked; None if its attributes change nothing.
-
-    ``fill`` is the stored number of missing values, if the format has it outside the attributes.
-
-    Raises:
-        DataError: an attribute has a meaning that is not supported; the message names it.
-    """
+    """Return how an array is unpacked; None if attributes change nothing. ``fill`` is a missing value's number, too."""
     if dtype.kind not in "iuf":
         return None
     known = {name: _number(name, attributes[name], dtype, where) for name in _REFUSED if name in attributes}
@@ -101,7 +89,7 @@ def packing_of(
 
 
 def _times(attributes: Mapping[str, Any], shape: tuple[int, ...], where: str) -> tuple[float | None, float]:
-    """Return the seconds of a unit of time and the origin, in seconds since 1970; None for numbers."""
+    """The seconds of a unit of time, None for numbers, and the origin, in seconds since 1970."""
     units = _text(attributes.get("units"))
     found = _SINCE.fullmatch(units)
     if found is None:
@@ -144,7 +132,6 @@ def _number(name: str, value: Any, dtype: np.dtype[Any], where: str) -> tuple[fl
 
 
 def _fits(value: float, dtype: np.dtype[Any]) -> bool:
-    """Return True if a number of this dtype can equal the value."""
     if dtype.kind == "f":
         return True
     ends = np.iinfo(dtype)
@@ -152,7 +139,6 @@ def _fits(value: float, dtype: np.dtype[Any]) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute that is a text; an empty text for any other attribute."""
     value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     return value.decode(errors="replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 

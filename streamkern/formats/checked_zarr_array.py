@@ -95,7 +95,6 @@ class StoredArray:
         return isinstance(self._store, RemoteStore)
 
     def read_kept(self, a: int, b: int) -> Array:
-        """Return rows a to b, from a cache if stored chunks are longer and would be decoded repeatedly."""
         rows = self.array.chunks[0]
         if b - a >= rows:
             return self.read(a, b)
@@ -106,10 +105,7 @@ class StoredArray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return bytes of the stored chunks of a read, stored and decoded; and bytes that are cached.
-
-        Chunks longer than a read are decoded by one thread at a time, and cached.
-        """
+        """Return bytes of a read's stored chunks, stored and decoded; and cached ones, of chunks longer than a read."""
         chunk = self.array.chunks[0]
         row = math.prod(self.array.shape[1:]) * (text if self.dtype.kind in "OT" else self.dtype.itemsize)
         if kept and rows < chunk:
@@ -134,7 +130,6 @@ class StoredArray:
         _ = self.identity
 
     def _found(self) -> list[Any]:
-        """Return metadata of the stored chunks, without reading them."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):
@@ -151,10 +146,7 @@ class StoredArray:
         return [self.array.path, metadata, files, *([] if self._packing is None else [self._packing.to_json()])]
 
     def files(self, a: int, b: int) -> list[Any] | None:
-        """Return name, size, time and last bytes of the stored chunks of rows a to b; None if the store is remote.
-
-        In files of ``write_zarr`` the last bytes are a checksum.
-        """
+        """Return name, size, time and last bytes, a checksum by ``write_zarr``, of a to b's chunks; None if remote."""
         if not isinstance(self._store, LocalStore):
             return None
         rows = self.outer[0]
@@ -184,7 +176,6 @@ class StoredArray:
         return f"{self.array.path}/{key}" if self.array.path else key
 
     def _keys(self) -> Iterator[str]:
-        """Yield keys of all stored chunks (or shards), relative to the array."""
         counts = [-(-size // step) for size, step in zip(self.array.shape, self.outer, strict=True)]
         return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
 
@@ -209,12 +200,7 @@ class StoredArray:
         return block
 
     def read(self, a: int, b: int) -> Array:
-        """Return rows a to b. A chunk that does not decode is read again, in case the transfer failed.
-
-        Raises:
-            CorruptChunkError: a stored chunk is missing or does not decode.
-            StorageError: the store cannot be read.
-        """
+        """Return rows a to b. A chunk that does not decode is read again, in case the transfer failed."""
         try:
             block = reread(lambda: self._decoded(a, b))
         except (MemoryError, StorageError):
@@ -233,12 +219,7 @@ class StoredArray:
         return block if self._packing is None else self._packing.values(block)
 
     def _require_sizes(self, a: int, b: int) -> None:
-        """Check sizes of the local files of rows a to b before they are read, because zarr reads files as a whole.
-
-        Raises:
-            StorageError: a file is far larger than the chunk that the array declares.
-            MemoryLimitError: the budget does not hold the file.
-        """
+        """Check sizes of local files before they are read, because zarr reads files as a whole."""
         if not isinstance(self._store, LocalStore):
             return
         decoded = math.prod(self.outer) * self.dtype.itemsize
@@ -249,7 +230,7 @@ class StoredArray:
                 check_memory(size, f"{self.where}, chunk {key}")
 
     def _decoded(self, a: int, b: int) -> Array:
-        """Return rows a to b, without zarr's pipeline if they are one stored chunk of a known layout."""
+        """Do without zarr's pipeline if rows a to b are one stored chunk of a known layout."""
         self._require_sizes(a, b)
         index, begin = divmod(a, self.array.chunks[0])
         if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
@@ -260,10 +241,7 @@ class StoredArray:
         return np.asarray(self.array[a:b])
 
     def _bytes(self, key: str) -> Any:
-        """Return the bytes of a chunk's key in the store; None if the key is absent.
-
-        Files are read in this thread, because zarr would use two others in turn, which wait for busy cores.
-        """
+        """Files are read in this thread: zarr would use two others in turn, which wait for busy cores."""
         if type(self._store) is LocalStore:
             path = self._store.root / key
             try:
@@ -274,7 +252,7 @@ class StoredArray:
         return None if found is None else found.as_numpy_array()
 
     def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """Yield coordinates of the (inner) chunks of rows a to b, and the region of each, cut to these rows."""
+        """Coordinates of the (inner) chunks of rows a to b, and the region of each, cut to these rows."""
         shape, chunks = self.array.shape, self.array.chunks
         grid = [range(a // chunks[0], -(-b // chunks[0]))]
         grid += [range(-(-size // step)) for size, step in zip(shape[1:], chunks[1:], strict=True)]
@@ -286,7 +264,7 @@ class StoredArray:
             yield coords, tuple(region)
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
-        """Check in the store that chunks of only the fill value exist, since absent chunks read as the fill value."""
+        """Check in the store that chunks of only the fill value exist: absent chunks read as the fill value."""
         if type(self._store) is LocalStore and not self._store.root.exists():
             raise not_visible_error(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
@@ -324,7 +302,7 @@ class StoredArray:
         return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
 
     async def _shard_index(self, store: Store, key: str) -> Array | None:
-        """Return (offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
+        """(offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
         codec = getattr(self.array.metadata, "codecs", (None,))[0]
         if not isinstance(codec, ShardingCodec):
             return None
@@ -342,7 +320,7 @@ class StoredArray:
         return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
-        """Return the error of a failed read, naming the first stored chunk that fails when read alone."""
+        """The error of a failed read names the first stored chunk that fails when read alone."""
         culprit, rows = self.key_of_row(a), (a, b - 1)
         for coords, region in self._stored_chunks(a, b):
             try:
@@ -384,7 +362,7 @@ def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
 
 
 def _frame_bytes(array: zarr.Array[Any]) -> int | None:
-    """Return bytes of a chunk before Blosc's compression; None if another codec is applied first."""
+    """Bytes of a chunk before Blosc's compression; None if another codec is applied first."""
     metadata = array.metadata.to_dict()
     if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
         return None
@@ -393,10 +371,7 @@ def _frame_bytes(array: zarr.Array[Any]) -> int | None:
 
 
 def _is_all(part: Array, fill: Any) -> bool:
-    """Return True if the chunk has only the fill value.
-
-    Rows are compared in runs of doubling length, since the first rows mostly decide.
-    """
+    """Compare rows in runs of doubling length, since the first rows mostly decide."""
     fill = part.dtype.type() if fill is None else fill
     start, count = 0, 1
     while start < len(part):

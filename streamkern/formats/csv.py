@@ -53,18 +53,8 @@ class CsvSource(TableSource):
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
     Opening reads the text once, since it has no metadata. Features have the narrowest dtype that holds all whole
-    numbers, or float64 if there are decimals or missing values.
-
-    Args:
-        file: the file; ``.gz`` is read decompressed.
-        header: whether the first record names the columns; else they are called f0, f1, ...
-        memory: memory limit of the process in bytes, which bounds the text read at once; half of the machine's by
-            default.
-
-    Raises:
-        DataError: columns that cannot be features or target; a quote that is not closed, a record with more or fewer
-            fields than columns, a NUL byte, or a number outside float64; the message names line or row.
-        PlanRefusedError: there are too many columns for ``memory``.
+    numbers, or float64 if there are decimals or missing values. Without a ``header`` columns are called f0, f1, ... The
+    process's ``memory`` in bytes, by default half of the machine's, bounds the text read at once.
     """
 
     def __init__(
@@ -125,7 +115,7 @@ class CsvSource(TableSource):
         self._types = {name: types[name] for name in (*roles.stored, *dict(roles.non_features))}
 
     def _wanted(self, request: Request) -> list[str] | None:
-        """Return the columns to parse in the first pass; None for all, also if some that are named are missing."""
+        """The columns to parse in the first pass; None for all, also if some that are named are missing."""
         wanted, there = request.named, set(self._names)
         if wanted is None and request.exclude and set(request.exclude) <= there:
             wanted = [name for name in self._names if name not in request.exclude]
@@ -158,7 +148,6 @@ class CsvSource(TableSource):
         self._types |= {column.name: pa.string() for column in schema.columns if column.kind == "category"}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return values with empty texts as nulls."""
         if not pa.types.is_string(values.type):
             return values
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
@@ -188,7 +177,7 @@ class CsvSource(TableSource):
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 
     def _head(self, header: bool) -> tuple[list[str], str, int, int]:
-        """Return the names of the columns, the delimiter, and the byte and line where the first row begins."""
+        """The names of the columns, the delimiter, and the byte and line where the first row begins."""
         any_of = (self._options.delimiter or _DELIMITERS.replace(self._options.decimal, "")).encode()
         with self._file.open() as stream:
             begin, skipped = _begin(stream.read(self._block_bytes), self._options.skip, any_of)
@@ -218,7 +207,7 @@ class CsvSource(TableSource):
         return names, delimiter, end if header else begin, first + line.count("\n") if header else first
 
     def _decode(self) -> None:
-        """Find the encoding of the file and the ends of its lines, so that it is read as UTF-8 with line feeds."""
+        """Find the file's encoding and ends of lines, so that it is read as UTF-8 with line feeds."""
         with self._file.open() as stream:
             mark = stream.read(2)
         encoding = self._options.encoding or _BOMS.get(mark, "")
@@ -230,7 +219,6 @@ class CsvSource(TableSource):
         self._file.read_as_text(encoding, carriage_returns=b"\r" in start and _LINE not in start)
 
     def _not_utf8(self, text: bytes, line: int) -> DataError:
-        """Return the error for a text with bytes that are not UTF-8; ``line`` is the number of its first line."""
         try:
             at = len(text.decode())
         except UnicodeDecodeError as error:
@@ -244,14 +232,14 @@ class CsvSource(TableSource):
         )
 
     def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (offset, line, text) of whole records."""
+        """(offset, line, text) of whole records."""
         with self._file.open() as stream:
             yield from record_blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
 
     def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
     ) -> pa.Table:
-        """Parse columns of records; an error for a wrong number of fields names the line, if ``line`` is given."""
+        """An error for a wrong number of fields names the line, if ``line`` is given."""
 
         def parsed(refuse: Callable[[Any], str] | None) -> pa.Table:
             return pacsv.read_csv(
@@ -295,7 +283,7 @@ class CsvSource(TableSource):
             ) from error
 
     def _without_markers(self, table: pa.Table) -> pa.Table:
-        """Return a table with nulls for texts that the user says are missing, and numbers that equal one of them."""
+        """Put nulls for texts that the user says are missing, and for numbers that equal one of them."""
         if not self._options.missing:
             return table
         texts = pa.array(self._options.missing, pa.string())
@@ -326,11 +314,7 @@ def _is_utf8(text: bytes) -> bool:
 
 @dataclass
 class _LossyValues:
-    """Find values that float64 cannot represent: out of range, or whole numbers of a target that would be rounded.
-
-    Args:
-        targets: columns whose whole numbers are identifiers, such as labels or ids.
-    """
+    """Find numbers out of float64's range, or whole ones of targets, identifiers, that float64 would round."""
 
     path: str
     targets: Sequence[str]
@@ -351,7 +335,6 @@ class _LossyValues:
                 return
 
     def refuse(self, types: dict[str, pa.DataType]) -> None:
-        """Raise DataError if a column of numbers has such a value; text columns keep it."""
         for name, (row, text) in self.found.items():
             if pa.types.is_floating(types[name]):
                 raise DataError(
@@ -377,7 +360,6 @@ class _Scan:
         self.low, self.high = dict.fromkeys(self.names, 0), dict.fromkeys(self.names, 0)
 
     def add(self, name: str, kind: pa.DataType, values: pa.ChunkedArray) -> None:
-        """Add a column's values in a block."""
         self.types[name] = _wider(self.types[name], kind)
         if values.null_count or (pa.types.is_string(kind) and pc.any(pc.equal(values, "")).as_py()):
             self.missing.add(name)
@@ -387,7 +369,6 @@ class _Scan:
             self.high[name] = max(self.high[name], ends["max"].as_py() or 0)
 
     def narrowest(self, names: Sequence[str]) -> np.dtype[Any]:
-        """Return the first dtype that holds the whole numbers of these columns."""
         low, high = min(self.low[name] for name in names), max(self.high[name] for name in names)
         return next(np.dtype(code) for code in _NARROW if np.iinfo(code).min <= low and high <= np.iinfo(code).max)
 
@@ -402,12 +383,12 @@ def _is_lossy(text: str) -> bool:
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
-    """Return the fields of one record; a name may hold delimiters and line breaks in quotes."""
+    """A name may hold delimiters and line breaks in quotes."""
     return next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter), [])
 
 
 def _width(line: str, delimiter: str) -> int:
-    """Return the number of fields of one record; 0 if a field is longer than Python's parser takes."""
+    """Fields of one record; 0 if a field is longer than Python's parser takes."""
     try:
         return len(_fields(line, delimiter))
     except csv.Error:
@@ -415,7 +396,7 @@ def _width(line: str, delimiter: str) -> int:
 
 
 def _begin(text: bytes, skip: int, delimiters: bytes) -> tuple[int, int]:
-    """Return the byte and the number of lines before the first record: blank lines, comments, and ``skip`` lines.
+    """The byte and the number of lines before the first record: blank lines, comments, and ``skip`` lines.
 
     A line such as ``#chrom,start`` names columns: no blank follows the sign, and the next line has as many fields.
     """
@@ -439,7 +420,7 @@ def _begin(text: bytes, skip: int, delimiters: bytes) -> tuple[int, int]:
 
 
 def _line_of(record: bytes, text: bytes) -> int:
-    """Return the line number of a record that is a whole line of a text; 0 if absent."""
+    """The line number of a record that is a whole line of a text; 0 if absent."""
     at = text.find(record)
     while at > 0:
         after = text[at + len(record) : at + len(record) + 1]
@@ -455,7 +436,7 @@ def shortened(text: Any) -> str:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type for values of both types; text in the last resort."""
+    """Any two types have text as a last resort."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

@@ -24,13 +24,10 @@ _QUOTE, _LINE, _LINE_ENDS = ord('"'), b"\n", b"\r\n"
 def record_blocks(
     stream: BinaryIO, start: int, line: int, delimiters: bytes, block_bytes: int, path: str
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (offset, line, text) of whole records, about ``block_bytes`` of text at a time.
+    """Yield (offset, line, text) of whole records, about ``block_bytes`` of text at a time, from byte ``start`` on.
 
-    The first record begins at byte ``start``, in line ``line`` (from 1). ``delimiters`` are bytes that may separate
-    fields. A record has at most ``MAX_RECORD_BLOCKS`` times as many bytes as a block.
-
-    Raises:
-        DataError: a quote is not closed, or closed in the middle of text; a record is too long; a NUL byte.
+    Lines count from 1. ``delimiters`` are bytes that may separate fields. DataError if a quote is not closed, or closed
+    in the middle of text; for a NUL byte, or a record above ``MAX_RECORD_BLOCKS`` blocks.
     """
     stream.seek(start)
     rest, final = b"", False
@@ -68,10 +65,7 @@ def record_blocks(
 
 
 def last_record_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
-    """Return the end of the last whole record of a text, or 0; and the position of an unclosed quote, or None.
-
-    The text begins with a record, in line ``line``. ``delimiters`` are bytes that may separate fields.
-    """
+    """Return the end of a text's last whole record, or 0; and the position of an unclosed quote, or None."""
     if b'"' not in text:
         return text.rfind(b"\n") + 1, None
     values = np.frombuffer(text, dtype=np.uint8)
@@ -84,7 +78,7 @@ def last_record_end(text: bytes, delimiters: bytes, line: int, path: str) -> tup
 
 
 def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bool:
-    """Return True if quotes alternately open and close fields, so that counting them is enough."""
+    """True if quotes alternately open and close fields, so that counting them is enough."""
     around = np.zeros(256, dtype=bool)
     around[list(delimiters + _LINE_ENDS)] = True
     adjacent = np.diff(quotes) == 1
@@ -98,7 +92,6 @@ def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bo
 
 
 def _last_end_one_by_one(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int, int | None]:
-    """Return ``last_record_end`` for a text in which some quotes are plain characters."""
     between = delimiters + _LINE_ENDS
     opening = re.compile(rb"(?:\A|(?<=[" + re.escape(between) + rb']))"')
     end = at = 0

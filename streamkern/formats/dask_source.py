@@ -21,13 +21,9 @@ from streamkern.types import Array, Rows
 
 
 class DaskArraySource(Source):
-    """Rows of a Dask array, in its own chunks along the first axis.
+    """Rows of a Dask array (n, ...), flattened, in its own chunks along the first axis; targets (n,) or (n, c).
 
     A read computes one row block in the calling thread, since the caller already works in parallel.
-
-    Args:
-        X: features, shape (n, ...), at least two axes; rows are flattened.
-        y: targets, a Dask or NumPy array of shape (n,) or (n, c), or None.
     """
 
     def __init__(
@@ -129,7 +125,6 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
 
 
 def _counted(part: Any) -> tuple[int, list[bool], int]:
-    """Return the number of rows of a partition, whether each column has missing values, and its bytes."""
     return len(part), part.isna().any().tolist(), int(part.memory_usage(deep=True).sum())
 
 

@@ -31,8 +31,6 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 
 
 class _Readable(RemoteFile):
-    """A remote file with ``readinto``."""
-
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
         buffer[: len(data)] = data
@@ -68,15 +66,7 @@ class _Forwards:
 
 
 class TableFile:
-    """A file in the state of its first opening.
-
-    Args:
-        url: a local path or an fsspec URL; a file with an ending of ``COMPRESSED`` is decompressed.
-        storage_options: for fsspec.
-
-    Raises:
-        StorageError: there is no such file.
-    """
+    """A local or remote file in the state of its first opening, decompressed by its ending (``COMPRESSED``)."""
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
@@ -128,7 +118,6 @@ class TableFile:
 
     @property
     def remote(self) -> bool:
-        """True if the file is in a store."""
         return self._remote is not None
 
     @property
@@ -150,25 +139,17 @@ class TableFile:
             raise changed_error(self.path)
 
     def _found(self) -> list[Any]:
-        """Return size and time of the file, or its version in the store."""
         if self._remote is None:
             return file_stamp(self.path)
         info = self._remote.info(self._remote.root)
         return [int(info["size"]), object_version(info)]
 
     def read_as_text(self, encoding: str = "", carriage_returns: bool = False) -> None:
-        """Convert what ``open`` and ``read`` return from now on to UTF-8, with lines that end in a line feed.
-
-        ``carriage_returns`` says whether lines end in a carriage return alone.
-        """
+        """Convert what is read from now on to UTF-8 with line feeds, also of lone ``carriage_returns``."""
         self._encoding, self._carriage_returns = encoding, carriage_returns
 
     def open(self) -> BinaryIO:
-        """Open the file's decompressed bytes.
-
-        Raises:
-            StorageError: the file's size has changed.
-        """
+        """Open the file's decompressed bytes; StorageError if its size has changed."""
         if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
             return cast(BinaryIO, self._decompressed())
 
@@ -182,7 +163,7 @@ class TableFile:
         return cast(BinaryIO, _Forwards(converted))
 
     def _decompressed(self) -> Any:
-        """Open the file's decompressed bytes as a file of Python's or, without seek, of Arrow's."""
+        """Return a file of Python's or, without seek, of Arrow's."""
 
         def stored() -> Any:
             if self._remote is None:

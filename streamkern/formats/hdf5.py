@@ -39,10 +39,7 @@ class Hdf5Array:
     read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Bytes of a stored chunk, once for all threads, because HDF5 serves one thread at a time.
-
-        Counted are the compressed chunk and two buffers for decompression.
-        """
+        """Count the compressed chunk and two buffers, once: HDF5 serves one thread at a time."""
         if self._chunk is None:
             return 0, 0
         stored = math.prod(map(min, self._chunk, self.shape)) * self.dtype.itemsize
@@ -67,11 +64,7 @@ def _opened(file: TableFile) -> Iterator[Any]:
 
 
 def _require_inside(stored: Any, where: str) -> Any:
-    """Return a dataset whose values are in its own file.
-
-    Raises:
-        StorageError: it is virtual, or has external storage: its values would be read from any path that it names.
-    """
+    """A virtual dataset, or one of external storage, would be read from any path that it names."""
     if not (stored.is_virtual or stored.external):
         return stored
     raise StorageError(
@@ -83,11 +76,7 @@ def _require_inside(stored: Any, where: str) -> Any:
 
 
 def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
-    """Open the datasets of a file, named as ``group/dataset``.
-
-    Raises:
-        StorageError: the file is not an HDF5 file, or its values are in other files.
-    """
+    """Open the datasets of a file, named as ``group/dataset``; their values must be in the file itself."""
     try:
         import h5py
     except ImportError as error:

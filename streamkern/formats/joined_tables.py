@@ -59,19 +59,14 @@ def open_tables(
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
 ) -> Source:
-    """Open tables and join their rows in the given order.
+    """Open tables and join their rows in the given order; arguments are those of ``open_dataset``, and some more.
 
     Sources are paths, globs and fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or triples (X, y,
     weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts. The weight of a
-    ``.npy`` file is another ``.npy`` file. ``id`` is a column of row ids, read in place of a target. ``header`` says
-    whether the first line of a text table names its columns. A ``lenient`` call skips columns other than plain numbers,
-    such as text: ``non_features`` of the source names them, and ``describe`` describes their values; null labels are
-    read as None. ``memory`` is the memory limit of the process in bytes, which bounds the part of a text table read at
-    once. Other arguments are those of ``open_dataset``.
-
-    Raises:
-        StorageError: a path does not exist, or its format is unknown.
-        DataError: the files cannot be read as rows, or differ from one table to the next.
+    ``.npy`` file is another ``.npy`` file. ``id`` is a column of row ids, read in place of a target. A ``lenient`` call
+    skips columns other than plain numbers, such as text: ``non_features`` of the source names them, and ``describe``
+    describes their values; null labels are read as None. The process's ``memory`` in bytes bounds the part of a text
+    table read at once.
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)
@@ -98,7 +93,7 @@ def open_tables(
 
 
 def _opened(places: Iterable[Any], request: Request, read: Callable[[Any, Request], Source]) -> list[Source]:
-    """Open each table by ``read``; text tables without rows are skipped, as tables of other formats are."""
+    """Text tables without rows are skipped, as tables of other formats are."""
     opened: list[Source] = []
     empty: NoRowsError | None = None
     for place in places:
@@ -117,7 +112,7 @@ def _opened(places: Iterable[Any], request: Request, read: Callable[[Any, Reques
 
 
 def _alike(sources: list[Source]) -> list[Source]:
-    """Return the sources with columns of the kinds that all of them can have; sources that differ are refused."""
+    """Columns get the kinds that all of the sources can have; sources that differ are refused."""
     schemas = [source.schema for source in sources if source.schema is not None]
     if len(schemas) == len(sources) and len({schema.names for schema in schemas}) == 1:
         kinds = joint_kinds(schemas)
@@ -128,10 +123,7 @@ def _alike(sources: list[Source]) -> list[Source]:
 
 
 class JoinedSource(DerivedSource):
-    """The concatenated rows of several sources.
-
-    The result does not count as shuffled, even if all sources are.
-    """
+    """The concatenated rows of several sources, which do not count as shuffled, even if all sources are."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         first = parts[0]
@@ -269,7 +261,7 @@ def _open_object(value: Any, request: Request) -> Source:
 
 
 def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) -> list[Any]:
-    """Return the sources, with globs (except of parquet) replaced by their files in natural order."""
+    """Globs (except of parquet) are replaced by their files in natural order."""
     places: list[Any] = []
     for source in _flat(sources):
         if isinstance(source, str | os.PathLike):
@@ -296,7 +288,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
 
 
 def _flat(sources: Sequence[Any]) -> list[Any]:
-    """Return the sources, with those of a list of paths and tables, or of a tuple of paths, in its place."""
+    """A list of paths and tables, or a tuple of paths, is replaced by what it holds."""
     flat: list[Any] = []
     for source in sources:
         several = isinstance(source, list | tuple) and all(
@@ -307,7 +299,6 @@ def _flat(sources: Sequence[Any]) -> list[Any]:
 
 
 def _require_alike(first: Source, other: Source) -> None:
-    """Raise DataError, naming both sources, unless they can be joined."""
     what = None
     texts = sorted({*first.text} ^ {*other.text})
     if other.n_features != first.n_features or other.columns != first.columns:

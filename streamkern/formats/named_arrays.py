@@ -48,23 +48,13 @@ class StoredRows(Declared, Protocol):
         """File and name."""
 
     def read(self, a: int, b: int) -> Array:
-        """Return rows a to b, in their stored shape.
-
-        Raises:
-            StorageError: the rows cannot be read.
-        """
+        """Return rows a to b, in their stored shape; StorageError if they cannot be read."""
 
     def read_kept(self, a: int, b: int) -> Array:
         """Return rows a to b, caching stored chunks that are larger than a read."""
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return bytes of decoding in addition to the rows: for each read, and once for all reads.
-
-        Args:
-            rows: rows of the read.
-            text: bytes of a text as an object.
-            kept: whether rows are read by ``read_kept``.
-        """
+        """Return bytes of decoding besides the rows, for each read and once for all, with ``text`` bytes a text."""
 
 
 def may_be_read(name: str, arrays: Container[str], request: Request) -> bool:
@@ -84,14 +74,12 @@ def roles_of(
     index: Collection[str] = (),
     missing: Collection[str] = (),
 ) -> Roles:
-    """Return the roles of arrays.
+    """Return the roles of arrays, with the errors of ``choose_columns``.
 
     The features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are several),
     else all one-dimensional arrays, sorted by name: the columns of a table, which may hold text, dates and times.
-
-    ``names`` are those of the features, if the data record them; ``nameable`` says whether the user's columns may name
-    the features of an array without names. ``index`` are arrays that count the rows, and ``missing`` those that have a
-    number for missing values. Errors are those of ``choose_columns``.
+    ``names`` are those of the features, if the data record them; without, the user's columns may name them if
+    ``nameable``. Arrays of ``index`` count the rows; those of ``missing`` have a number for missing values.
     """
     require_unstructured(arrays, where)
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
@@ -128,7 +116,6 @@ def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], 
 
 
 def _field(where: str, array: Declared) -> Field:
-    """Return an array's description for ``choose_columns``; an array with one axis is a column of a table."""
     dtype = np.dtype(array.dtype)
     field = Field(where, f"{dtype}{list(array.shape)}", dtype, tuple(array.shape[1:]))
     kind = None if field.wide else kind_of_array(dtype)
@@ -139,13 +126,7 @@ def _field(where: str, array: Declared) -> Field:
 
 
 class NamedArrays(TableSource):
-    """Rows of arrays that are read by row number.
-
-    Args:
-        arrays: arrays by name: those with a role, and those that a lenient request skips.
-        places: files or arrays, for identity and changes.
-        bounds: bounds of the chunks; about 4 MiB each by default.
-    """
+    """Rows of arrays that are read by row number; ``arrays`` include those that a lenient request skips."""
 
     def __init__(
         self,
@@ -191,7 +172,7 @@ class NamedArrays(TableSource):
         return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found.values()))
 
     def _text_bytes(self, name: str) -> int:
-        """Estimate the bytes of an array's text as an object, from a sample."""
+        """Estimate the bytes of a text as an object from a sample."""
         found = self._arrays[name].read(0, min(self._most_rows(), TEXT_SAMPLE)).reshape(-1)
         return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 

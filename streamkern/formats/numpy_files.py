@@ -22,12 +22,9 @@ _HEADER_BYTES = 1 << 16
 
 
 class NumpyArray:
-    """One array in NumPy's format, a file or a member of an archive, read about 4 MiB at a time.
+    """One array in NumPy's format, a file or a member of an archive, read about 4 MiB at a time; objects are refused.
 
     A compressed stream can only be read forwards; reading earlier rows starts from the beginning.
-
-    Raises:
-        StorageError: this is not such an array, or reading it would execute code.
     """
 
     def __init__(self, file: TableFile, member: str | None = None) -> None:

@@ -41,7 +41,7 @@ def stored_source(
 
 
 def _require_finished(url: str) -> None:
-    """Raise StorageError if an ingest was interrupted, so that a part of the data is not taken for all."""
+    """A part of an interrupted ingest must not be taken for all of the data."""
     place = Path(os.path.abspath(url.removeprefix("file://")))
     inside = next((p for p in (place, *place.parents) if p.name.startswith(".") and p.name.endswith(".ingest")), None)
     folder = inside or unfinished_folder(place)

@@ -65,15 +65,9 @@ def open_parquet(
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
     The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
-    fixed-size list, or the fixed-size binary that `write_parquet` writes.
-
-    ``target`` may be several columns for c values a row, or a partition key; strings stay strings. Partition keys are
-    features only if ``columns`` names them. Target and weight are by default those that `write_parquet` recorded, else
-    none.
-
-    Raises:
-        StorageError: no files, a file without a whole footer, or a store that does not answer.
-        DataError: columns cannot be features, target or weight, or differ between files.
+    fixed-size list, or the fixed-size binary that `write_parquet` writes. ``target`` may be several columns for c
+    values a row, or a partition key; strings stay strings. Partition keys are features only if ``columns`` names them.
+    Target and weight are by default those that `write_parquet` recorded, else none.
     """
     return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
 
@@ -207,7 +201,7 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _table_rows(self) -> int:
-        """Rows that are decoded at a time: those that take ``CHUNK_BYTES`` as they are stored, or in memory."""
+        """Rows that take ``CHUNK_BYTES`` as they are stored, or in memory."""
         row = max(self._roles.row_bytes, self._row_bytes(0))
         for file in self._files.files:
             read = {*self._roles.stored, *dict(self.non_features)}
@@ -217,7 +211,7 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _sample(self) -> list[str]:
-        """Return the first texts of the target; none if the files are remote."""
+        """The first texts of the target; none if the files are remote."""
         name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
         found: list[Any] = []
         if files and name not in self._partitions and not self._files.remote:
@@ -227,7 +221,7 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _per_letter(self) -> float:
-        """Return bytes in memory for each stored byte of a target's text: 1 for ASCII letters, up to 5 for others.
+        """Bytes in memory for each stored byte of a target's text: 1 for ASCII letters, up to 5 for others.
 
         Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
         """
@@ -242,7 +236,6 @@ class ParquetSource(TableSource):
         return self._with_keys(self._files.read(file, groups, stored, words), file, names, rows)
 
     def _pieces(self, chunk: int, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield columns of one chunk, at most ``_table_rows`` rows at a time."""
         file, groups = self._reads[chunk]
         stored, words = self._stored(file, names)
         if self._table_rows >= self.bounds[chunk + 1] - self.bounds[chunk] or not stored:
@@ -260,7 +253,7 @@ class ParquetSource(TableSource):
         return stored, words
 
     def _with_keys(self, table: pa.Table, file: DataFile, names: Sequence[str], rows: int) -> pa.Table:
-        """Return a table with numbers of the target in the type of all files, and partition keys as columns."""
+        """Numbers of the target get the type of all files, and partition keys become columns."""
         for name in self._roles.targets:  # features are converted anyway
             if name not in table.column_names:
                 continue
@@ -337,7 +330,6 @@ def write_parquet(
 
 
 def _packed_table(dtype: np.dtype[Any], names: Sequence[str], block: Rows) -> pa.Table:
-    """Return a block with the features of each row as one binary value."""
     flat = as_rows(block.X).astype(dtype, copy=False)
     width = flat.shape[1] * dtype.itemsize
     stored = [pa.Array.from_buffers(pa.binary(width), len(flat), [None, pa.py_buffer(flat)])]
@@ -354,7 +346,6 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
-    """Return the type of a partition key: numbers if all of its values are, besides those of missing ones."""
     numbers = [value for value in values if not _is_absent(value, pa.float64())]
     if not all(map(str.isascii, numbers)):  # other scripts have digits that Arrow does not read
         return pa.string()
@@ -366,22 +357,20 @@ def _partition_type(values: Sequence[str]) -> pa.DataType:
 
 
 def _is_absent(key: str, kind: pa.DataType) -> bool:
-    """Return True for the key of missing values; among numbers, writers name their folder ``nan``, too."""
+    """Among numbers, writers name the folder of missing values ``nan``, too."""
     return key == _HIVE_NULL or (not pa.types.is_string(kind) and key.lower() == "nan")
 
 
 def _index(file: DataFile) -> frozenset[str]:
-    """Return the columns of a file that are an index of its rows."""
     return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
 
 
 def _is_empty(file: DataFile, name: str) -> bool:
-    """Return True if a column has Arrow's type of nulls, as a file without any value has it."""
+    """A file without any value has Arrow's type of nulls."""
     return bool(pa.types.is_null(file.schema.field(name).type))
 
 
 def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
-    """Return the type of each column of the first file, wide enough for all files of kindred types."""
     first = files[0].schema
     types = {field.name: field.type for field in first}
     for schema in (file.schema for file in files[1:] if not file.schema.equals(first)):
@@ -392,7 +381,7 @@ def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for the values of both types, which are read alike; None if they differ in kind."""
+    """Return None if the types differ in kind."""
     is_type = pa.types
     if one == other or is_type.is_null(other):
         return one
@@ -416,7 +405,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:
-    """Return the length of lists, from the counts in a footer's first row group with rows; reads no values."""
+    """Take the counts of a footer's first row group with rows; read no values."""
     for file in files.files:
         for rows, values in files.values_in_lists(file, name):
             if rows:
@@ -430,10 +419,7 @@ def _require_alike(
     partitions: dict[str, pa.DataType],
     types: dict[str, pa.DataType],
 ) -> None:
-    """Raise DataError, naming both files, if a file differs from the first in a used column (None: in any column).
-
-    Columns of kindred types, which ``types`` joins, do not differ.
-    """
+    """Columns of kindred types, which ``types`` joins, do not differ; None as ``used`` compares all."""
     first = files[0]
     names = first.schema.names if used is None else [name for name in used if name not in partitions]
     like = {name: first.schema.field(name).type for name in names}

@@ -42,19 +42,12 @@ _HEADER = 32  # bytes of a page's header that state its size
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """The state of a parquet file when the dataset was opened.
+    """The state of a parquet file when the dataset was opened; sizes are in bytes.
 
-    Attributes:
-        path: path or URL for messages, with secrets hidden.
-        address: path for the file system.
-        name: path relative to the dataset.
-        size: in bytes.
-        version: identifier of this content: time of the last change in ns, or a remote store's tag.
-        rows: rows of each row group.
-        schema: the file's Arrow schema.
-        widest: largest uncompressed bytes of each column in a row group, in the schema's order.
-        footer: digest of the footer.
-        partitions: key=value pairs of the file's folders.
+    The ``path`` is for messages, with secrets hidden, the ``address`` for the file system, the ``name`` relative to the
+    dataset. ``version`` identifies the content: time of the last change in ns, or a remote store's tag. ``rows`` are
+    those of each row group, ``widest`` the largest uncompressed bytes of each column in one; ``footer`` is a digest,
+    and ``partitions`` are the key=value pairs of the file's folders.
     """
 
     path: str
@@ -75,19 +68,13 @@ class DataFile:
 
 
 class _Footer(NamedTuple):
-    """A footer as Arrow reads it, the path of every stored column, and the numbers of its column chunks."""
-
     metadata: pq.FileMetaData
     paths: list[str]
     chunks: Chunks
 
 
 class DatasetFiles:
-    """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or any fsspec URL.
-
-    Raises:
-        StorageError: the path does not exist, a file has no complete footer, or the store does not answer.
-    """
+    """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or an fsspec URL."""
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None) -> None:
         self._fs: Remote | LocalFileSystem
@@ -129,7 +116,6 @@ class DatasetFiles:
 
     @property
     def remote(self) -> bool:
-        """True if the files are in a store."""
         return isinstance(self._fs, Remote)
 
     @property
@@ -185,10 +171,7 @@ class DatasetFiles:
         """Return columns of neighbouring row groups of one file. A page that does not decode is read again.
 
         ``words`` are columns of text to read as dictionaries, as stored, to save memory for long texts in many rows.
-
-        Raises:
-            CorruptChunkError: a page does not decode.
-            StorageError: the file is gone or has changed, or the store cannot be read.
+        Errors are CorruptChunkError for such a page, and StorageError for a file that is gone, unreadable or changed.
         """
         with self._explaining(file, groups, columns):
             table = reread(lambda: self._read(file, groups, columns, words))
@@ -231,7 +214,6 @@ class DatasetFiles:
 
     @contextmanager
     def _explaining(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> Iterator[None]:
-        """Convert errors of a read to those that ``read`` documents."""
         try:
             yield
         except (MemoryError, StorageError):
@@ -304,7 +286,6 @@ class DatasetFiles:
     def _culprit(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], error: Exception
     ) -> tuple[int, Exception]:
-        """Return the first row group that fails when read alone."""
         for group in groups if len(groups) > 1 else ():
             try:
                 self._read(file, [group], columns)
@@ -401,7 +382,6 @@ def _page_bytes(header: bytes) -> int:
 
 
 def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:
-    """Return the largest bytes of every column in a row group."""
     groups = footer.chunks.numbers[:, :, SIZE].T
     sizes = {name: np.zeros(len(footer.chunks.rows)) for name in schema.names}
     for name, stored in zip(footer.paths, groups, strict=True):
@@ -410,7 +390,7 @@ def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:
 
 
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
+    """(address, name relative to the dataset, info) of files, in natural order: part-2 before part-10."""
     found: dict[str, dict[str, Any]] = {}
     named_hidden = False
     lists = not isinstance(fs, Remote) or fs.lists

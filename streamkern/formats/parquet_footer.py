@@ -22,12 +22,10 @@ _MANY = 1 << 13  # bytes of a footer from which the pattern, which takes 40 ms t
 
 
 class Chunks(NamedTuple):
-    """What a footer states of its row groups and column chunks.
+    """What a footer states of its row groups' rows and its column chunks, ``numbers`` (row groups, columns, 5).
 
-    Attributes:
-        rows: of each row group.
-        numbers: values, decoded bytes, offset of the first data page, offset of the dictionary, and missing values
-            of each column chunk, shape (row groups, columns, 5); the last two are negative if they are not stated.
+    These are values, decoded bytes, offset of the first data page, offset of the dictionary, and missing values; the
+    last two are negative if they are not stated.
     """
 
     rows: tuple[int, ...]
@@ -35,12 +33,7 @@ class Chunks(NamedTuple):
 
 
 def read_chunks(footer: bytes, columns: int) -> Chunks:
-    """Return the numbers of all column chunks.
-
-    Raises:
-        ValueError: the footer contradicts itself.
-        IndexError: it ends early.
-    """
+    """Return all column chunks' numbers; ValueError or IndexError if the footer contradicts itself or ends early."""
     reader, rows, found = _Reader(footer), list[bytes](), list[np.ndarray]()
     for key, kind in reader.fields():
         if (key, kind) != (4, _LISTS[0]):
@@ -66,8 +59,6 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
 
 
 class _Reader:
-    """Values of Thrift's compact protocol, one after another."""
-
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
         self._match = _pattern().match if len(data) > _MANY else None
@@ -84,7 +75,7 @@ class _Reader:
         return value | byte << shift
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield (number, kind) of a struct's fields; the caller reads each value."""
+        """(number, kind) of a struct's fields; the caller reads each value."""
         key = 0
         while head := self._byte():
             if head >> 4:
@@ -95,12 +86,12 @@ class _Reader:
             yield key, head & 15
 
     def items(self) -> tuple[int, int]:
-        """Return (number, kind) of a list's items; the caller reads each value."""
+        """(number, kind) of a list's items; the caller reads each value."""
         head = self._byte()
         return head >> 4 if head < 0xF0 else self._varint(), head & 15
 
     def value(self, kind: int, in_list: bool = False) -> Any:
-        """Return a struct's values by their number, and the bytes of an integer of 64 bits; of other kinds None."""
+        """A struct's values by their number, and the bytes of an integer of 64 bits; of other kinds None."""
         start = self._at
         if kind in _INTEGERS:
             while self._byte() > 127:
@@ -126,7 +117,6 @@ class _Reader:
         return None
 
     def chunk(self) -> list[bytes] | tuple[bytes, ...]:
-        """Return the bytes of a column chunk's numbers."""
         if self._match and (found := self._match(self._data, self._at)):
             self._at = found.end()
             return found.groups(_ABSENT)
@@ -142,7 +132,7 @@ class _Reader:
 
 
 def _decoded(numbers: list[bytes]) -> np.ndarray:
-    """Return integers of seven bits a byte, the lowest first, doubled for their sign; shape (numbers,)."""
+    """Integers of seven bits a byte, the lowest first, doubled for their sign; shape (numbers,)."""
     data = np.frombuffer(b"".join(numbers), np.uint8)
     ends = np.flatnonzero(data < 128) + 1
     starts = np.concatenate([[0], ends])[:-1]

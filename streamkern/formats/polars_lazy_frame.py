@@ -18,10 +18,7 @@ _VALUE = 8  # bytes of a value, to estimate the rows of a chunk
 
 
 def lazy_source(frame: Any, request: Request) -> ArrowSource:
-    """Open a LazyFrame.
-
-    Its rows never are in memory all at once. The temporary file, below TMPDIR, is removed with the source.
-    """
+    """Open a LazyFrame through a temporary file below TMPDIR, so that its rows never are in memory all at once."""
     folder = tempfile.mkdtemp(prefix="streamkern-")
     path = Path(folder) / "LazyFrame.arrow"
     try:

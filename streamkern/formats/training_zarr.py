@@ -17,11 +17,7 @@ from streamkern.types import Rows, Target
 class TrainingZarr:
     """Write a group of the training layout: pieces of ``piece_rows`` rows, in any order, then ``complete``.
 
-    Args:
-        place: a local directory; files of an earlier attempt are kept.
-        target: name, kind and dtype of the target, or None.
-        record: origin of the data, stored with them.
-        shard_bytes: approximate bytes of a shard; None for chunks without shards.
+    Files of an earlier attempt in the local directory are kept. ``shard_bytes`` is approximate; None for no shards.
     """
 
     def __init__(

@@ -77,11 +77,6 @@ def open_zarr(
 
     With ``sparse``, an absent chunk is read as the fill value. By default it is an error, because a lost chunk looks
     the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
-
-    Raises:
-        StorageError: the path does not exist, is not zarr, or is an incomplete training layout; or the store does not
-            answer.
-        DataError: arrays cannot be features, target or weight.
     """
     return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
 
@@ -142,7 +137,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
 
 
 def _require_own_metadata(array: zarr.Array[Any], where: str) -> None:
-    """Raise StorageError if an array's own metadata say something else than the consolidated ones of its group."""
+    """An array's own metadata may say something else than the consolidated ones of its group."""
     own = zarr.open_array(array.store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
     if (own.shape, own.dtype, own.chunks, own.shards) != (array.shape, array.dtype, array.chunks, array.shards):
         raise StorageError(
@@ -155,11 +150,7 @@ def _require_own_metadata(array: zarr.Array[Any], where: str) -> None:
 
 
 class ZarrSource(NamedArrays):
-    """Rows of zarr arrays; made by `open_zarr`.
-
-    A chunk is a stored chunk of the features along the first axis (inside a shard: an inner chunk), or several small
-    neighbouring ones.
-    """
+    """Rows of zarr arrays; a chunk is one stored (or a shard's inner) chunk of the features, or several small ones."""
 
     def __init__(self, arrays: dict[str, StoredArray], roles: Roles, request: Request, **facets: Any) -> None:
         self._stored = arrays
@@ -259,7 +250,6 @@ def write_zarr(
 
 
 def _rows_to_write(X: Any, y: Any, n_rows: int | None) -> int:
-    """Return the total number of rows, which must be given for an iterable of blocks."""
     if hasattr(X, "shape"):
         return len(X)
     if n_rows is None or y is not None:
@@ -274,7 +264,6 @@ def _rows_to_write(X: Any, y: Any, n_rows: int | None) -> int:
 
 @contextmanager
 def _writing(url: str) -> Iterator[None]:
-    """Raise StorageError for an error of the operating system."""
     try:
         yield
     except StorageError:
@@ -289,7 +278,6 @@ def _writing(url: str) -> Iterator[None]:
 
 
 def _created(layout: Callable[..., zarr.Array[Any]], first: Rows, n: int, target: str) -> list[zarr.Array[Any]]:
-    """Create the arrays for n rows like the first block: features, and targets if there are any."""
     arrays = [layout("X", (n, *first.X.shape[1:]), feature_dtype(first.X.dtype, "X"))]
     if first.y is not None:
         kind = target_of(target, first.y.dtype, first.y.shape[1:], "y").dtype
@@ -298,7 +286,6 @@ def _created(layout: Callable[..., zarr.Array[Any]], first: Rows, n: int, target
 
 
 def _write_blocks(blocks: Iterable[Rows], arrays: Sequence[zarr.Array[Any]], n: int, url: str) -> None:
-    """Write blocks one after another; their rows must be n in all."""
     written = 0
     for block in blocks:
         start, written = written, written + len(block.X)
@@ -333,7 +320,7 @@ def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
 
 
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
-    """Return the arrays of a group, by name; if the store cannot list, only those that the request names."""
+    """If the store cannot list, only arrays that the request names can be found."""
     store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
@@ -394,7 +381,7 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
 
 
 def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
-    """Return the rows at which reads begin: stored chunks, small ones joined, never across the end of a shard."""
+    """The rows at which reads begin: stored chunks, small ones joined, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
     step = rows * pieces_per_read(rows * row_bytes)  # rows of stored chunks that are read together

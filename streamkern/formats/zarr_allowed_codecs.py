@@ -32,10 +32,7 @@ _DTYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
 
 
 def forbidden_codec(document: Any) -> str | None:
-    """Return why the arrays of a zarr metadata document must not be read, or None.
-
-    The document is ``zarr.json``, ``.zarray`` or ``.zmetadata``, parsed, with its consolidated metadata.
-    """
+    """Return why the arrays of a parsed zarr.json, .zarray or .zmetadata must not be read, or None."""
     if not isinstance(document, dict):
         return None
     reason = _of_version_2(document) or _of_version_3(document)
@@ -69,7 +66,7 @@ def _of_version_2(document: dict[str, Any]) -> str | None:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Return True if a version 2 dtype, or each of its fields, has a fixed width and no Python objects."""
+    """True if a version 2 dtype, or each of its fields, has a fixed width and no Python objects."""
     if isinstance(dtype, str):
         return _PLAIN.fullmatch(dtype) is not None
     fields = dtype if isinstance(dtype, list) else [None]
@@ -108,7 +105,7 @@ def _of_codec(codec: Any, key: str, known: frozenset[str]) -> str | None:
 
 
 def _name(codec: Any, key: str) -> str | None:
-    """Return a codec's name: the key ``id`` in version 2, the key ``name`` or the bare text in version 3."""
+    """Version 2 names a codec by the key ``id``, version 3 by ``name`` or the bare text."""
     if isinstance(codec, dict):
         codec = codec.get(key)
     elif key == "id":

@@ -89,8 +89,8 @@ class RemoteStore(Store):
 class CheckedStore(WrapperStore[Store]):
     """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
 
-    All reads of zarr use ``get``, so that zarr only creates codecs from the list in ``codecs``, whether metadata are
-    the array's or consolidated in a group.
+    All reads of zarr use ``get``, so that zarr only creates codecs that are allowed, whether metadata are the array's
+    or consolidated in a group.
     """
 
     def __str__(self) -> str:
@@ -102,11 +102,7 @@ class CheckedStore(WrapperStore[Store]):
         return self._store
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the bytes of a key, or None if it is absent.
-
-        Raises:
-            StorageError: the key is not a regular file, or metadata name a codec that is not allowed.
-        """
+        """Return a key's bytes, or None; StorageError for an irregular file, or a codec that is not allowed."""
         if isinstance(self._store, LocalStore):
             require_regular(self._store.root / key, MAX_JSON_BYTES if _is_metadata(key) else None)
         found = await super().get(key, prototype, byte_range)
@@ -140,13 +136,10 @@ class CheckedStore(WrapperStore[Store]):
 
 
 class WholeBlosc(WrapperStore[Store]):
-    """A store of Blosc frames, whose lengths are checked.
+    """A store of Blosc frames of at most ``chunk_bytes`` decoded (None if other codecs follow); lengths are checked.
 
     The decoder trusts the length in a frame's header: given a truncated frame, it reads past the end of the buffer and
     returns garbage as rows.
-
-    Args:
-        chunk_bytes: bytes of a decoded chunk; a frame that declares more is refused. None if other codecs follow.
     """
 
     def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:

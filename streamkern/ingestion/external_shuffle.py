@@ -99,7 +99,6 @@ class SortedRuns:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in a run."""
         outputs = 0 if self.target is None else int(np.prod(self.target.outputs)) * self._target_dtype.itemsize
         return self.n_features * self.dtype.itemsize + outputs + 8 * self.weighted + 8
 
@@ -136,10 +135,7 @@ class SortedRuns:
             yield Rows(X, y, w)
 
     def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
-        """Yield all rows in permuted order, from position ``start`` on, with about ``bucket_rows`` in memory.
-
-        Blocks have ``rows`` rows, and fewer at the ends of buckets.
-        """
+        """Yield blocks of ``rows`` rows (fewer where a bucket ends) in permuted order, from ``start`` on."""
         spans = self.spans
         n = spans[-1][1] if spans else 0
         buckets = max(1, -(-n // bucket_rows))
@@ -174,7 +170,6 @@ class SortedRuns:
                 yield Rows(X, y, w)
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
-        """Fill arrays with a run's rows from ``low`` on."""
         begin = 0
         with open(self.folder / _NAME.format(*span), "rb") as stream:
             for into in sections:

@@ -1,7 +1,4 @@
-"""Conversion of any table to the training layout: compact, checksummed, optionally shuffled, complete or absent.
-
-Files are written to a directory next to the target, which records progress; the target appears by one rename.
-"""
+"""Conversion of any table to the training layout, in a directory next to the target, which appears by one rename."""
 
 from __future__ import annotations
 
@@ -192,7 +189,7 @@ def _layout_options(
     source: Source, dtype: np.dtype[Any], target: Target | None, *, format: str, seed: int | None,
     shard: int | str | None, missing: str, compression: str, keep_bits: int | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the options that decide the stored bytes, as they are recorded; ``seed`` is None without a shuffle."""
+    """The options that decide the stored bytes, as recorded; ``seed`` is None without a shuffle."""
     options: dict[str, Any] = {
         "format": format,
         "dtype": dtype.str,
@@ -244,7 +241,7 @@ class _Job:
     def write_unless_present(
         self, overwrite: bool, remote: bool, budget: int, on_progress: Progress | None, verbose: int
     ) -> int:
-        """Write the dataset, unless the same is there; return the number of rows written before."""
+        """Return the number of rows written before."""
         present = ingest_record(self.place)
         same = present is not None and present["fingerprint"] == self.record["fingerprint"]
         if same and (not overwrite or remote):
@@ -259,7 +256,7 @@ class _Job:
             return self.run(budget)
 
     def run(self, budget: int) -> int:
-        """Write the dataset; return the number of rows kept from an earlier attempt."""
+        """Return the number of rows kept from an earlier attempt."""
         row = self.source.n_features * self.dtype.itemsize
         as_read, rows = self.source.reading(), int(np.diff(self.source.bounds).max(initial=0))
         kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # bytes of a row's target and weight
@@ -311,7 +308,7 @@ class _Job:
         )  # fmt: skip
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
-        """Return all rows in memory, if they fit, so that no temporary files are needed."""
+        """Hold all rows in memory, if they fit, so that no temporary files are needed."""
         run, bounds = runs.empty(self.n), self.source.bounds
         chunks = range(len(bounds) - 1)
         for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
@@ -320,7 +317,7 @@ class _Job:
         return run
 
     def _scatter(self, runs: SortedRuns, held: int, pool: ThreadPoolExecutor) -> int:
-        """Write the remaining rows as runs of at most ``held``; return how many rows were already in runs."""
+        """Write the remaining rows as runs of at most ``held``; return how many were already in runs."""
         done, bounds = runs.done, self.source.bounds
         groups: list[range] = []
         first = int(np.searchsorted(bounds, done))
@@ -342,7 +339,7 @@ class _Job:
     def _write(
         self, runs: SortedRuns, held: int, pieces: int, pool: ThreadPoolExecutor, run: SortedRun | None = None
     ) -> int:
-        """Write the remaining pieces, and commit the data set; return how many rows were already written."""
+        """Write the remaining pieces, and commit; return how many rows were already written."""
         group = self._zarr() if self.record["format"] == "zarr" else None
         size = self._piece_rows if group is None else group.piece_rows
         start: int = min(pieces * size * (PART_CHUNKS if group is None else 1), self.n)
@@ -385,7 +382,7 @@ class _Job:
     def _pieces(
         self, group: TrainingZarr, blocks: Iterator[Rows], pieces: int, pool: ThreadPoolExecutor
     ) -> Iterator[int]:
-        """Write blocks as chunks or shards; yield the number of rows of each."""
+        """Yield the number of rows of each chunk or shard."""
 
         def write(item: tuple[int, Rows]) -> int:
             group.write(*item)
@@ -394,7 +391,7 @@ class _Job:
         return self._ordered(pool, write, enumerate(blocks, start=pieces))
 
     def _parts(self, blocks: Iterator[Rows], pieces: int) -> Iterator[int]:
-        """Write blocks as row groups of parquet files; yield the number of rows of each file."""
+        """Write blocks as row groups; yield the number of rows of each file."""
         y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
         none = Rows(np.empty((0, self.source.n_features), self.dtype), y, None if self.weight is None else np.empty(0))
         while (first := next(blocks, None if pieces else none)) is not None:
@@ -425,14 +422,13 @@ class _Job:
         return Rows(X if bits is None else _rounded(X, bits), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
-        """Yield the rows in stored order from row ``start`` on."""
         bounds = self.source.bounds
         chunks = range(int(np.searchsorted(bounds, start, side="right")) - 1, len(bounds) - 1)
         for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
             yield rows.each(itemgetter(slice(max(0, start - int(bounds[chunk])), None)))
 
     def _ordered(self, pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-        """Yield results of ``work`` on every item, in order, computed by all threads."""
+        """All threads compute; results come in order."""
         if self.threads == 1:
             yield from map(work, items)
             return
@@ -446,7 +442,6 @@ class _Job:
 
 
 def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
-    """Return the output format; ``given`` are the user's options that only zarr has."""
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
         raise UsageError(
@@ -487,13 +482,12 @@ def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
 
 
 def _rounded(X: Array, bits: int) -> Array:
-    """Round features (n, d) to ``bits`` bits after the leading one, except missing values and those that overflow."""
+    """Keep ``bits`` bits after the leading one, except in missing values and those that overflow."""
     rounded: Array = BitRound(bits).encode(np.ascontiguousarray(X)).view(X.dtype).reshape(X.shape)
     return np.where(np.isfinite(X) & np.isfinite(rounded), rounded, X)
 
 
 def _require_values(X: Array, source: Source, chunk: int) -> None:
-    """Raise DataError, naming row and column, if a value is missing."""
     if X.dtype.kind != "f" or not (gaps := np.isnan(X)).any():
         return
     row, column = map(int, np.argwhere(gaps)[0])
@@ -507,7 +501,6 @@ def _require_values(X: Array, source: Source, chunk: int) -> None:
 
 
 def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Return features in another dtype; a value that would change raises DataError."""
     with np.errstate(invalid="ignore", over="ignore"):
         made = X.astype(dtype)
         wrong = made != X if dtype.kind in "biu" else ~np.isfinite(made) & np.isfinite(X)
@@ -523,14 +516,13 @@ def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def _renamed(target: Target) -> Target:
-    """Return the target, renamed if an array next to the features cannot have its name."""
+    """A target cannot have the name of an array next to it, such as the features'."""
     name = target.name.rpartition("/")[2]
     name = "target" if name == "X" or "," in name or name[:1] in ("", ".") else name
     return Target(name, target.dtype, target.outputs)
 
 
 def _described(source: Any) -> str:
-    """Return a source's description for the record: its path without secrets, or an object's type."""
     if isinstance(source, str | os.PathLike):
         return redacted(os.fspath(source))
     return f"{type(source).__module__}.{type(source).__qualname__}"

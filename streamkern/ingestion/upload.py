@@ -30,10 +30,7 @@ class ZarrUpload:
         self.place = Path(tempfile.gettempdir()) / f"streamkern-ingest-{digest(self._shown)[:16]}" / "data.zarr"
 
     def prepare(self, fingerprint: str, overwrite: bool) -> bool:
-        """Return True if the store already has the complete group.
-
-        Other content there, which must not be overwritten, raises StorageError.
-        """
+        """Return True if the store already has the complete group; StorageError if other content is kept."""
         marks = self._marks()
         ours = marks.get("ingest", {})
         if marks.get("complete") is True and ours.get("fingerprint") == fingerprint and not overwrite:
@@ -64,7 +61,6 @@ class ZarrUpload:
         return self._shown
 
     def _marks(self) -> dict[str, Any]:
-        """Return the attributes of the group; empty if it is absent."""
         try:
             found = json.loads(self._store.content(_MARKS))["attributes"]["streamkern"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):

@@ -19,10 +19,8 @@ HISTOGRAM_BINS = 16
 class ColumnSums:
     """Sum, for each column: missing and infinite values; and for finite values extremes, Σ(x − c) and Σ(x − c)².
 
-    Between extremes and sums there is a count that is 0 if all values are whole numbers.
-
-    Args:
-        pivot: c, shape (d,), a value of each column, so that sums of differences keep float64's digits.
+    Between extremes and sums there is a count that is 0 if all values are whole numbers. The pivot c (d,) is a value of
+    each column, so that sums of differences keep float64's digits.
     """
 
     pivot: Array
@@ -57,10 +55,7 @@ class ColumnSums:
 
 @dataclass(eq=False)
 class Histogram:
-    """Count the values of each column in each of its ``HISTOGRAM_BINS`` bins, shape (d, BINS).
-
-    ``low``, shape (d,), are the left ends of the first bins, and ``width``, shape (d,), is that of the bins.
-    """
+    """Count each column's values in bins of ``width`` (d,), the first beginning at ``low`` (d,): shape (d, BINS)."""
 
     low: Array
     width: Array
@@ -68,10 +63,10 @@ class Histogram:
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
     def of(cls, sums: tuple[Any, ...]) -> Histogram:
-        """Return bins for columns with these sums of ``ColumnSums``.
+        """Return ``HISTOGRAM_BINS`` bins over the range of columns with these sums of ``ColumnSums``.
 
-        ``HISTOGRAM_BINS`` bins cover the range. For whole numbers each bin spans the same number of possible values,
-        so that none is low only because of its position; they may use fewer bins.
+        For whole numbers each bin spans the same number of possible values, so that none is low only because of its
+        position; they may use fewer bins.
         """
         ranges, fractions = sums[3], sums[4]
         empty = ranges.low > ranges.high
@@ -96,15 +91,9 @@ class Histogram:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSketches:
-    """Sketches of d columns.
+    """Sketches of d columns, shape (d,); the counts of the histogram are (d, BINS), from the lowest value on.
 
-    Attributes:
-        missing: NaN, shape (d,).
-        infinite: infinite values, shape (d,).
-        low: lowest finite value, shape (d,); infinite, like the other statistics, for a column without finite values.
-        std: standard deviation of the finite values, with their number as divisor.
-        bin_width: width of the bins, the first of which begins at the lowest value, shape (d,).
-        histogram: counts, shape (d, BINS).
+    ``missing`` are NaN. Other statistics are of finite values, infinite without any; ``std`` divides by their number.
     """
 
     n: int

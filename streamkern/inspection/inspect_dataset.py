@@ -118,7 +118,6 @@ class Inspection:
         return lines
 
     def _order_lines(self) -> list[str]:
-        """Return lines about the order of the rows, and where they come from."""
         facts, order, made, lines = self.facts, self.facts["order"], self.facts["ingested"], list[str]()
         if order["ratio"] is not None:
             lines.append(
@@ -153,7 +152,6 @@ class Inspection:
         return lines
 
     def _others_lines(self) -> list[str]:
-        """Return a table of the columns that cannot be features."""
         if not self.others:
             return []
         rows = self.facts["rows"]
@@ -166,7 +164,7 @@ class Inspection:
         return lines
 
     def _numbers(self) -> list[int]:
-        """Return the columns that have numbers, not codes of text."""
+        """The columns that have numbers, not codes of text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
 
@@ -220,7 +218,6 @@ def inspect(
 
 
 def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
-    """Return statistics of the rows; see ``inspect``."""
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
@@ -251,8 +248,6 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
 
 @dataclass(eq=False)
 class _Chunks:
-    """Descriptions of the columns that cannot be features, one chunk at a time."""
-
     source: Source
 
     def __len__(self) -> int:
@@ -268,7 +263,7 @@ def _blocks_unchanged(parts: tuple[ColumnDescription, ...], state: Any) -> tuple
 
 
 def _spread(target: Target, y: Array | None) -> LabelVariation:
-    """Return the measure of order for labels like those of the first block; for numbers, with one as pivot."""
+    """The measure of order for labels like those of the first block; for numbers, with one as pivot."""
     assert y is not None
     y = y[_given(y)].astype(target.dtype)
     if y.dtype == object:
@@ -277,7 +272,6 @@ def _spread(target: Target, y: Array | None) -> LabelVariation:
 
 
 def _given(y: Array) -> Array:
-    """Return a mask of rows without missing labels, shape (n,)."""
     if y.dtype.kind not in "fO":
         return np.ones(len(y), dtype=bool)
     missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
@@ -286,7 +280,7 @@ def _given(y: Array) -> Array:
 
 @dataclass(eq=False)
 class _ColumnAndLabelSums:
-    """Return sums over columns; and, if there are labels, the number of missing ones and sums over the others."""
+    """Sums over columns; and, with labels, the number of missing ones and sums over the others."""
 
     columns: ColumnSums
     target: Target | None
@@ -455,6 +449,6 @@ def _number(value: float) -> float | None:
 
 
 def _drawn(counts: Any) -> str:
-    """Return counts as a line of marks; every nonzero count is visible."""
+    """Counts as a line of marks; every nonzero count is visible."""
     top = max(1, int(counts.max(initial=0)))
     return "".join(_RAMP[0 if not n else 1 + (len(_RAMP) - 2) * int(n) // top] for n in counts)

@@ -37,11 +37,8 @@ class LabelVariation:
     """Sum the variation of labels among neighbouring rows, for classes and for numbers.
 
     Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
-    batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖².
-
-    Args:
-        pivot: p, shape (c,), one of the targets; None for labels that are not numbers.
-        batch: rows of a batch.
+    batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖². The pivot p (c,) is one of the targets; None for
+    labels that are not numbers.
     """
 
     pivot: Array | None
@@ -113,8 +110,8 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
     """Estimate the ratio for the batches of training, from a sample of chunks; None without a target or for one chunk.
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
-        random and mixed row by row. So the variance of a batch mean has two parts: of rows within the mixed chunks, and
-        of the lanes' mixtures, which follows from the chunks' means.
+    random and mixed row by row. So the variance of a batch mean has two parts: of rows within the mixed chunks, and of
+    the lanes' mixtures, which follows from the chunks' means.
     """
     source, bounds = dataset.source, dataset.source.bounds
     taken = np.flatnonzero(dataset.counts)
@@ -142,9 +139,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
 
 
 def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | None) -> str | None:
-    """Return a warning if the rows of a batch will be too similar; else None.
-
-    A shuffle that ``ingest`` recorded is trusted, and nothing is read.
+    """Return a warning if the rows of a batch will be too similar; a shuffle that ``ingest`` recorded is trusted.
 
     ``batch`` is None for solvers that use all rows in each step, independent of their order.
     """
@@ -161,12 +156,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
 
 
 class _ChunkLabels(NamedTuple):
-    """Statistics of a chunk's labels.
-
-    Attributes:
-        counts: rows of each label if labels may be classes, else None.
-        spread: Σ ‖y − mean‖² over labels that are numbers.
-    """
+    """Statistics of a chunk's labels; ``counts`` if they may be classes; ``spread`` is Σ ‖y − mean‖² of numbers."""
 
     rows: int
     counts: dict[Any, int] | None
@@ -175,7 +165,6 @@ class _ChunkLabels(NamedTuple):
 
 
 def _chunk_labels(y: Array) -> _ChunkLabels:
-    """Return statistics of a chunk's labels, shape (n,) or (n, c)."""
     counts, numbers = None, np.zeros((len(y), 1))
     if y.ndim == 1 and y.dtype.kind in "OUbiu":
         values, codes = distinct_labels(y)
@@ -188,7 +177,7 @@ def _chunk_labels(y: Array) -> _ChunkLabels:
 
 
 def _label_means(parts: list[_ChunkLabels]) -> tuple[Array, Array, float]:
-    """Return each part's mean label, shape (k, c), and rows, and the variance of all; classes are one-hot."""
+    """Each part's mean label, shape (k, c), and rows, and the variance of all; classes are one-hot."""
     sizes = np.array([part.rows for part in parts])
     known = [part.counts for part in parts if part.counts is not None]
     if len(known) == len(parts):

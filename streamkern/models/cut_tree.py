@@ -49,10 +49,9 @@ MIN_FULL_KERNEL_ROWS, MAX_FULL_KERNEL_ROWS = 2_000, 8_000
 """Rows of a leaf where each of them is a center, as by default: at least, and at most."""
 
 MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
-"""Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r take
-n r²/3.
-
-More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many take a quarter."""
+"""Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r
+take n r²/3. More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many
+take a quarter."""
 
 
 FULL_OVERLAP_ROWS = 16_000
@@ -154,7 +153,6 @@ class Partition:
         return leaves, math.ceil(rows * ((1 + overlap) / 2) ** depth)
 
     def _depth(self, rows: int, overlap: float) -> int:
-        """Cuts above the leaf of the fewest cuts."""
         if self.leaves != "auto":
             return math.floor(math.log2(int(self.leaves)))
         depth, left = 0, float(rows)
@@ -177,12 +175,9 @@ class Partition:
 @serializable
 @dataclass(frozen=True, eq=False)
 class CutTree:
-    """Cuts, the root first. A tree without cuts is one leaf.
+    """Cuts, the root first: directions (m, d), float64; low, threshold and high (m, 3). Without cuts it is one leaf.
 
-    Attributes:
-        directions: shape (m, d), float64.
-        cuts: low, threshold and high of each cut, shape (m, 3).
-        children: of each cut the left and the right side, shape (m, 2): the number of a cut, or -1 - leaf.
+    ``children`` (m, 2) are the left and right side of each cut: the number of a cut, or -1 - leaf.
     """
 
     directions: Array
@@ -211,7 +206,6 @@ class CutTree:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of the tree."""
         return digest(self.directions.tolist(), self.cuts.tolist(), self.children.tolist())
 
     @property
@@ -258,10 +252,7 @@ class CutTree:
         return inside
 
     def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
-        """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
-
-        X has shape (n, d), encoded; rows whose weight w is 0 are trained nowhere.
-        """
+        """The leaves that rows X (n, d), encoded, of weight > 0 are trained in: (leaf, ascending positions of rows)."""
         spans, rows = self.assigned(X, w)
         for leaf in np.argsort(spans[:, 0], kind="stable").tolist():
             begin, end = spans[leaf].tolist()
@@ -282,11 +273,9 @@ class CutTree:
         return found
 
     def routes(self, X: Array, width: float) -> tuple[IntArray, Array]:
-        """The one or two leaves that predict each row, shape (n, 2), the second -1 where there is one, and weights.
+        """The one or two leaves of each row, shape (n, 2), the second -1 where there is none, and weights of sum 1.
 
-        A row blends at the first cut that it is near, so that at most two leaves predict it; weights sum to 1.
-
-        ``width`` is that of the blending, in parts of the overlap; 0 for none.
+        A row blends at the first cut that it is near, in ``width`` parts of the overlap: at most two leaves predict it.
         """
         directions, cuts, children = self._arrays
         return host_loops().route(X, directions, cuts, children, width)
@@ -300,7 +289,6 @@ class CutTree:
 
     @cached_property
     def _arrays(self) -> tuple[Array, Array, IntArray]:
-        """Directions, cuts and children as loops read them."""
         return (
             np.ascontiguousarray(self.directions, dtype=np.float64),
             np.ascontiguousarray(self.cuts, dtype=np.float64),

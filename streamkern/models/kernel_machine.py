@@ -71,12 +71,10 @@ R = TypeVar("R")
 
 
 class PredictedRows(NamedTuple):
-    """Predictions of neighbouring rows.
+    """Predictions of neighbouring rows; ``y`` are stored targets.
 
-    Attributes:
-        values: as from ``predict``, or codes of classes if outputs decide among them.
-        outputs: as from ``decision_function``, if they were requested.
-        y: stored targets, or None if the source has none.
+    ``values`` are as from ``predict``, or codes of classes if outputs decide among them; ``outputs``, if requested, as
+    from ``decision_function``.
     """
 
     values: Array
@@ -84,7 +82,6 @@ class PredictedRows(NamedTuple):
     y: Array | None
 
     def part(self, rows: slice) -> PredictedRows:
-        """Return the predictions of some rows."""
         return PredictedRows(*(None if each is None else each[rows] for each in self))  # type: ignore[arg-type]
 
 
@@ -192,7 +189,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def _drawn(self) -> int:
-        """Bytes of arrays that prediction computes once from the description: random matrices, Nyström's factor."""
+        """Arrays that prediction computes once from the description: random matrices, Nyström's factor."""
         d, p = int(self.Z.shape[1]), len(self.Z)
         matrices = sum(each.n_in * each.n_out for each in self.transforms if isinstance(each, Project))
         features = 0 if self.features is None else self.features.resident_bytes(d, np.dtype(np.float64), p)
@@ -200,7 +197,6 @@ class KernelMachine(CalibratedModel):
 
     @property
     def _widest(self) -> int:
-        """Largest number of features of a row between two steps of preprocessing."""
         return max(1, int(self.Z.shape[1]), self.n_features, *(each.n_out for each in self.transforms))
 
     @property
@@ -210,7 +206,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def _on_disk(self) -> object | None:
-        """The object that still reads from the saved model's folder after loading; None if absent."""
+        """The object that still reads from the saved model's folder after loading."""
         if isinstance(self.sums, StoredSums):
             return self.sums
         return None if isinstance(self.Z, np.ndarray) else self.Z
@@ -223,7 +219,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def _output_dtype(self) -> np.dtype[Any]:
-        """Dtype of outputs and predicted values: float64 if float32 cannot distinguish the targets."""
+        """Outputs are float64 if float32 cannot distinguish the targets."""
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
@@ -250,7 +246,7 @@ class KernelMachine(CalibratedModel):
     def _stream_outputs(
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
-        """Yield outputs block by block, in the order of the rows; memory does not grow with their number."""
+        """Memory does not grow with the number of rows."""
         scan, unseen, rows = self._scan(self.dataset(X)), Counter[str](), 0
         weights = self._intervals().widened(self.weights) if scales else None
         for outputs, strange in self._swept(_outputs, scan, [*zip(range(len(scan)))], executor, threads, weights):
@@ -301,7 +297,7 @@ class KernelMachine(CalibratedModel):
     def _output_function(
         self, scales: bool = False, panels: Callable[[Basis], list[Array]] = lambda basis: []
     ) -> Callable[[Array], Array]:
-        """Return a function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
+        """From stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
         With ``scales`` outputs have shape (n, 2c) and include those for ``intervals``. The function is thread-safe, and
         does not check the shape.
@@ -327,13 +323,12 @@ class KernelMachine(CalibratedModel):
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:
-        """Return rows of X as an array (n, d) of stored values, for ``_output_function``."""
         source = self._prepared(Dataset(self._source(X))).source
         pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
     def _task_rows(self, dataset: Dataset) -> int:
-        """Return the rows of a prediction task: about 8 MiB, so that the cost of starting a task is negligible."""
+        """A task of about 8 MiB makes the cost of its start negligible."""
         width = max(self._widest, dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
@@ -393,7 +388,7 @@ class KernelMachine(CalibratedModel):
             )  # fmt: skip
 
     def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
-        """Return the metrics of ``score`` and the details for a report, from one sweep over the rows."""
+        """``score``, and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.calibration)
 
@@ -412,7 +407,6 @@ class KernelMachine(CalibratedModel):
         return Path(given_path(path))
 
     def _artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
         stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
         arrays: dict[str, Any] = {
             "centers": self.Z,
@@ -438,7 +432,7 @@ class KernelMachine(CalibratedModel):
         return arrays | stored | fitted | numbers, metadata
 
     def _functions(self) -> tuple[Basis, Array]:
-        """Return the basis functions, of rows minus a center point, and that point, shape (d,)."""
+        """The basis functions are of rows minus a center point, shape (d,)."""
         return self._basis(), self._center()
 
     def _basis(self) -> Basis:
@@ -478,7 +472,6 @@ class KernelMachine(CalibratedModel):
         return self._prepared(dataset)
 
     def _source(self, X: Any, y: Array | None = None) -> Source:
-        """Open a path, an array or a table by the model's schema."""
         if is_path(X):
             with paused_collector():  # imports zarr and Arrow
                 from streamkern.formats.joined_tables import open_tables
@@ -494,7 +487,6 @@ class KernelMachine(CalibratedModel):
         return table_source(X, y, self.columns, self.schema)
 
     def _prepared(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with the model's transforms and scaling."""
         require_training_columns(dataset, self.n_features, self.columns, self.transforms, self.schema)
         prepared = replace(
             dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
@@ -505,14 +497,7 @@ class KernelMachine(CalibratedModel):
 
 
 def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, links: bool = True) -> KernelMachine:
-    """Read a saved model that has one set of centers; ``load_model`` reads any kind.
-
-    ``kernel`` is for a model whose kernel is a user's function; ``links`` allows the directory to be a symbolic link.
-
-    Raises:
-        StorageError: nothing is there.
-        ModelFormatError: the directory is not a model, or was changed after it was written.
-    """
+    """Read a model with one set of centers; ``kernel`` is a user's function, ``links`` allows a symbolic link."""
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"), links=links)
     return from_artifact(arrays, metadata, str(path), kernel)
 
@@ -520,11 +505,7 @@ def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, 
 def from_artifact(
     arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
 ) -> KernelMachine:
-    """Return the model from the contents that ``KernelMachine._artifact`` returned; errors name ``where``.
-
-    ``kernel`` is for a model whose kernel is a user's function. ModelFormatError is raised where the description is
-    incomplete, or does not fit the arrays.
-    """
+    """Return the model of ``KernelMachine._artifact``; ModelFormatError, about ``where``, if it does not fit."""
     try:
         Z, weights = arrays["centers"], arrays["weights"]
         encoding = encoding_from_json(metadata["encoding"])
@@ -596,7 +577,6 @@ def _predictions(
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:
-    """Return codes of classes, or values, for outputs (n, c)."""
     if isinstance(encoding, Classes | Indicators):
         return encoding.decided(outputs[:, : encoding.outputs])
     assert isinstance(encoding, Continuous)

@@ -39,13 +39,10 @@ KIND = "PartitionedMachine"
 
 @dataclass(eq=False)
 class Leaves:
-    """Models of leaves, in memory or in the folder of a saved model.
+    """Models of leaves, in memory or in the folder of a saved model; None for one not read, or with constant outputs.
 
-    Args:
-        models: by leaf; None for one that has not been read, or whose outputs are constant.
-        constants: outputs of leaves whose rows have one target alone, shape (L, c); NaN for all others.
-        facts: of each leaf: ``rows``, ``fingerprint``, ``weights_sha256``, ``centers``.
-        folder: of the saved model; None where all models are in memory.
+    ``constants`` (L, c) are the outputs of leaves whose rows have one target alone; NaN for all others. ``facts`` of a
+    leaf are ``rows``, ``fingerprint``, ``weights_sha256`` and ``centers``.
     """
 
     models: list[KernelMachine | None]
@@ -69,10 +66,7 @@ class Leaves:
         return not np.isnan(self.constants[leaf]).any()
 
     def model(self, leaf: int) -> KernelMachine:
-        """Return the model of a leaf whose outputs are not constant; it is read if need be.
-
-        A leaf that is damaged, or was saved again since this model was loaded, raises ModelFormatError.
-        """
+        """Return the model of a leaf, read if need be; ModelFormatError if it is damaged or was saved again since."""
         model = self.models[leaf]
         if model is not None:
             return model
@@ -109,7 +103,6 @@ class Leaves:
         return answer(X)
 
     def _output_function(self, leaf: int, width: int, features: int) -> Callable[[Array], Array]:
-        """A function from encoded rows of so many features to ``outputs``."""
         c = self.constants.shape[1]
         if self.constant(leaf):
             # Where all rows have one target, the scale is the least.
@@ -165,8 +158,8 @@ def leaf_output_function(model: KernelMachine, scales: bool = False) -> Callable
     """A function from encoded rows to a leaf's outputs: ``KernelMachine._output_function`` without checks of rows.
 
     They were made before rows were routed. A leaf whose metric turns the features has a transform, which is applied as
-    anywhere else. With ``scales``, outputs (n, c) are followed by the rows' scales less 1, shape (n, c): those of
-    the leaf's ``Intervals``, or 0 for a leaf without.
+    anywhere else. With ``scales``, outputs (n, c) are followed by the rows' scales less 1, shape (n, c): those of the
+    leaf's ``Intervals``, or 0 for a leaf without.
     """
     intervals, c = (
         model.calibration if scales and isinstance(model.calibration, Intervals) else None,
@@ -208,10 +201,7 @@ def leaf_name(leaf: int) -> str:
 
 @dataclass(eq=False)
 class LeafBasis(Basis):
-    """The functions of all leaves: a row's outputs are those of its leaf, or of two of them near a border.
-
-    ``blend`` is the width of the blending, in parts of the overlap; ``number`` the dtype of outputs.
-    """
+    """The functions of all leaves: a row's outputs are those of its leaf, or of two of them near a border."""
 
     tree: CutTree
     leaves: Leaves
@@ -302,7 +292,6 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def _on_disk(self) -> object | None:
-        """The leaves, where they are read from a folder."""
         return None if self.leaves.folder is None else self.leaves
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -358,10 +347,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
 
 
 def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -> PartitionedMachine:
-    """Read a saved model of many leaves; a leaf is read when a row first comes to it. Executes no code.
-
-    StorageError is raised where nothing is there; ModelFormatError where it is no such model, or not as it was written.
-    """
+    """Read a saved model of many leaves; a leaf is read when a row first comes to it. Executes no code."""
     arrays, metadata = load_artifact(path, KIND)
     base = from_artifact(arrays, metadata, str(path), kernel)
     try:

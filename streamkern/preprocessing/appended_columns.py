@@ -50,11 +50,11 @@ def appended_columns(X: Array, columns: Sequence[int]) -> AppendedColumns:
     """Return the columns of numbers to which quantiles or means are appended, chosen on a sample.
 
     Quantiles: all columns with more than a few values, if there are up to ``MAX_NUMBER_COLUMNS`` columns; else those
-        with heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last
-        quantile the curve is constant, and in a column with heavy tails nearly all values are close together.
+    with heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last quantile
+    the curve is constant, and in a column with heavy tails nearly all values are close together.
 
     Means of the target: among up to ``MAX_NUMBER_COLUMNS`` columns, candidates are those with many repeated values,
-        such as codes, or amounts fixed by law. See ``explains_more``.
+    such as codes, or amounts fixed by law. See ``explains_more``.
     """
     found = AppendedColumns([], [])
     for j in columns:
@@ -82,10 +82,7 @@ _FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], AppendedCo
 
 
 def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> AppendedColumns:
-    """Return ``appended_columns`` for the first chunk, which is read once for this purpose.
-
-    With ``alike``, columns are chosen even if their units are alike.
-    """
+    """Return ``appended_columns`` of the first chunk, which is read once; with ``alike``, for like units, too."""
     known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
     if key not in known and len(source.bounds) > 1 and key:
         known[key] = AppendedColumns([], [])
@@ -103,11 +100,10 @@ def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> b
     """Return True if means of the target by value explain more than means of neighbouring values.
 
     Both are estimated on the other folds and compared on a fold's rows; a value counts as its own neighbour. Means by
-    value must explain ``MIN_EXPLAINED_VARIANCE`` of the variance more, and more than two standard errors.
-
-    ``mass`` is the weight of the rows of each fold with each value, ascending: shape (folds, values); ``sums`` are
-    weighted targets less their mean, shape (folds, values, outputs); ``smooth`` is the weight of the overall mean in
-    every mean; ``variance`` is the weighted sum of squares of the targets less their mean, over all outputs.
+    value must explain ``MIN_EXPLAINED_VARIANCE`` of the variance more, and more than two standard errors. ``mass``
+    (folds, values) has the weights of ascending values, ``sums`` (folds, values, outputs) the weighted targets less
+    their mean; ``smooth`` is the weight of the overall mean in every mean; ``variance`` is the weighted sum of squares
+    of the targets less their mean, over all outputs.
     """
     if not variance > 0:
         return False
@@ -126,14 +122,14 @@ def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> b
 
 
 def _window(A: Array, reach: int) -> Array:
-    """Return sums along axis 1 over ``reach`` entries on each side."""
+    """Sum along axis 1 over ``reach`` entries on each side."""
     ends = [(0, 0), (reach + 1, reach), *[(0, 0)] * (A.ndim - 2)]
     upto = np.cumsum(np.pad(A, ends), axis=1)
     return np.asarray(upto[:, 2 * reach + 1 :] - upto[:, : -2 * reach - 1])
 
 
 def _has_heavy_tails(x: Array) -> bool:
-    """Return True if a column has heavy tails, so that its standard deviation is not a useful unit."""
+    """With heavy tails, the standard deviation is not a useful unit."""
     spread = x.std()
     if not spread > 0:
         return False

@@ -1,7 +1,4 @@
-"""``preprocess="auto"``: the steps for each column of a table, by its kind and by statistics from one sweep.
-
-Defaults and names follow skrub's ``TableVectorizer`` where they can.
-"""
+"""``preprocess="auto"``: steps by each column's kind and statistics, after skrub's ``TableVectorizer``."""
 
 from __future__ import annotations
 
@@ -68,8 +65,6 @@ _SAMPLE, _QUANTILES = 2, 3  # names of the draws
 
 
 class _Sampled(SweepStep):
-    """Base class of steps that learn from a sample of the rows."""
-
     def only(self, dataset: Dataset) -> IntArray | None:
         return _sample(dataset, _QUANTILES)
 
@@ -77,7 +72,6 @@ class _Sampled(SweepStep):
         return unchanged_rows
 
     def bytes(self, d: int) -> int:
-        """Bytes of the sample, joined, and of a column of it."""
         return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
 
 
@@ -149,8 +143,7 @@ class Dates(WithoutSweep):
 class JoinQuantiles(_Sampled):
     """Append normal quantiles to numbers of unlike units; leave rows of one unit. See ``appended_columns``.
 
-    Units are compared on a sample. Rows are then standardised if quantiles were appended, or if the variances of all
-    rows show unlike units.
+    Rows are standardised if quantiles were appended, for units unlike in a sample, or if all rows' variances show such.
     """
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
@@ -160,7 +153,6 @@ class JoinQuantiles(_Sampled):
         return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features, estimated from the first chunk."""
         found = appended_in_first_chunk(dataset.source, range(dataset.n_features), alike=False)
         return dataset.n_features + len(found.quantiles)
 
@@ -221,7 +213,6 @@ class Auto(SweepStep):
         return _transforms_in_order(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features, estimated from the first chunk; the fit reads all rows."""
         schema = _kinds(dataset)
         columns = schema.positions("category")
         counts = first_chunk_counts(dataset.source, columns) if columns else ()
@@ -247,10 +238,7 @@ class Auto(SweepStep):
 
 @dataclass(frozen=True)
 class MeansByValue(TargetEncode):
-    """Append mean targets by value, for numbers whose values act as codes.
-
-    Other columns get none. See ``numeric.explains_more``.
-    """
+    """Append mean targets by value, for numbers whose values act as codes; see ``appended_columns.explains_more``."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
@@ -327,8 +315,6 @@ class TableSums:
 
 
 class _Labels:
-    """Classes, as long as they are few; adding joins them."""
-
     def __init__(self, values: set[Any] | None) -> None:
         self.values = values
 
@@ -388,10 +374,7 @@ def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[s
 
 
 def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """Return the choices of the automatic preprocessing and their reasons, a sentence each.
-
-    ``facts`` are the statistics of the rows before the scaling.
-    """
+    """Return the automatic choices and their reasons, a sentence each; ``facts`` are of rows before scaling."""
     found = index_columns_note(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
         joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
@@ -491,7 +474,6 @@ def _kinds(dataset: Dataset) -> Schema:
 
 
 def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str) -> tuple[int, ...]:
-    """Return positions of features given by name or position, or of all remaining columns of some kinds."""
     if columns is not None:
         return column_positions(columns, dataset, where)
     schema, names = dataset.source.schema, dataset.columns
@@ -502,7 +484,7 @@ def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str)
 
 
 def _sample(dataset: Dataset, name: int) -> IntArray | None:
-    """Return ascending ids of a uniform sample; None if the sample is all rows."""
+    """A sample of all rows is None."""
     rows = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (8 * dataset.n_features)))
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
@@ -515,7 +497,7 @@ def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | N
 
 
 def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
-    """Return curves from a sample's quantiles to normal quantiles; equal sample quantiles map to their middle."""
+    """Equal quantiles of the sample map to the middle of their normal quantiles."""
     levels = (np.arange(knots) + 0.5) / knots
     heights = ndtri(levels)
     made, at = [], []
@@ -553,7 +535,7 @@ def _transforms_in_order(
     parts: dict[int, tuple[str, ...]],
     dropped: set[int],
 ) -> tuple[Transform, ...]:
-    """Return transforms in order; each refers to columns by their positions after the transforms before it."""
+    """Each transform refers to columns by their positions after the transforms before it."""
     if len(dropped) == len(schema.columns):
         raise DataError(
             "No column distinguishes rows: each has no value, one value only, or too many categories.",

@@ -48,8 +48,6 @@ def _sums_bytes(columns: Sequence[str | int] | None) -> int:
 
 @dataclass(frozen=True)
 class _Categorical(SweepStep):
-    """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
-
     columns: Sequence[str | int] | None = None
     unknown: Unknown = "missing"
 
@@ -179,11 +177,7 @@ class TargetEncode(SweepStep):
 
 
 class TargetSums:
-    """Sum targets by category and fold, for each column.
-
-    Args:
-        squares: whether the sums of squared targets follow, shape (c,); zeros for labels.
-    """
+    """Sum targets by category and fold, for each column; ``squares`` adds sums of squares (c,), zeros for labels."""
 
     def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False) -> None:
         self.columns, self.folds, self.classes, self.squares = columns, folds, classes, squares
@@ -221,14 +215,10 @@ class TargetSums:
 
 @dataclass(frozen=True, eq=False)
 class CategorySums:
-    """Sums of weights by category and fold, and of weighted targets by output as well; cells of one column add.
+    """Sums of weights by category and fold, (v, folds), and of weighted targets by output; cells of one column add.
 
-    Args:
-        values: ascending categories, infinity for a missing value, shape (v,).
-        outputs: ascending labels, or positions of outputs.
-        mass: sums of weights, shape (v, folds).
-        places: ascending positions, in an array of shape (v, folds, outputs), of the targets' sums.
-        sums: the targets' sums, of the shape of ``places``.
+    The v categories ascend, infinity for a missing value; ``outputs`` are ascending labels, or positions of outputs.
+    ``places`` are ascending positions of the targets' sums in an array of shape (v, folds, outputs).
     """
 
     values: Array
@@ -291,7 +281,7 @@ def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array
 
 
 def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
-    """Return categories and their means, shape (folds + 1, categories + 1, outputs)."""
+    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
     values, outputs, mass, sums = category_sums(found, folds, classes)
     if classes and len(outputs) > MAX_CLASSES_OF_MEANS:
         raise DataError(
@@ -312,10 +302,7 @@ def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: 
 
 
 class Categories:
-    """The values of some columns, with their rows and texts; adding joins them.
-
-    The counts of a column are None beyond ``MAX_CATEGORIES``.
-    """
+    """The values of some columns, with their rows (None beyond ``MAX_CATEGORIES``) and texts; adding joins them."""
 
     def __init__(self, counts: tuple[dict[float, int] | None, ...], words: tuple[dict[float, str], ...]) -> None:
         self.counts, self.words = counts, words

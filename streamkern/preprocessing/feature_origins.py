@@ -16,11 +16,9 @@ _MARK = "\0"  # between a column's name and the suffix of a feature; occurs in n
 class Features(NamedTuple):
     """The features of rows after preprocessing.
 
-    Attributes:
-        origins: the stored column of each feature; None if a step mixes columns.
-        categories: features that are indicators of one category each, column by column.
-        stored_names: names of the stored columns, or None; names of the features if a step mixes columns.
-        joined: pairs of a number feature and its quantile feature.
+    ``origins`` is the stored column of each feature; None if a step mixes columns, when ``stored_names`` are the
+    features'. ``categories`` are features that are indicators of one category each, column by column. ``joined`` are
+    pairs of a number feature and its quantile feature.
     """
 
     names: tuple[str, ...] | None
@@ -33,8 +31,7 @@ class Features(NamedTuple):
     def by_column(self, shares: Array) -> Array:
         """Return sums over each stored column's features, shape (stored,); the shares themselves if columns are mixed.
 
-        A number and its quantiles rise together, so their shares a and b count as (√a + √b)². The sum of all shares is
-        preserved.
+        A number and its quantiles rise together: their shares a and b count as (√a + √b)². The sum does not change.
         """
         if self.origins is None:
             return shares

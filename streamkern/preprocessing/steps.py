@@ -53,18 +53,10 @@ class Learning(Protocol):
         """Return ascending ids of the rows to sweep over; None for all."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums a block's terms; None if there is nothing to learn.
-
-        Raises:
-            UsageError: the step does not fit the dataset.
-        """
+        """Return the function that sums a block's terms, or None; UsageError if the step does not fit the dataset."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
-        """Return the transform, or several in order, from the sums over all rows.
-
-        Raises:
-            DataError: the rows do not allow it.
-        """
+        """Return the transform, or several in order, from the sums over all rows; DataError if rows do not allow it."""
 
     def width(self, dataset: Dataset) -> int:
         """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
@@ -115,10 +107,7 @@ class UnitRange(Parameters):
 
 
 def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
-    """Return the dataset with a scaling step after its present scaling; augmentations come after.
-
-    ``facts`` are statistics of its rows after its transforms, before its factor and shift.
-    """
+    """Return the dataset scaled after its scaling; ``facts`` are after its transforms, before factor and shift."""
     factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
     if isinstance(step, Units) and not step.differ(facts.variance):
         return dataset
@@ -134,7 +123,7 @@ class Units(Standardise):
     """Standardise features if their units differ; leave rows of one unit, such as images, unchanged.
 
     Units differ if a few features dominate the distance between rows: if the effective number of features, (Σ v)² / Σ
-        v² for their variances v, is below a quarter of the number of varying features (both numbers less one).
+    v² for their variances v, is below a quarter of the number of varying features (both numbers less one).
     """
 
     def differ(self, variance: Array) -> bool:
@@ -142,10 +131,7 @@ class Units(Standardise):
         return share_of_features(variance) < UNITS_DIFFER
 
     def reason(self, variance: Array, differ: bool = False) -> str:
-        """Return the scaling for these variances (d,) and its reason, as a sentence.
-
-        With ``differ``, a sample has already shown that units differ.
-        """
+        """Return a sentence on the scaling for variances (d,); with ``differ`` a sample has shown that units differ."""
         v = variance[variance > 0]
         effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
         one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
@@ -271,7 +257,6 @@ class Impute(Parameters):
         return {"mean": sum_present, "median": unchanged_rows, "constant": constant}[self.policy]
 
     def _chosen(self, dataset: Dataset) -> IntArray:
-        """Return positions of the features to fill."""
         d, categories = dataset.n_features, category_positions(dataset)
         if self.columns is None:
             return np.setdiff1d(np.arange(d), categories)
@@ -333,12 +318,9 @@ class Impute(Parameters):
 
 
 class PresentValues:
-    """Counts and means of values that are not missing; adds by the parallel rule of Chan, Golub, LeVeque (1979).
+    """Counts and means of values that are not missing, (d,); adds by the parallel rule of Chan, Golub, LeVeque (1979).
 
-    Args:
-        count: shape (d,).
-        mean: shape (d,), float64; 0 for a column without values.
-        rows: rows including missing values, shape (d,).
+    The mean is 0 for a column without values; ``rows`` include missing values.
     """
 
     def __init__(self, count: Array, mean: Array, rows: Array) -> None:
@@ -390,7 +372,6 @@ def category_positions(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _encoded(dataset: Dataset) -> set[str]:
-    """Return the names of the columns that a transform encodes."""
     names, found = dataset.source.columns, set[str]()
     for transform in dataset.transforms:
         if isinstance(transform, Encode | TargetMeans) and names is not None:

@@ -46,10 +46,7 @@ _MIN_SHARE = 1e-4  # share of an empty bin, so that logarithms are finite and a 
 
 
 def edges_of(values: Array) -> Array:
-    """Return the edges of each column's bins in a sample (k, d): its deciles, the lowest just below the lowest value.
-
-    NaN values are missing. The result has shape (d, 11), float64; NaN for a column without a value.
-    """
+    """Return the edges (d, 11), float64, of each column of a sample (k, d): its deciles, NaN without a finite value."""
     edges = np.full((values.shape[1], _EDGES), np.nan)
     for column, sample in enumerate(np.asarray(values, dtype=np.float64).T):
         usual = sample[np.isfinite(sample)]
@@ -61,10 +58,7 @@ def edges_of(values: Array) -> Array:
 
 
 def count(values: Array, edges: Array) -> IntArray:
-    """Count the values (n, d) of each column in the bins of its edges (d, 11).
-
-    The result has shape (d, 13): below, between the edges, above, and not finite.
-    """
+    """Count the values (n, d) by the edges (d, 11): shape (d, 13), below, between the edges, above, and not finite."""
     counts = np.zeros((len(edges), _BINS), dtype=np.int64)
     for column, steps in enumerate(edges):
         found = np.asarray(values[:, column], dtype=np.float64)
@@ -104,12 +98,7 @@ def _shares(counts: Array) -> Array:
 
 @dataclass(eq=False)
 class ColumnTally:
-    """Count rows, values of every stored column by bin, and labels, or targets by bin.
-
-    Args:
-        edges: edges of the features' bins, shape (d, 11).
-        target_edges: edges of the targets' bins for regression, shape (c, 11); None counts labels.
-    """
+    """Count rows, features by bin (edges (d, 11)), and targets by bin (edges (c, 11)), or labels if those are None."""
 
     edges: Array
     target_edges: Array | None
@@ -120,7 +109,6 @@ class ColumnTally:
 
 
 def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
-    """Return counts of targets in their bins, or of labels if there are no edges."""
     labels: Counter[str] = Counter()
     targets = np.zeros((0, _BINS), dtype=np.int64)
     if y is not None and edges is not None:
@@ -173,17 +161,9 @@ def leaf_profile(tally: tuple[Any, ...]) -> dict[str, Any]:
 class DataProfile:
     """Distributions of the training rows.
 
-    Attributes:
-        edges: of the features' bins, shape (d, 11).
-        counts: rows in each bin, shape (d, 13).
-        target_edges: of the targets' bins, shape (c, 11); c = 0 for classes.
-        target_counts: shape (c, 13).
-        labels: rows of each class.
-        score_edges: of the model's outputs on test rows, shape (1, 11).
-        score_counts: shape (1, 13).
-        leaf_counts: rows of each leaf of the model, shape (L,); L = 0 for one model.
-        leaf_target_counts: targets of each leaf by bin, shape (L, c, 13).
-        leaf_labels: rows of each class, by leaf.
+    Features have edges (d, 11) and counts (d, 13); targets (c, 11) and (c, 13), with c = 0 for classes; the model's
+    outputs on test rows (1, 11) and (1, 13). Of a partitioned model, ``leaf_counts`` (L,) are the rows of each leaf,
+    and ``leaf_target_counts`` (L, c, 13) its targets by bin; L = 0 otherwise.
     """
 
     n: int
@@ -221,12 +201,8 @@ class DataProfile:
 class LeafDrift:
     """Shift of rows between the leaves of a model, and of targets within them.
 
-    Attributes:
-        before: share of the training rows in each leaf, shape (L,).
-        after: share of the new rows in each leaf, shape (L,).
-        psi: population stability index of these shares.
-        target_psi: index of the classes in each leaf, or the largest of its targets; 0 with fewer than
-            ``MIN_LEAF_ROWS`` rows.
+    ``before`` and ``after`` (L,) are shares of the rows. ``target_psi`` (L,) is the index of the classes, or the
+    largest of the targets; 0 with fewer than ``MIN_LEAF_ROWS`` rows.
     """
 
     before: Array
@@ -282,15 +258,7 @@ def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """Shift of rows from a profile.
-
-    Attributes:
-        psi: population stability index of each column, shape (d,).
-        ks: Kolmogorov-Smirnov distance of each column at the bins' edges, shape (d,).
-        target_psi: index of the classes, or the largest of the targets.
-        score_psi: index of the model's outputs on test rows, or None.
-        leaves: drift by leaf for a partitioned champion, or None.
-    """
+    """Shift of rows from a profile, psi and ks (d,); ``target_psi`` is the classes', or the largest of the targets."""
 
     columns: tuple[str, ...]
     psi: Array
@@ -312,7 +280,6 @@ class Drift:
         }
 
     def warnings(self, threshold: float = MAX_STABLE_PSI) -> list[str]:
-        """Return sentences on shifts above the threshold, the worst first."""
         order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > threshold]
         said = [
             f"column {self.columns[i]} has shifted: PSI {self.psi[i]:.3g}, KS distance {self.ks[i]:.2g}"
@@ -328,10 +295,7 @@ class Drift:
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
-    """Return the drift of rows from a profile, from sums of ``ColumnTally`` in the profile's bins.
-
-    ``scores`` are the same model's outputs on test rows, shape (k,), or None.
-    """
+    """Return the drift of rows from sums of ``ColumnTally`` in a profile's bins, and outputs on test rows (k,)."""
     _, counts, targets, labels = tally
     target = float(psi(before.target_counts, targets).max()) if len(targets) else label_psi(before.labels, labels)
     score = None

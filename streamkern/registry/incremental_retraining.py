@@ -29,12 +29,7 @@ PROFILE, UPDATED = "Profile", "updated.zarr"
 
 @dataclass(frozen=True, eq=False)
 class IncrementalUpdate:
-    """The data of one retraining.
-
-    Attributes:
-        before: distributions of the champion's training rows.
-        tally: counts of the present training rows in the same bins.
-    """
+    """The data of one retraining: the champion's profile, and counts of the present rows in the same bins."""
 
     reusable_part: ReusableSums
     before: drift.DataProfile

@@ -65,10 +65,7 @@ def training_record(pipeline: Pipeline) -> dict[str, Any]:
 def reusable_sums(
     pipeline: Pipeline, now: dict[str, Any], champion: KernelMachine, record: dict[str, Any], forget: Dataset | None
 ) -> ReusableSums | str:
-    """Return the reuse of the champion's sums; or the reason why every row must be read again.
-
-    ``forget`` are removed rows with their original values.
-    """
+    """Return the reuse of the champion's sums, or why not; rows to ``forget`` have their original values."""
     before = record.get("sums")
     if champion.sums is None or before is None:
         return "the champion keeps no sums"
@@ -96,10 +93,7 @@ def reusable_sums(
 def _known_ranges(
     source: Source, before: dict[str, Any], now: dict[str, Any]
 ) -> tuple[list[tuple[int, int]], list[Any]]:
-    """Return ranges of present stored rows that the champion has seen, and the champion's pieces that are gone.
-
-    If rows are selected by their numbers, a piece must have its earlier position.
-    """
+    """Return ranges of present stored rows that the champion has seen, and the champion's pieces that are gone."""
 
     def name(piece: list[Any]) -> tuple[Any, ...]:
         return tuple(piece) if now["rules"] else (piece[0], piece[2])

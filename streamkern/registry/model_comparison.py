@@ -28,12 +28,10 @@ MAX_KEPT_SCORES = 8192
 class ModelComparison:
     """A comparison of two models on the same rows.
 
-    Attributes:
-        challenger: metrics: ``n_test``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of`` under the names of
-            ``flat_metrics``. A metric is NaN if it is undefined for the rows, or only one of the models has it.
-        test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
-        challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
-        champion_scores: the champion's outputs on the same sample.
+    Metrics are ``n_test``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of`` under the names of
+    ``flat_metrics``; NaN if undefined for the rows, or if only one of the models has it. ``test`` holds the paired
+    test's name and numbers, with a two-sided ``p_value``. Scores (k,) are the largest outputs, or values, on a fixed
+    sample of the rows.
     """
 
     challenger: dict[str, float]
@@ -94,7 +92,7 @@ def compare_models(
 
 
 class _Outputs:
-    """Outputs of a model in pieces of any size, since the two models have different blocks."""
+    """The two models have different blocks."""
 
     def __init__(self, pieces: Iterator[Array]) -> None:
         self.pieces = pieces
@@ -159,7 +157,6 @@ class _Tally:
         return right, squared.mean(axis=1)
 
     def metrics(self, n: int) -> dict[str, float]:
-        """Return metrics as ``streamkern.evaluation.score.score`` does."""
         assert self.more is not None
         found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
         others = metrics_of(self.model.encoding, self.more)

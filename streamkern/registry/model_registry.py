@@ -46,12 +46,7 @@ _MAX_READ_ATTEMPTS = 20  # attempts of a reader while champions are replaced
 
 @dataclass(frozen=True)
 class ChampionRecord:
-    """The content of champion.json.
-
-    Attributes:
-        before: earlier champions, the latest first.
-        decided: highest version with a completed decision.
-    """
+    """champion.json: earlier champions, the latest first, and the highest version with a completed decision."""
 
     champion: int | None = None
     before: tuple[int, ...] = ()
@@ -413,10 +408,7 @@ class Registry:
                 standing = self.standing
 
     def _standing_to_replace(self) -> tuple[ChampionRecord, str | None]:
-        """Return the standing and the tag of its file.
-
-        A promotion replaces a damaged file; nothing is promoted automatically.
-        """
+        """A promotion replaces a damaged file; nothing is promoted automatically."""
         content, tag = self._champion_file()
         try:
             return self._parsed(content), tag
@@ -428,7 +420,6 @@ class Registry:
         self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
 
     def _champion_file(self) -> tuple[bytes | None, str | None]:
-        """Return content and tag of champion.json; None if absent."""
         try:
             return self._bytes(CHAMPION)
         except FileNotFoundError:

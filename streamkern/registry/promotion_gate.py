@@ -91,10 +91,7 @@ class Gate:
         self._check(tree, True)
 
     def require(self, names: Collection[str], champions: Collection[str]) -> None:
-        """Raise UsageError for an unknown name of a metric, before there are any values.
-
-        A name that ends in ``.LABEL`` has any label after its dot.
-        """
+        """Raise UsageError for a metric of unknown name; a name in ``.LABEL`` stands for any label."""
         for at, name in self._names.items():
             own = name.removeprefix(f"{CHAMPION}.")
             known = names if own == name else champions
@@ -104,12 +101,9 @@ class Gate:
                 raise self._wrong(at, f"There is no metric {own!r}.{hint}", "one of " + _listed(known))
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
-        """Decide whether the challenger passes.
+        """Decide whether the challenger passes; a number that is not finite never does.
 
-        Without a champion, comparisons with it are unknown, and the rest of the expression decides; an expression with
-        an unknown result passes. A number that is not finite never passes.
-
-        Metrics are by name; None for those that need a champion, without one.
+        Without a champion, comparisons with it are unknown, and the rest decides; an unknown result passes.
         """
         values = dict(challenger)
         for at, name in self._names.items():
@@ -255,7 +249,6 @@ class Gate:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return names of metrics for errors; without those by class or output if there are many."""
     ordered = sorted(names)
     return ", ".join(ordered if len(ordered) <= _MAX_NAMES_SHOWN else [name for name in ordered if "." not in name])
 

@@ -36,11 +36,7 @@ _NAME = re.compile(r"\d{6,9}", re.ASCII)
 
 
 class ModelStore(ABC):
-    """Storage of complete versions, of small files that are replaced atomically, and of a log.
-
-    Attributes:
-        where: the location, with secrets hidden.
-    """
+    """Storage of complete versions, of small files that are replaced atomically, and of a log."""
 
     where: str
 
@@ -58,19 +54,11 @@ class ModelStore(ABC):
 
     @abstractmethod
     def read(self, name: str) -> tuple[bytes, str]:
-        """Return the content of a file, at most ``MAX_JSON_BYTES`` bytes, and its tag.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Return a file's content, at most ``MAX_JSON_BYTES`` bytes, and its tag; or raise FileNotFoundError."""
 
     @abstractmethod
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
-        """Replace a file atomically, if it still has this tag; for None, if it does not exist.
-
-        Raises:
-            BusyError: the file was changed meanwhile.
-        """
+        """Replace a file if it still has this tag (None: if it does not exist); else raise BusyError."""
 
     @abstractmethod
     def folder(self, number: int, part: str) -> Path:
@@ -102,11 +90,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def lock(self, run_dir: Path | None) -> Any:
-        """Lock the registry, as far as the storage supports locks.
-
-        Raises:
-            BusyError: another process has the lock.
-        """
+        """Lock the registry, as far as the storage supports locks; raise BusyError if another process has the lock."""
 
     @abstractmethod
     def log(self, line: bytes) -> None:
@@ -325,7 +309,6 @@ class ObjectStore(ModelStore):
         return Path("runs") / (name or "run")
 
     def _versions(self) -> dict[int, set[str]]:
-        """Return names of the objects of each version, complete or not."""
         found: dict[int, set[str]] = {}
         for name in self.objects.all():
             first, _, rest = name.partition("/")

@@ -187,7 +187,6 @@ def _require_retrainable(pipeline: Pipeline, gate: Gate, keep: int) -> None:
 
 
 def _gate_names(pipeline: Pipeline) -> tuple[list[str], list[str]]:
-    """Return the names that a gate may use of the challenger, and of the champion."""
     target = pipeline.train.source.target
     several = target is not None and target.width > 1
     kind = "values" if pipeline.task == "regression" else "labels" if several else "classes"
@@ -269,16 +268,6 @@ def _decide(
 
 @dataclass(frozen=True, eq=False)
 class _Challenger:
-    """A trained challenger.
-
-    Attributes:
-        place: path of the model.
-        result: facts of the training.
-        why_cold: why it started without the champion, or None.
-        sums: which rows are in its sums, or None if it keeps none.
-        incremental: the update that made it from the champion's sums, or None after a run.
-    """
-
     place: Path
     result: dict[str, Any]
     why_cold: str | None
@@ -318,8 +307,6 @@ def _challenger(
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """What a challenger is judged by: see `_compare`, `data_profile` and `_drift`."""
-
     paired: ModelComparison
     obstacle: str | None
     profile: drift.DataProfile
@@ -330,7 +317,6 @@ def _measured(
     trained: _Challenger, pipeline: Pipeline, models: Registry, version: int | None, champion: KernelMachine | None,
     threads: int,
 ) -> _Measured:  # fmt: skip
-    """Score the challenger and the champion on the test rows, and measure the drift of the training rows."""
     challenger = load_model(trained.place)
     assert pipeline.test is not None
     with open_executor("threads", threads) as executor:
@@ -343,7 +329,6 @@ def _measured(
 
 
 def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[str, float | None]:
-    """Return the challenger's values of all names that a gate may use."""
     paired, moved = measured.paired, measured.moved
     return {
         **paired.challenger,
@@ -398,8 +383,6 @@ def _record(
 def _add_version(
     models: Registry, record: dict[str, Any], trained: _Challenger, profile: drift.DataProfile, page: Path | None
 ) -> int:
-    """Add the model with its profile and report to the registry; return its number."""
-
     def fill(version: Path) -> None:
         shutil.copytree(trained.place, version / "model.zarr")
         load_model(version / "model.zarr")
@@ -460,11 +443,7 @@ def _compare(
 
 
 def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
-    """Return distributions of training rows and of a model's scores, from a sample for the bins and one sweep.
-
-    The pipeline's rows are used without scaling; rows of a partitioned model are also counted by leaf. ``scores`` has
-    shape (k,).
-    """
+    """Return distributions of the unscaled training rows, by leaf too, and of a model's scores (k,), in one sweep."""
     rows = without_scaling(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
@@ -496,7 +475,6 @@ def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: Ker
 
 
 def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None, executor: Executor) -> Parts:
-    """Count rows and targets by leaf, in one sweep."""
     scan, _ = model.blocks(rows)
     tally = drift.LeafTally(model.tree.leaves, target_edges)
     return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
@@ -510,7 +488,6 @@ def _drift(
     models: Registry, champion: int | None, model: KernelMachine | None, now: drift.DataProfile, pipeline: Pipeline,
     executor: Executor, paired: ModelComparison,
 ) -> drift.Drift | None:  # fmt: skip
-    """Return the drift of the training rows from the champion's; None if there is nothing to compare."""
     if champion is None:
         return None
     before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
@@ -526,7 +503,6 @@ def _drift(
 
 
 def _drift_summary(moved: drift.Drift) -> dict[str, Any]:
-    """Return a summary of the drift: the indices, and the ten columns that changed most."""
     order = np.argsort(-moved.psi, kind="stable")[:10]
     columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
     leaves = {} if moved.leaves is None else {"leaves": moved.leaves.summary()}
@@ -573,7 +549,7 @@ def version_table(models: Registry) -> str:
 
 
 def _defined(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return metrics for JSON, with None for undefined ones."""
+    """JSON has no NaN."""
     return {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()}
 
 

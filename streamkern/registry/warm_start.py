@@ -34,10 +34,7 @@ SHARE = 3
 
 @dataclass(frozen=True, eq=False)
 class WarmEigenPro(EigenPro):
-    """EigenPro that projects every step, from weights ``start``, shape (p, c), instead of 0.
-
-    ``encoding`` is that of the targets to which they were fitted.
-    """
+    """EigenPro that projects every step, from weights ``start`` (p, c) of targets encoded by ``encoding``."""
 
     start: Array | None = None
     encoding: Encoding | None = None
@@ -47,11 +44,7 @@ class WarmEigenPro(EigenPro):
         return {"name": "EigenPro", **given, "start": sha256(np.asarray(self.start))}
 
     def setup(self, problem: Problem, prepared: Any = None) -> Any:
-        """As ``EigenPro``; the first state holds the given weights.
-
-        Raises:
-            UnlikeChampionError: the classes, or the number of outputs, are not those of the weights.
-        """
+        """As ``EigenPro``, from the given weights; UnlikeChampionError if their classes or outputs are others."""
         assert self.start is not None
         if problem.engine.decide(False, bound=True):  # a plan: weights of any value cost the same as zeros
             return super().setup(problem, prepared)
@@ -74,8 +67,6 @@ class WarmEigenPro(EigenPro):
 
 
 class _Warm:
-    """An iteration with another first state."""
-
     def __init__(self, iteration: Iteration, start: Array) -> None:
         self._iteration, self._start = iteration, start
 
@@ -93,8 +84,7 @@ class _Warm:
 def with_warm_start(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
     """Return the pipeline with a warm start from the champion; or unchanged, with the reason for a cold start.
 
-    A pipeline with ``dtype="auto"`` goes on in the champion's dtype; one with ``partition="auto"``, which ``retrain``
-    decides beforehand, as one model.
+    A pipeline with ``dtype="auto"`` goes on in the champion's dtype; one with ``partition="auto"``, as one model.
     """
     if pipeline.dtype == AUTO:
         begun, reason = with_warm_start(replace(pipeline, dtype=champion.Z.dtype.name), champion)

@@ -1,7 +1,4 @@
-"""Display of run directories in the terminal and as a page. Only reads files; imports nothing that trains.
-
-The page is in ``streamkern.report.page``, which needs Bokeh (the extra ``report``).
-"""
+"""Display of run directories in the terminal and, with Bokeh, as a page; nothing here trains."""
 
 from streamkern.report.run_directory import RunDirectory, read_run
 from streamkern.report.run_status import status, status_text

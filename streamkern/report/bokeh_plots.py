@@ -31,8 +31,7 @@ UNIT = -0.02, 1.02
 class Line(NamedTuple):
     """A line, or markers, of a plot: x and y have shape (k,); colour and dash are numbers.
 
-    ``mark`` is a marker at each point, such as ``circle``, or nothing; a line with ``step`` keeps its value up to the
-    next point.
+    ``mark`` is a marker at each point, such as ``circle``; a line with ``step`` keeps its value up to the next point.
     """
 
     x: Sequence[float]
@@ -78,11 +77,10 @@ def plot(
     x_span: tuple[float, float] | None = None,
     y_span: tuple[float, float] | None = None,
 ) -> Plot:
-    """Return a plot of lines over x.
+    """Return a plot of lines over x, without the points that a logarithmic axis cannot show.
 
-    Points that a logarithmic axis cannot show are left out. ``levels`` are straight lines across; ``words`` is the
-    format of ticks: ``bytes`` on y, or ``rows`` on x; ``zero`` lets y begin at zero; spans are by default the range of
-    the points.
+    ``levels`` are straight lines across; ``words`` is the format of ticks: ``bytes`` on y, or ``rows`` on x; ``zero``
+    lets y begin at zero; spans are by default the range of the points.
     """
     drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
     xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
@@ -155,7 +153,6 @@ def _source(data: dict[str, Any]) -> Any:
 
 
 def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
-    """Return the points that can be drawn, thinned out if there are too many."""
     points = [
         (float(x), float(y))
         for x, y in zip(line.x, line.y, strict=True)
@@ -180,7 +177,6 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
 
 
 def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
-    """Set labels and ticks that are readable on a phone."""
     for axis, label, span, log, spell in (
         (p.xaxis, x_label, p.x_range, log_x, short_count if words == "rows" else number_text),
         (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),

@@ -66,7 +66,6 @@ def by_label(record: RunDirectory) -> str:
 
 
 def _names(record: RunDirectory) -> list[str]:
-    """Return names of the labels if there are several a row; empty for classes and values."""
     return list((record.evaluation[1].get("encoding") or {}).get("names", []))
 
 
@@ -83,7 +82,7 @@ def _numbers(of: dict[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return classes, or labels, with their metrics; if there are many, those with the least AUC."""
+    """Of many classes or labels, list those with the least AUC."""
     found = list((metrics.get("by_class") or {}).items())
     if len(found) <= LARGEST_TABLE:
         return found
@@ -131,7 +130,6 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
 
 
 def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
-    """Return plots of true and false positives at every threshold of the scores."""
     metrics, called = _metrics(record, part), _names(record) or class_labels(record)
     _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
     roc, pr, entries = [], [], []
@@ -170,13 +168,12 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
 
 
 def _spread(points: Array, most: int = 12) -> Array:
-    """Return points of a curve with about equal steps of the recall."""
+    """Keep points with about equal steps of the recall."""
     at = np.searchsorted(points[:, 3], np.linspace(points[0, 3], 1.0, most))
     return np.asarray(points[np.unique(np.minimum(at, len(points) - 1))])
 
 
 def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:
-    """Return the plot of targets inside their intervals, by the size of the predicted error."""
     metrics = _metrics(record, part)
     lines, entries, rows = [], [], []
     for j, found in enumerate(fifths):

@@ -17,7 +17,6 @@ REFRESH_SECONDS = 2
 
 
 def _answer(run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None) -> tuple[int, str]:
-    """Return the HTTP status, and the page of the runs in their current state or of the error."""
     try:
         records = [read_run(folder) for folder in run_dirs]
         running = any(record.state == "running" for record in records)
@@ -28,14 +27,11 @@ def _answer(run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None)
 
 
 class LivePage:
-    """Serve the page of runs on the loopback interface. A context manager that calls ``close`` on exit.
+    """Serve the page of runs on the loopback interface; ``port`` 0 is any free one. A context manager that closes it.
 
     The address has a random word, so that other users of the machine cannot read the page; and requests for another
-    host name are refused, so that web pages cannot.
-
-    While a directory has no run, because it has not begun or was moved away, the page says so and is reloaded.
-
-    ``port`` is 0 for any free port; OSError is raised if it is in use.
+    host name are refused, so that web pages cannot. While a directory has no run, because it has not begun or was moved
+    away, the page says so and is reloaded.
     """
 
     def __init__(
@@ -60,7 +56,7 @@ class LivePage:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Log nothing: the terminal shows the address."""
+                """The terminal shows the address, and nothing else."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True

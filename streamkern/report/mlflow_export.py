@@ -68,7 +68,7 @@ def log_to_mlflow(
 
 
 def _logged(client: Any, record: RunDirectory, experiment: str, model: bool) -> str:
-    """Log a run, unless it is logged already; return MLflow's id."""
+    """A run that is logged already is not logged again."""
     from mlflow.entities import Metric, Param, RunTag
 
     mark = str(record.manifest.get("run", ""))
@@ -100,7 +100,6 @@ def _logged(client: Any, record: RunDirectory, experiment: str, model: bool) -> 
 
 
 def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield settings of the pipeline, one level deep."""
     given = {name: manifest[name] for name in _PARAMETERS if manifest.get(name) is not None}
     given |= {f"settings.{name}": value for name, value in manifest.get("settings", {}).items()}
     given |= {f"version.{name}": value for name, value in manifest.get("versions", {}).items()}
@@ -112,7 +111,6 @@ def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: RunDirectory) -> Iterator[tuple[str, float, int]]:
-    """Yield name, value, and number of the pass."""
     result = record.result or {}
     history = result.get("history", [])
     for entry in history:

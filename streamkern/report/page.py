@@ -85,9 +85,8 @@ def write_report(
     path: str | os.PathLike[str] | None = None,
     image_shape: tuple[int, ...] | None = None,
 ) -> Path:
-    """Write the report page of a run, or a comparison of several.
+    """Write the page of a run, or of several: ``report.html``, or ``comparison.html``, in the (first) run's directory.
 
-    By default the file is ``report.html`` in the run's directory, or ``comparison.html`` in the first run's.
     ``image_shape`` is height and width, or height, width and 3, of rows that are images; by default it comes from an
     augmentation, or a square width of a row.
     """
@@ -118,10 +117,7 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
 def page_shell(
     title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str, again: int | None = None
 ) -> str:
-    """Return a complete page that loads nothing: title and foot are text, head is HTML.
-
-    Each plot replaces the ``place`` of its section.
-    """
+    """Return a page that loads nothing: title and foot are text, head is HTML; plots replace their sections' places."""
     refresh = "" if again is None else f'\n<meta http-equiv="refresh" content="{again}">'
     script, places = embed(plots) if plots else ("", {})
     links = "".join(f'<li><a href="#{s.key}">{escape(s.title)}</a></li>' for s in made)

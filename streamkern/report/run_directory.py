@@ -24,15 +24,11 @@ STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
 
 @dataclass(eq=False)
 class RunDirectory:
-    """The content of a run directory at one moment.
+    """The content of a run directory at one moment; the manifest is empty if its file is missing.
 
-    Attributes:
-        manifest: the settings of the run; empty if the file is missing.
-        events: events since the last start of the run, oldest first: dictionaries with ``time`` and ``event``.
-        steps: the steps of training, including those of an interrupted run that was resumed.
-        result: contents of this run's ``result.json``; None until the run has ended.
-        earlier: the last complete result, if ``result`` is another.
-        owner: id of the running process, 0 if unknown; None if no run is running.
+    ``events``, oldest first, are those since the last start, with ``time`` and ``event``; ``steps`` include those of an
+    interrupted run that was resumed. ``result`` is None until the run has ended; then ``earlier`` is the last complete
+    result, if another. ``owner`` is the running process, 0 if unknown; None if no run is running.
     """
 
     folder: Path
@@ -45,7 +41,6 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """Name of the run."""
         return str(self.manifest.get("name") or self.folder.resolve().name)
 
     @property
@@ -110,7 +105,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log, without incomplete lines, such as the last line of a killed run."""
+    """Skip incomplete lines, such as the last line of a killed run."""
     require_regular(path)
     try:
         file = path.open("rb")
@@ -129,7 +124,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 def _last_run(
     events: Iterator[dict[str, Any]], skip_refused: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the events since the last start of a run, and all steps up to its present state."""
+    """The events since the last start of a run, and all steps up to its present state."""
     finished: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
     last: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []

@@ -18,12 +18,11 @@ _RECENT_SECONDS = 30.0  # seconds over which the speed of a running run is avera
 def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
     """Return the state of a run, as JSON-serialisable data, at ``now``, seconds since the epoch.
 
-    Returns:
-        ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known: ``stage``,
-        ``stage_seconds``, ``fraction`` of the training rows, ``pass`` and ``step``, ``loss``, ``rows_per_second``,
-        ``eta_seconds``, ``memory`` (bytes), ``metrics``, ``error``, ``last_event``, ``seconds``, ``process``; and, on
-        a cluster, ``workers``: ``worker`` (address), ``threads``, ``share`` of all threads, and the times ``came`` and
-        ``lost``, or None.
+    Keys are ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known:
+    ``stage``, ``stage_seconds``, ``fraction`` of the training rows, ``pass`` and ``step``, ``loss``,
+    ``rows_per_second``, ``eta_seconds``, ``memory`` (bytes), ``metrics``, ``error``, ``last_event``, ``seconds``,
+    ``process``; and, on a cluster, ``workers``: ``worker`` (address), ``threads``, ``share`` of all threads, and the
+    times ``came`` and ``lost``, or None.
     """
     now = time.time() if now is None else now
     found: dict[str, Any] = {"state": record.state, "name": record.name, "run_dir": str(record.folder)}
@@ -52,7 +51,6 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
 
 
 def _workers(record: RunDirectory) -> list[dict[str, Any]]:
-    """Return the workers of a run on a cluster, each with its share of the threads."""
     began = record.of("cluster")
     found = (record.result or {}).get("workers") or (began[-1].get("workers", []) if began else [])
     total = sum(each["threads"] for each in found)
@@ -180,7 +178,6 @@ def _progress(record: RunDirectory) -> dict[str, Any]:
 
 
 def _memory(record: RunDirectory) -> dict[str, int]:
-    """Return known bytes of memory: budget, expected peak, present use, and peak so far."""
     found: dict[str, int] = {}
     planned = record.of("memory")
     if planned:

@@ -270,7 +270,6 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
 
 
 def _solver_report(record: RunDirectory) -> dict[str, Any]:
-    """Return the solver's report, from the result or from the event at the start of training."""
     found = (record.result or {}).get("solver_report")
     if found:
         return dict(found)
@@ -415,7 +414,6 @@ def _values(rows: Array, ids: Array, targets: Sequence[str], most: int = 24) -> 
 
 
 def _shape(record: RunDirectory, width: int) -> tuple[int, ...] | None:
-    """Return height and width of rows that are images, from an augmentation or a square width."""
     for augmentation in (record.manifest.get("train") or {}).get("augmentations") or []:
         if "shape" in augmentation:
             return tuple(augmentation["shape"])
@@ -459,7 +457,6 @@ def _colour(number: int) -> str:
 
 
 def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
-    """Return stages with seconds as numbers and text, from the result or the events, and the unfinished stage."""
     ended = (record.result or {}).get("stages") or record.of("stage", "end")
     stages = [(s["name"], s["seconds"], "kept" if s.get("cached") else f"{s['seconds']:.2f} s") for s in ended]
     begun = record.unfinished
@@ -472,7 +469,6 @@ def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
 
 
 def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
-    """Return seconds of training by activity, from steps with a timeline; empty without such steps."""
     timelines = [step["timeline"] for step in record.steps if step.get("timeline")]
     parts = {
         "compute": "computing",
@@ -484,7 +480,7 @@ def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
 
 
 def _split(record: RunDirectory) -> dict[str, float]:
-    """Return shares of training's time: waiting for rows, computing, and other measured activities."""
+    """Shares of training's time: waiting for rows, computing, and other measured activities."""
     share = (record.result or {}).get("data_wait_fraction")
     steps = record.steps
     if share is None and steps:
@@ -541,7 +537,6 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """Return nested settings as a flat dict with names such as ``solver.epochs``."""
     if isinstance(value, dict):
         return {
             k: v for key, part in value.items() for k, v in _flat(part, f"{name}.{key}" if name else str(key)).items()
@@ -613,6 +608,5 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
 
 
 def _empty_section(why: str, *records: RunDirectory) -> str:
-    """Return the reason why a section is empty; for a running run, that there are no data yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

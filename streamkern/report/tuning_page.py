@@ -98,7 +98,6 @@ def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
 
 
 def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
-    """Return the models of the search in order, by norm and metric."""
     groups: dict[str, list[tuple[int, float]]] = {}
     for number, trial in enumerate(search["trials"], 1):
         kind = "no metric" if trial["kind"] == "none" else f"{trial['kind']} metric"
@@ -117,7 +116,6 @@ def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
 
 
 def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
-    """Return the errors by ridge for the chosen kernel and the neighbouring bandwidths."""
     kernel = tuning["choice"]["kernel"]
     like = [t["kernel"] for t in _best(tuning) if _family(t["kernel"]) == _family(kernel)]
     at = like.index(kernel)
@@ -170,7 +168,6 @@ def _listed(reasons: Sequence[str]) -> str:
 
 
 def _best(tuning: dict[str, Any]) -> list[Trial]:
-    """Return the best ridge of each kernel, by name and bandwidth."""
     found: list[Trial] = []
     for trial in sorted(tuning["trials"], key=lambda t: float(t["mse"])):
         if all(trial["kernel"] != other["kernel"] for other in found):

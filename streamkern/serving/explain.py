@@ -141,10 +141,8 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
     """Return predictions (n,), and derivatives (n, columns) of the value or the predicted class's score.
 
     Derivatives are by stored columns, in their units: analytic for the model, finite differences in float64 for the
-        preprocessing. Columns of categories have NaN.
-
-    ``most`` is the number of first rows to use. UsageError is raised if the model uses a feature map, has several
-    outputs, or its centers are not in memory.
+    preprocessing; NaN for categories. ``most`` is the number of first rows to use. UsageError if the model uses a
+    feature map, has several outputs, or its centers are not in memory.
     """
     (scan, basis), c = model.blocks(rows), model.weights.shape[1]
     if not isinstance(basis, Expansion) or (c > 1 and not isinstance(model.encoding, Classes)):
@@ -179,7 +177,7 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
 
 
 def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: Lookup) -> Array:
-    """Convert gradients by features, (b, d), to gradients by stored columns, shape (b, columns)."""
+    """Convert gradients by features, (b, d), to gradients by stored columns, (b, columns)."""
     index = np.arange(len(raw.ids))
     stored = np.asarray(raw.X, dtype=np.float64)
     found = np.full(stored.shape, np.nan)
@@ -204,7 +202,6 @@ def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: L
 
 
 def _categories(dataset: Dataset) -> set[int]:
-    """Return stored columns that are categories, by the schema or because the first steps encode them."""
     schema: Schema | None = dataset.source.schema
     found = set() if schema is None else set(schema.positions("category"))
     first = dataset.transforms[0] if dataset.transforms else None
@@ -228,7 +225,6 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
 
 
 def _place(model: AnyModel) -> AnyModel:
-    """Return the path of a run's model; anything else as it is."""
     if not isinstance(model, str | os.PathLike) or is_remote(os.fspath(model)):
         return model
     inside = Path(given_path(model)) / "model.zarr"

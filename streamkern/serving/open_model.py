@@ -31,13 +31,7 @@ AnyModel = str | os.PathLike[str] | KernelMachine | ModelRegistry | Estimator
 
 
 def open_model(model: AnyModel) -> KernelMachine:
-    """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one.
-
-    Raises:
-        StorageError: there is neither a model nor a registry.
-        UsageError: the registry has no champion, the estimator is not fitted, or it is something else.
-        ModelFormatError: the directory is not a model, or was changed after it was written.
-    """
+    """Open a saved model, or the champion of a registry; what is a model, or a fitted estimator, has one."""
     given: Any = getattr(model, "model_", model)
     if isinstance(given, KernelMachine):
         return given

@@ -184,7 +184,7 @@ def _identity(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None,
     format: str, part_rows: int,
 ) -> str:  # fmt: skip
-    """Return a digest of everything that the bytes of the parts depend on."""
+    """A digest of everything that the bytes of the parts depend on."""
     parts = [model.fingerprint, source.fingerprint, id, scores, format, part_rows]
     parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
     if unknown_code(model.kernel, model.features) is not None:
@@ -194,15 +194,12 @@ def _identity(
 
 @dataclass
 class _Written:
-    """What a call did: rows that were there, rows a second, projected bytes, and rows of unseen categories."""
-
     kept: int
     rate: float = 0.0
     projected: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
 
     def result(self, place: Path, rows: int, columns: Sequence[Any], began: float, budget: int) -> PredictionResult:
-        """What ``predict`` returns of complete predictions."""
         return PredictionResult(
             path=str(place),
             rows=rows,
@@ -222,7 +219,7 @@ def _write_missing(
     model: KernelMachine, source: Source, made: Predictions, copies: int, budget: int, executor: Executor,
     show: Progress, interval: float | None,
 ) -> _Written:  # fmt: skip
-    """Predict and write the missing parts within the budget; ``copies`` are bytes of a part in all its forms."""
+    """A part in all its forms takes ``copies`` bytes."""
     n = int(source.bounds[-1])
     held, working = _prediction_memory(model, Dataset(source))
     held += copies + made.noted_bytes + THREAD_BYTES
@@ -240,7 +237,7 @@ def _write_missing(
 
 
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
-    """Return the bytes of the model, and of a predicting thread, without those for reading rows."""
+    """The bytes of the model, and of a predicting thread, without those for reading rows."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model._output_dtype.itemsize
     row = source.reading().row
@@ -258,7 +255,7 @@ def _write(
     model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], executor: Executor,
     on_progress: Progress, unseen: Counter[str], interval: float | None,
 ) -> None:  # fmt: skip
-    """Predict the missing parts, neighbouring ones in one stream, and write each while the next is predicted."""
+    """Neighbouring missing parts are one stream; each is written while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[PredictedRows]) -> int:
@@ -290,7 +287,6 @@ def _write(
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and last number of each run of consecutive numbers."""
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
         yield members[0], members[-1]
@@ -338,7 +334,6 @@ def _values(
 
 
 def _place(output: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
-    """Return the output as a local path, and its format."""
     url = given_path(output)
     if is_remote(url):
         raise UsageError(
@@ -377,7 +372,7 @@ def _open(
     budget: int,
     read_options: Any,
 ) -> Source:
-    """Open the rows, with the id column in place of the target."""
+    """The id column takes the target's place."""
     names = model.columns
     try:
         source = open_tables(
@@ -465,7 +460,6 @@ def _columns(
 
 
 def _require_free_name(id: str | None, columns: Sequence[OutputColumn], format: str) -> None:
-    """Raise UsageError if the id's name is taken by a column of predictions, or, in zarr, is no name of an array."""
     written = [
         name for c in columns if not c.is_id for name in (c.fields if c.fields and format != "zarr" else [c.name])
     ]
@@ -495,19 +489,7 @@ def evaluate(
     resources: Resources | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Score a model on stored rows.
-
-    Arguments are those of ``predict``; ``memory`` is half of the machine's by default.
-
-    Returns:
-        Metrics as from ``KernelMachine.score``.
-
-    Raises:
-        PlanRefusedError: scoring would exceed ``memory``; the message has a remedy.
-        MemoryLimitError: the process exceeded its budget.
-        DataError: the data differ from those of training, or a row cannot be used.
-        StorageError: there is no model, or a chunk cannot be read.
-    """
+    """Score a model on stored rows, as ``KernelMachine.score`` does; arguments are those of ``predict``."""
     given = given_resources(resources, memory, threads)
     budget = given.budget
     with open_resources(given) as executor:

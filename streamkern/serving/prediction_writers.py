@@ -1,7 +1,4 @@
-"""Stored predictions: a parquet or CSV file or a zarr group, written part by part in a directory next to it.
-
-A part is a fixed range of rows and is written atomically; the output appears by one rename when all parts exist.
-"""
+"""Stored predictions: parts, each written atomically next to the output, which appears by one rename."""
 
 from __future__ import annotations
 
@@ -46,14 +43,10 @@ _NOTE = 1800
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of predictions.
+    """A column of predictions; dtype ``object`` means text, of ``text_bytes`` in memory.
 
-    Args:
-        name: name of the zarr array, or of the parquet column if a row has one value.
-        dtype: dtype of the values; ``object`` for text.
-        fields: names of the parquet columns if a row has several values.
-        text_bytes: bytes of a text in memory.
-        is_id: whether the values are copied from the data; an id may have any name, such as ``scores``.
+    ``name`` is that of the zarr array, or of the parquet column; a row of several values has the parquet columns
+    ``fields``. An id, copied from the data, may have any name, such as ``scores``.
     """
 
     name: str
@@ -64,7 +57,6 @@ class OutputColumn:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in memory."""
         return max(1, len(self.fields)) * (self.text_bytes if self.dtype == object else self.dtype.itemsize)
 
 
@@ -88,13 +80,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
 
 
 class Predictions(ABC):
-    """Base class of writers of predictions: lock with ``writing``, add parts with ``write``, finish with ``commit``.
-
-    Args:
-        place: the local file or directory to create.
-        part_rows: rows of a part; the last one may have fewer.
-        record: facts stored with the predictions; their ``fingerprint`` identifies the predictions.
-    """
+    """Base class of writers of predictions: lock with ``writing``, add parts with ``write``, finish with ``commit``."""
 
     def __init__(
         self, place: Path, columns: Sequence[OutputColumn], n: int, part_rows: int, record: dict[str, Any]
@@ -152,14 +138,12 @@ class Predictions(ABC):
 
     @abstractmethod
     def _joined(self) -> Path:
-        """Return the finished file or directory with all parts."""
+        """The finished file or directory with all parts."""
 
 
 class _Writer(Protocol):
-    """A writer of tables to one file."""
-
     def write_table(self, table: pa.Table, row_group_size: int) -> None:
-        """Append rows, as row groups if the format has them."""
+        """Row groups if the format has them."""
 
     def close(self) -> None:
         """Finish the file."""
@@ -246,7 +230,6 @@ class ParquetPredictions(FilePredictions):
 
     @property
     def noted_bytes(self) -> int:
-        """Bytes of the footer's data and of its encoding."""
         return _NOTE * len(self) * len(self._schema)
 
     def _opened(self) -> _Writer:

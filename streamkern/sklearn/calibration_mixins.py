@@ -11,10 +11,7 @@ from streamkern.types import Array
 
 
 def has_probabilities(estimator: Any) -> bool:
-    """Return True if a fitted classifier has probabilities, or an unfitted one may come to have them.
-
-    Otherwise AttributeError is raised, so that ``hasattr`` is false.
-    """
+    """Return True, or raise AttributeError, so that ``hasattr`` is false if a classifier cannot have them."""
     if hasattr(estimator, "model_") and estimator.model_.calibration is None:
         raise AttributeError(
             "This classifier has no probabilities: fit it with validation=0.1, or with "

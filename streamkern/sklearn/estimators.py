@@ -68,7 +68,7 @@ _Estimator = TypeVar("_Estimator")
 
 
 class _Scored:
-    """Base class of the classifier and the regressor, before scikit-learn's."""
+    """It stands before scikit-learn's classes in the order of bases."""
 
     _metric: str
     model_: KernelMachine
@@ -94,8 +94,6 @@ class _Scored:
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base class of the classifier and the regressor."""
-
     _task: str
     class_weight: ClassWeight = None
     threshold: str | None = None
@@ -225,7 +223,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _where(self, name: str) -> str:
-        """Return the name of a parameter for errors."""
         return f"{type(self).__name__}({name}=...)"
 
     @property
@@ -295,7 +292,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self.model_.save(path)
 
     def _outputs(self, X: Any, scales: bool = False) -> Array:
-        """Return f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
+        """f(X), shape (n, c); with ``scales`` also the outputs for the scales of intervals, shape (n, 2c)."""
         check_is_fitted(self)
         require_dense(X)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
@@ -309,7 +306,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             return self.model_.decision_function(X, executor=executor, scales=scales)
 
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
-        """Return X as a dataset, or a dataset over Dask arrays; reads nothing yet."""
         if isinstance(X, Dataset):
             require_no_target(y, sample_weight)
             data = X
@@ -319,7 +315,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return data
 
     def _note_columns(self, data: Dataset, named: bool) -> None:
-        """Set scikit-learn's attributes of the columns: their number, and their names if the rows have names."""
         self.n_features_in_ = data.source.n_features
         if named and data.source.columns is not None:
             self.feature_names_in_ = np.array(data.source.columns, dtype=object)
@@ -327,14 +322,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
-        """Return the dataset of a table in memory with columns other than plain numbers."""
         X, y, sample_weight = self._checked(X, y, sample_weight, True)
         data = from_arrays(X, y, sample_weight=sample_weight)
         self._note_columns(data, named=is_table(X) and has_text_names(X))
         return data
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, mixed: bool, reset: bool = True) -> tuple[Any, Any, Any]:
-        """Check rows in memory as scikit-learn does, in a first or later call, except the columns of a mixed table."""
+        """Check as scikit-learn does, in a first or later call, except the columns of a mixed table."""
         require_dense(X)
         if mixed:
             y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
@@ -350,7 +344,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return X, y, sample_weight
 
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
-        """Check arrays as scikit-learn does; return them as a dataset."""
+        """Check as scikit-learn does."""
         names = [str(name) for name in X.columns] if (table := is_table(X)) else None
         named = not table or has_text_names(X)
         X, y, sample_weight = self._checked(X if named else X.set_axis(names, axis=1), y, sample_weight, False)

@@ -36,7 +36,7 @@ def given_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
 
 
 def _without_absent(y: Any, sample_weight: Any) -> Any:
-    """Return targets in which rows of weight 0, which are left out, have the target of another row.
+    """Rows of weight 0, which are left out, get the target of another row.
 
     So no value that is missing there is refused, and no label that only they have is a class.
     """
@@ -58,10 +58,9 @@ def _without_absent(y: Any, sample_weight: Any) -> Any:
 def given_target(y: Any) -> Any:
     """Targets as they are, but pandas' nullable integers and booleans as NumPy's: scikit-learn makes floats of them.
 
-    Booleans that are objects, as a column with gaps leaves them, are booleans; decimals are float64.
-
-    None and names of columns raise UsageError; missing and infinite values, dates, times, mixed texts, and whole
-    numbers of more than 64 bits raise DataError.
+    Booleans that are objects, as a column with gaps leaves them, are booleans; decimals are float64. None and names of
+    columns raise UsageError; missing and infinite values, dates, times, mixed texts, and whole numbers of more than 64
+    bits raise DataError.
     """
     if y is None:
         raise UsageError(
@@ -108,7 +107,6 @@ def _require_finite(y: Array) -> None:
 
 
 def _require_labels(values: Sequence[Any]) -> None:
-    """Refuse missing values, and dates and times."""
     for row, value in enumerate(values):
         nan = isinstance(value, float) and value != value
         if value is None or nan or type(value).__name__ in ("NAType", "NaTType"):

@@ -40,10 +40,7 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
 
 
 def has_sums(estimator: Any) -> bool:
-    """Return True if rows can be added to an estimator; without a fit, ``partial_fit`` keeps the sums.
-
-    Otherwise AttributeError is raised, so that ``hasattr`` is false.
-    """
+    """Return True if rows can be added; else raise AttributeError, so that ``hasattr`` is false."""
     if hasattr(estimator, "model_") and estimator.model_.sums is None:
         raise AttributeError(
             "This model was fitted without keeping its sums: begin with partial_fit, or fit with "
@@ -53,8 +50,6 @@ def has_sums(estimator: Any) -> bool:
 
 
 class _Updates:
-    """Base class of the classifier and the regressor."""
-
     model_: KernelMachine
     result_: FitResult
     _resources: Resources
@@ -82,7 +77,6 @@ class _Updates:
         return self._updated(X, y, sample_weight, "forget")
 
     def _updated(self, X: Any, y: Any, sample_weight: Any, verb: str) -> Self:
-        """Update the model with rows to add or forget."""
         check_is_fitted(self)
         model = self.model_
         X, y, sample_weight = given_rows(X, y, sample_weight)

@@ -20,14 +20,9 @@ from streamkern.types import Array, Rows
 
 
 class ArraySource(Source):
-    """Rows of an array in memory (or of a memory map).
+    """Rows of an array (n, ...) in memory (or of a memory map), flattened; chunks of 4 MiB by default.
 
     Reads return read-only views if the array is C-contiguous and in native byte order.
-
-    Args:
-        X: features, shape (n, ...), at least two axes; rows are flattened.
-        y: targets, shape (n,) or (n, c), or None.
-        chunk_rows: rows of a chunk; by default about 4 MiB.
     """
 
     def __init__(

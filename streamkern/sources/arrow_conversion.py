@@ -63,10 +63,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
-    """Return the default kind of a column of this type, and whether it is text.
-
-    Returns None if values cannot be converted to numbers.
-    """
+    """Return the default kind of a type, and whether it is text; None if values cannot become numbers."""
     is_type = pa.types
     if is_text(kind):
         return "category", True
@@ -131,13 +128,7 @@ def is_view(kind: pa.DataType) -> bool:
 
 
 def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
-    """Return the values of a column as float64, shape (n,), by its kind; NaN for a missing value.
-
-    Texts are added to ``words`` by code, at most ``MAX_WORDS``.
-
-    Raises:
-        UnfitError: a value does not have the column's kind.
-    """
+    """Return a column's values by its kind, (n,) float64, NaN if missing; texts are added to ``words`` by code."""
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
@@ -170,7 +161,7 @@ def _floats(values: pa.ChunkedArray) -> Array:
 
 
 def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | None) -> Array:
-    """Return the codes of categories of any type; NaN for a null, NaN, an empty text, and NA among numbers."""
+    """The codes of categories of any type; NaN for a null, NaN, an empty text, and NA among numbers."""
     written = is_text(values.type)
     if not written:
         values = without_dictionary(values)
@@ -185,7 +176,7 @@ def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | 
 
 
 def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
-    """Return the distinct values, and the index of each row's value; the index of a null is their number.
+    """Distinct values, and the index of each row's value; the index of a null is their number.
 
     A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
     """
@@ -202,7 +193,6 @@ def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
 
 
 def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
-    """Parse texts as numbers, booleans or times."""
     stored, codes = _coded(values)
     known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
@@ -219,7 +209,6 @@ def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
 
 
 def _parsed(text: str, kind: str) -> float | None:
-    """Parse one text as a value of a kind; None if it cannot be."""
     if kind == "boolean":
         return _TRUTH.get(text.lower())
     if kind == "datetime":
@@ -238,7 +227,6 @@ def _parsed(text: str, kind: str) -> float | None:
 
 
 def _elapsed(text: str) -> float | None:
-    """Return the seconds of a time of the day or a duration; None if a text is neither."""
     found = _ELAPSED.fullmatch(text)
     if found is None:
         return None
@@ -248,7 +236,7 @@ def _elapsed(text: str) -> float | None:
 
 
 def _seconds(values: pa.ChunkedArray) -> Array:
-    """Return dates and times as seconds since 1970 in UTC, independent of the stored unit."""
+    """Seconds since 1970 in UTC, independent of the stored unit."""
     kind = values.type
     if pa.types.is_date32(kind):
         values, units = values.cast(pa.int32()), None
@@ -273,7 +261,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
 
 
 def _dates_in_digits(numbers: Array) -> Array:
-    """Return a mask of days in digits, such as 20260314, which as seconds would be a day in August 1970."""
+    """Days in digits, such as 20260314, would as seconds be in August 1970."""
     days = np.where((numbers >= 1900_01_01) & (numbers <= 2100_12_31) & (numbers % 1 == 0), numbers, 0).astype(np.int64)
     month, day = days // 100 % 100, days % 100
     return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
@@ -308,16 +296,15 @@ _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.
 
 
 def _has_objects(frame: Any) -> bool:
-    """Return True if a pandas frame has columns without a NumPy dtype, such as nullable numbers, or of objects."""
+    """True if a pandas frame has columns without a NumPy dtype, such as nullable numbers, or of objects."""
     return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
 
 
 def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
-    """Return rows in memory as an Arrow table.
+    """Return rows in memory as an Arrow table; columns of arrays and lists are named f0, f1, ... by default.
 
     ``value`` is a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
-    as dicts, or an array (n, d) of any dtype, or rows as lists. Columns of arrays and lists are named f0, f1, ... by
-    default.
+    as dicts, or an array (n, d) of any dtype, or rows as lists.
     """
     require_dense(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
@@ -370,7 +357,6 @@ def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _named(name: Any, values: Any) -> Any:
-    """Return values of one column for Arrow; errors name the column."""
     try:
         return _column(values)
     except (TypeError, ValueError) as error:
@@ -378,7 +364,7 @@ def _named(name: Any, values: Any) -> Any:
 
 
 def _column(values: Any) -> Any:
-    """Return values of one column for Arrow; texts if their types differ, but not because one number is large."""
+    """Return texts if the values' types differ, but not because one number is large."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
         values = values.astype(object)
     if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # pandas' sparse columns, unknown to Arrow
@@ -400,7 +386,7 @@ def _column(values: Any) -> Any:
 
 
 def _large_numbers(values: Any) -> pa.Array | None:
-    """Return numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
+    """Numbers, of which some are whole and beyond 64 bits with a sign; None if a value is no number."""
     given = [None if _is_missing(value) else value for value in values]
     kinds = {type(value) for value in given if value is not None}
     if not kinds or bool in kinds or not all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds):
@@ -417,11 +403,7 @@ def _large_numbers(values: Any) -> pa.Array | None:
 
 
 def whole_numbers(values: Sequence[int | None]) -> pa.Array:
-    """Return whole numbers in the narrowest type that keeps all digits: 64 bits, 38 digits; else as float64.
-
-    Raises:
-        OverflowError: a number is beyond float64.
-    """
+    """Return whole numbers in the narrowest type that keeps all digits: 64 bits, 38 digits; else as float64."""
     for kind in (pa.int64(), pa.uint64(), pa.decimal128(38, 0)):
         with suppress(OverflowError, pa.ArrowInvalid):
             return pa.array(values, kind)
@@ -433,7 +415,6 @@ def _is_missing(value: Any) -> bool:
 
 
 def _word(value: Any) -> str | None:
-    """Return a value of a mixed column as text, or None if missing."""
     if value is None or value != value or type(value).__name__ == "NAType":
         return None
     if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):

@@ -22,11 +22,9 @@ from streamkern.types import Array, IntArray, Rows, Target
 class Reading(NamedTuple):
     """Bytes that reading takes, from metadata, or from a few rows if lengths of texts are unknown.
 
-    Attributes:
-        row: bytes of a row in memory: features, target, weight.
-        decoding: peak bytes of a read during decoding, in addition to the returned rows.
-        once: further peak bytes of the source, for any number of threads.
-        libraries: memory of decoders after their first use.
+    A ``row`` in memory has features, target and weight. ``decoding`` is the peak of a read, in addition to the returned
+    rows; ``once`` is a further peak of the source, for any number of threads; ``libraries`` is the memory of decoders
+    after their first use.
     """
 
     row: int
@@ -120,11 +118,9 @@ class Source(ABC):
         return Reading(row, 0 if self.in_memory else 2 * self._most_rows() * row)
 
     def _most_rows(self) -> int:
-        """Return the number of rows of the largest chunk."""
         return int(np.diff(self.bounds).max(initial=0))
 
     def _row_bytes(self, text: int = TEXT_BYTES) -> int:
-        """Return bytes of a row in memory, with ``text`` bytes for a text label."""
         row = self.n_features * self.dtype.itemsize + 8 * (self.weight is not None)
         if self.target is not None:
             row += self.target.width * (text if self.target.dtype == object else self.target.dtype.itemsize)
@@ -204,7 +200,7 @@ class Source(ABC):
         return w
 
     def _weights(self, values: Array, chunk: int, start: int = 0) -> Array:
-        """Return sample weights of a chunk, from its row ``start`` on, as float64, shape (n,), after checking them."""
+        """Check the weights of a chunk from its row ``start`` on; return them as float64, shape (n,)."""
         w = values.reshape(-1).astype(np.float64)
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():

@@ -52,11 +52,7 @@ def canonical_text(text: str) -> str:
 
 
 def code_of(text: str, coded: bool) -> float:
-    """Return the number of a category in the column of features.
-
-    The text is canonical. ``coded`` numbers are coded as texts are, because the column is one of texts; others are
-    themselves.
-    """
+    """Return the number of a canonical text; ``coded`` numbers, of a column of texts, get codes as texts do."""
     if not coded and text in ("True", "False"):
         return float(text == "True")
     if not coded and (_NUMBER.fullmatch(text) or text in ("inf", "-inf")):
@@ -105,10 +101,7 @@ def texts_of(values: pa.Array) -> list[str | None]:
 
 
 def _number(value: Decimal) -> str:
-    """Return a number in the fewest digits; whole numbers have no decimal point.
-
-    A number that float32 holds has float32's digits: 0.1 of a float32 column is 0.10000000149011612 in float64.
-    """
+    """Use the fewest digits, and float32's for its numbers: 0.1 of float32 is 0.10000000149011612 in float64."""
     if value == value.to_integral_value() and value.adjusted() < 400:
         return str(int(value))
     number = float(value)
@@ -133,7 +126,7 @@ def _date(found: re.Match[str]) -> str | None:
 
 
 def _moment(since_1970: int, units: int) -> str:
-    """Return a time in UTC as pandas writes it; a midnight as the day."""
+    """A time in UTC as pandas writes it; a midnight as the day."""
     seconds, rest = divmod(since_1970, units)
     text = str(np.datetime64(seconds, "s")).replace("T", " ").removesuffix(" 00:00:00")
     if not rest:
@@ -142,7 +135,6 @@ def _moment(since_1970: int, units: int) -> str:
 
 
 def _clock(nanoseconds: int) -> str:
-    """Return a time of the day, or a duration."""
     days, rest = divmod(nanoseconds, DAY * 10**9)
     seconds, fraction = divmod(rest, 10**9)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(fraction)}"
@@ -158,10 +150,7 @@ def _fraction(nanoseconds: int) -> str:
 
 
 def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | None, most: int) -> Array:
-    """Return the codes of canonical texts, shape (n,), NaN for None.
-
-    At most ``most`` of the texts are added to ``words``, up to ``MAX_LETTERS`` in all.
-    """
+    """Return codes (n,) of canonical texts, NaN for None; add ``most`` texts of ``MAX_LETTERS`` in all to ``words``."""
     numbers = np.array([np.nan if text is None else code_of(text, coded) for text in texts], dtype=np.float64)
     if words is not None and len(words) < most:
         room = MAX_LETTERS - sum(map(len, tuple(words.values())))  # another thread may add some

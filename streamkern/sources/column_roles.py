@@ -29,16 +29,10 @@ from streamkern.types import IntArray, Target
 class Request:
     """The columns that a user selects, under the user's names.
 
-    Attributes:
-        target: the column of targets, or several for c values a row; "" for none; None for the target recorded in the
-            data, else none.
-        columns: features to use, in this order; None for all columns without another role.
-        weight: the column of sample weights; "" for none; None for the weights recorded in the data, else none.
-        role: name of the target in errors, such as "id", since an id column takes the target's place in predictions.
-        lenient: open data for inspection: skip columns other than plain numbers, read nulls of whole numbers as NaN and
-            nulls of labels as None.
-        schema: kinds of columns by name, or a Schema, to override their types.
-        exclude: columns to ignore.
+    Several targets are c values a row; "" asks for no target or no weight, None for those recorded in the data.
+    ``role`` names the target in errors, such as "id", since an id column takes the target's place in predictions. A
+    ``lenient`` request is for inspection: it skips columns other than plain numbers, and reads nulls of whole numbers
+    as NaN and nulls of labels as None. ``schema`` overrides types by kinds.
     """
 
     target: str | Sequence[str] | None = None
@@ -81,8 +75,7 @@ class Field:
         inferred: the kind implied by the type, and whether values are text; None for arrays and lists.
         encoded: whether values must be converted to numbers, such as text, dates and decimals.
         decimal: whether values are decimals, which targets and weights may be, too.
-        missing: whether values are missing; None if unknown.
-        by_name_only: whether it is a feature only if the user names it.
+        missing: None if unknown.
         index: whether the format records that it is the index of the rows.
         empty: whether no row has a value, and the type tells nothing.
     """
@@ -121,19 +114,10 @@ class Field:
 class Roles:
     """The role of each stored column that is read.
 
-    Attributes:
-        features: columns of features in order, or the one column with all features of a row.
-        wide: whether one column has all features of a row.
-        width: feature values in a stored row.
-        dtype: dtype of the features.
-        columns: names of the features, or None.
-        pick: positions of the features in a stored row, or None for all.
-        schema: names and kinds of features stored as columns of a table; None for arrays.
-        targets: columns of the target.
-        target: the target formed by these columns, or None.
-        weight: the column of sample weights, or None.
-        non_features: (name, type) of the columns that a lenient request skips.
-        left_out: columns of an index, which the user did not name.
+    If features are ``wide``, one column has all of a row. ``width`` values are stored in a row; the features are at the
+    positions ``pick``, or all. ``schema`` is of features stored as columns of a table; None for arrays.
+    ``non_features`` are (name, type) of the columns that a lenient request skips; ``left_out`` those of an index, which
+    the user did not name.
     """
 
     features: tuple[str, ...]
@@ -175,10 +159,8 @@ class Roles:
 class ChosenSource(Source):
     """Base class of sources whose facets follow from the roles of their columns.
 
-    Args:
-        schema: schema of features that were columns of a table before they were stored as numbers; the roles' by
-            default.
-        words: texts of these features, by code.
+    ``schema``, the roles' by default, and ``words``, texts by code, are of features that were columns of a table before
+    they were stored as numbers.
     """
 
     def __init__(
@@ -219,14 +201,10 @@ def choose_columns(
     names: Sequence[str] | None = None,
     width: Callable[[str], int] = lambda name: 1,
 ) -> Roles:
-    """Return the role of every stored column.
+    """Return the role of every stored column, or raise DataError or UsageError for a name that cannot have its role.
 
     ``names`` are those of the features in a column with all features of a row, if the data record them. ``width``
     returns the values of a row in a column of lists.
-
-    Raises:
-        DataError: a named column is missing, cannot have its role, or is longer than another.
-        UsageError: a column is named for two roles, or cannot be chosen by name.
     """
     targets, columns, weight = request.targets, request.columns, request.weight or None
     kinds_given = declared(request.schema)
@@ -269,7 +247,6 @@ def choose_columns(
 def _require_known(
     fields: Mapping[str, Field], request: Request, kinds: Mapping[str, Column], where: str, inner: Sequence[str]
 ) -> None:
-    """Raise an error if a name in the request is no column; ``inner`` are names inside a wide column."""
     for role, name in [*(("excluded column", name) for name in request.exclude), *(("column", n) for n in kinds)]:
         if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
             raise unknown_name_error(role, name, fields, where)
@@ -289,7 +266,7 @@ def _require_known(
 def _feature_columns(
     fields: Mapping[str, Field], request: Request, where: str
 ) -> tuple[list[str], Sequence[str] | None, tuple[str, ...]]:
-    """Return the columns of features, the names asked for inside the one wide column, and columns of an index."""
+    """The columns of features, the names asked for inside the one wide column, and columns of an index."""
     targets, columns = request.targets, request.columns
     # An id is copied, so it may be a feature, too; a target may not.
     copied = {name for name in targets if request.role != "target" and name in set(columns or ())}
@@ -330,7 +307,7 @@ def _feature_columns(
 
 
 def _wide_column(fields: Mapping[str, Field], chosen: Sequence[str], where: str) -> str | None:
-    """Return the column with all features of a row, or None; it must be the only one chosen."""
+    """A column with all features of a row must be the only one chosen."""
     wide = next((name for name in chosen if fields[name].wide), None)
     if wide is not None and len(chosen) > 1:
         raise DataError(
@@ -343,7 +320,7 @@ def _wide_column(fields: Mapping[str, Field], chosen: Sequence[str], where: str)
 
 
 def _wide_size(field: Field, measured: Callable[[], int]) -> int:
-    """Return the values of a row; they are ``measured`` in the data if nothing declares them."""
+    """Values of a row are ``measured`` in the data if nothing declares them."""
     size = (field.length or measured()) if field.shape is None else math.prod(field.shape)
     if size == 0:
         raise DataError(
@@ -356,7 +333,6 @@ def _wide_size(field: Field, measured: Callable[[], int]) -> int:
 
 
 def _require_weight(weight: str, fields: Mapping[str, Field]) -> None:
-    """Raise DataError if the column of weights is not one of single numbers."""
     field = fields[weight]
     if not ((field.number or field.decimal) and field.shape is not None and math.prod(field.shape) == 1):
         raise DataError(
@@ -368,7 +344,7 @@ def _require_weight(weight: str, fields: Mapping[str, Field]) -> None:
 
 
 def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """Return names of columns that can be features without encoding, and (name, type) of the others."""
+    """Names of columns that can be features without encoding, and (name, type) of the others."""
     chosen = [name for name, field in fields.items() if field.number and not field.wide]
     chosen = chosen or [name for name, field in fields.items() if field.number][:1]
     others = (name for name in fields if name not in chosen)
@@ -378,10 +354,7 @@ def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str]
 def _schema(
     fields: Mapping[str, Field], chosen: Sequence[str], given: Mapping[str, Column], whole: bool
 ) -> Schema | None:
-    """Return the schema of feature columns from the user's kinds, or from their types; None for arrays.
-
-    ``whole`` says whether ``given`` also decides which categories are text; else types decide.
-    """
+    """The user's kinds decide, if ``whole`` also which categories are text; else types. None is for arrays."""
     columns = []
     for name in chosen:
         field = fields[name]
@@ -397,7 +370,6 @@ def _schema(
 
 
 def _feature_dtype(field: Field) -> np.dtype[Any]:
-    """Return the dtype of a column as features."""
     if field.inferred is not None and field.encoded:
         return np.dtype(np.float64)
     if field.dtype is None and field.wide:
@@ -423,7 +395,6 @@ def _feature_dtype(field: Field) -> np.dtype[Any]:
 
 
 def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], where: str) -> Target | None:
-    """Return the target formed by columns: one column, which may be text, or several of numbers."""
     if not targets:
         return None
     several = len(targets) > 1
@@ -449,7 +420,6 @@ def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], wher
 def _require_one_length(
     chosen: Sequence[str], targets: Sequence[str], weight: str | None, role: str, fields: Mapping[str, Field]
 ) -> None:
-    """Raise DataError, naming two columns, if lengths differ."""
     for name in (*chosen, *targets, *([weight] if weight else [])):
         first, other = fields[chosen[0]] if chosen else fields[name], fields[name]
         if other.rows != first.rows:

@@ -44,11 +44,7 @@ def pieces_per_read(size: int) -> int:
 
 
 def merged_reads(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Join neighbouring pieces of ``sizes`` bytes into reads.
-
-    Returns:
-        (first, last + 1) pieces of each read, in order, up to ``CHUNK_BYTES`` together; a larger piece is read alone.
-    """
+    """Return (first, last + 1) neighbouring pieces of each read, of ``CHUNK_BYTES`` at most or one larger piece."""
     reads: list[tuple[int, int]] = []
     first, total = 0, 0
     for i, size in enumerate(sizes):
@@ -62,11 +58,7 @@ def merged_reads(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """Return ``dtype`` in native byte order if it can be a feature.
-
-    Raises:
-        DataError: the dtype is not boolean, integer or floating with up to 64 bits.
-    """
+    """Return ``dtype`` in native byte order if it can be a feature: boolean, integer or floating up to 64 bits."""
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise DataError(
             f"features of dtype {dtype} cannot be used",
@@ -196,9 +188,7 @@ def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
 
 
 def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
-    """Yield blocks of exactly ``rows`` rows (the last may be shorter) from arrays or from an iterator of blocks.
-
-    A block is (X, y), or (X, y, w) with sample weights.
+    """Yield blocks (X, y) or (X, y, w) of ``rows`` rows (the last may be shorter) from arrays or an iterator of blocks.
 
     ``rows=None`` makes chunks of an efficient size. Rows keep their shape.
     """

@@ -102,5 +102,5 @@ def is_series(value: Any) -> bool:
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
-    """Return True for an instance of a class of a module that is not imported here."""
+    """The module is not imported for the check."""
     return any((kind.__module__, kind.__name__) == (module, name) for kind in type(value).__mro__)

@@ -19,11 +19,7 @@ CONCURRENT_REQUESTS = 8
 
 
 class RemoteObjects(Remote):
-    """Read and write the objects below a URL. Paths are relative to the URL.
-
-    Raises:
-        StorageError: there is no file system for the URL, or it cannot list objects.
-    """
+    """Read and write the objects below a URL; paths are relative to it."""
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         super().__init__(url, storage_options)
@@ -43,12 +39,7 @@ class RemoteObjects(Remote):
         return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
 
     def tag(self, name: str, limit: int) -> str:
-        """Return an identifier of an object's current content.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            StorageError: the object has more than ``limit`` bytes.
-        """
+        """Return an identifier of an object's content of ``limit`` bytes at most; FileNotFoundError without one."""
         info = self.info(self._at(name))
         if (info.get("size") or 0) > limit:
             raise StorageError(
@@ -60,11 +51,7 @@ class RemoteObjects(Remote):
         return str(info.get("ETag") or "")
 
     def content(self, name: str) -> bytes:
-        """Return all bytes of an object.
-
-        Raises:
-            FileNotFoundError: it is not there.
-        """
+        """Return all bytes of an object, or raise FileNotFoundError."""
         return sync(self.fs.loop, self.get, self._at(name))  # type: ignore[no-any-return]
 
     def put(self, name: str, data: bytes) -> None:
@@ -76,11 +63,9 @@ class RemoteObjects(Remote):
         await self._attempt(path, partial(self.fs._pipe_file, path, data))
 
     def put_if(self, name: str, data: bytes, tag: str | None) -> bool:
-        """Write an object if it still has this tag; for None, if it does not exist.
+        """Write an object if it still has this tag (None: if it does not exist), and return True.
 
         S3 and most compatible stores check the condition. Other stores have no such request, and always write.
-
-        Return True if the object was written.
         """
         if "s3" not in self.fs.protocol:
             self.put(name, data)
@@ -117,12 +102,7 @@ class RemoteObjects(Remote):
         self._each(one, files)
 
     def download(self, name: str, folder: Path) -> None:
-        """Download all objects below a name to a local folder.
-
-        Raises:
-            FileNotFoundError: no object has this prefix.
-            StorageError: an object's name would lead out of the folder.
-        """
+        """Download all objects below a name; FileNotFoundError if there is none, StorageError if one leads out."""
         start = len(self._at(name)) + 1
         paths = sorted(self.find(self._at(name)))
         if not paths:

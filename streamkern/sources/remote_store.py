@@ -1,7 +1,6 @@
 """Remote stores: requests have timeouts and are repeated until a deadline; messages contain no secrets.
 
-Stores are accessed through fsspec, which finds credentials in the environment, the machine's role, or
-``storage_options``.
+fsspec finds credentials in the environment, the machine's role, or ``storage_options``.
 """
 
 from __future__ import annotations
@@ -67,20 +66,13 @@ class Retry:
 
 
 class RequestCounts:
-    """Counts of this process's requests to stores. Thread-safe.
-
-    Attributes:
-        requests: requests made, repetitions included.
-        retries: requests repeated because one failed or took too long.
-        rereads: reads repeated because the bytes did not decode.
-    """
+    """Thread-safe counts of this process's requests, repetitions included; rereads are of bytes that did not decode."""
 
     def __init__(self) -> None:
         self.requests = self.retries = self.rereads = 0
         self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
-        """Increment a count."""
         with self._lock:
             setattr(self, name, getattr(self, name) + 1)
 
@@ -122,15 +114,7 @@ def reread(read: Callable[[], T]) -> T:
 
 
 class Remote:
-    """Read objects at a URL, with timeouts and repetitions. Thread-safe, picklable.
-
-    Attributes:
-        root: the file system's path of the URL.
-        lists: whether the store can list its objects.
-
-    Raises:
-        StorageError: there is no file system for the URL.
-    """
+    """Read objects at a URL, with timeouts and repetitions. Thread-safe, picklable."""
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None, retry: Retry | None = None) -> None:
         self.retry = retry or Retry()
@@ -164,13 +148,13 @@ class Remote:
         self._once()
 
     def _hide(self) -> None:
-        """Hide the secrets of the URL and the options in all output of this process."""
+        """No output of this process may show the secrets of the URL and the options."""
         url, options = self._given
         keep_url_secrets(url)
         keep_option_secrets(options)
 
     def _once(self) -> None:
-        """Switch off repetitions by S3's file system, which are not counted and ignore the deadline."""
+        """Repetitions by S3's file system are not counted and ignore the deadline."""
         if "s3" in self.fs.protocol:
             self.fs.retries = 1
 
@@ -179,12 +163,7 @@ class Remote:
         return redacted(str(self.fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return the store's metadata of an object.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            StorageError: the store did not answer.
-        """
+        """Return the store's metadata of an object, or raise FileNotFoundError."""
         found: dict[str, Any] = self._call(path, self.fs._info)
         return found
 
@@ -273,12 +252,7 @@ class Remote:
         return sync(self.fs.loop, self._attempt, path, partial(request, path, **how))  # type: ignore[no-any-return]
 
     async def _attempt(self, path: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Make a request, and repeat it with growing waits until it succeeds, cannot succeed, or the deadline is near.
-
-        Raises:
-            FileNotFoundError: the store says that there is no such object.
-            StorageError: the store refuses, or has not answered by the deadline.
-        """
+        """Repeat a request with growing waits until it succeeds, cannot succeed, or the deadline is near."""
         began, attempt = time.monotonic(), 0
         while True:
             left = self.retry.deadline - (time.monotonic() - began)
@@ -397,7 +371,7 @@ _TEMPORARY_STATUSES = (408, 425, 429)  # 4xx for which another attempt may succe
 
 
 def _cause(error: Exception) -> BaseException:
-    """Return the error, or the cause of a "not found", which HTTP's file system raises for any failure."""
+    """HTTP's file system raises "not found" for any failure, with the true error as its cause."""
     behind = error.__cause__
     failed = isinstance(behind, TimeoutError) or type(behind).__module__.partition(".")[0] == "aiohttp"
     if behind is not None and isinstance(error, FileNotFoundError) and failed:
@@ -406,7 +380,6 @@ def _cause(error: Exception) -> BaseException:
 
 
 def _is_permanent(error: BaseException) -> bool:
-    """Return True if repeating the request cannot help."""
     if isinstance(error, _PERMANENT_ERRORS) or "Credentials" in type(error).__name__:
         return True
     answers = [getattr(each, "response", None) for each in (error, error.__cause__)]

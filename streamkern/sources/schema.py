@@ -14,14 +14,11 @@ from streamkern.errors import UsageError
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column: a ``number``, ``category``, ``boolean`` (0 and 1) or ``datetime`` (seconds since 1970 in UTC).
 
-    Attributes:
-        kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
-        text: whether the values of a category are text, represented by codes; else values are numbers.
-        missing: whether values are missing; None if unknown without reading every row.
-        dated: whether dates are read as numbers, because the user declared the column a ``number``.
-        empty: whether no row has a value, so that nothing but a declaration tells the kind; not saved.
+    A category's values are ``text``, represented by codes, or numbers. ``missing`` is None if unknown without reading
+    every row. A column is ``dated`` if dates are read as numbers, because the user declared it a ``number``. It is
+    ``empty``, which is not saved, if no row has a value, so that nothing but a declaration tells the kind.
     """
 
     name: str
@@ -133,19 +130,13 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
 
 
 def joint_kinds(schemas: Sequence[Schema]) -> Schema:
-    """Return the kinds by which several tables of the same columns are read: of each column, the first that is known.
-
-    A table without a value in a column tells nothing about it.
-    """
+    """Return each column's first known kind in tables of the same columns; one without values tells nothing."""
     each = zip(*(schema.columns for schema in schemas), strict=True)
     return Schema(tuple(next((column for column in same if not column.empty), same[0]) for same in each))
 
 
 def declared(schema: Any) -> dict[str, Column]:
-    """Return the user's declarations of columns, by name.
-
-    They are given as a Schema, as names with their kinds, or as None.
-    """
+    """Return the user's declarations of columns, given as a Schema, as kinds by name, or as None."""
     if schema is None:
         return {}
     if isinstance(schema, Schema):

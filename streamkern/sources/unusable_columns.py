@@ -19,11 +19,8 @@ ExtremeValue = tuple[float, str]
 class ColumnDescription:
     """Description of a column's rows; adds.
 
-    Args:
-        missing: rows without a value.
-        counts: rows of each value, with long values shortened by ``text_key``; None if there are too many.
-        low: shortest text, or lowest other value; None without values, or without an order.
-        high: longest text, or highest other value.
+    ``counts`` are rows of each value, with long values shortened by ``text_key``; None if there are too many. ``low``
+    is the shortest text, or lowest other value, ``high`` the longest or highest; None without values or an order.
     """
 
     missing: int

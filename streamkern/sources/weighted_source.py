@@ -16,11 +16,7 @@ from streamkern.types import Array, Rows
 
 
 class WeightedSource(DerivedSource):
-    """The rows of a source, with weights in memory.
-
-    Args:
-        weights: w >= 0, shape (n,).
-    """
+    """The rows of a source, with weights w >= 0, shape (n,), in memory."""
 
     def __init__(self, source: Source, weights: Any, name: str = "sample_weight") -> None:
         super().__init__(source)

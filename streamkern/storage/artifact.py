@@ -67,14 +67,7 @@ def save_artifact(
     metadata: dict[str, Any],
     members: Mapping[str, Callable[[], Contents]] | None = None,
 ) -> None:
-    """Write an artifact, replacing an existing one.
-
-    ``TiledRows`` are written tile by tile, and ``metadata`` is JSON-serialisable. ``members`` are functions, by name,
-    that return the contents of artifacts inside this one.
-
-    Raises:
-        StorageError: the disk is full or not writable; the previous artifact is unchanged.
-    """
+    """Write an artifact, replacing an existing one; ``members`` return contents of artifacts inside, by name."""
     _require_replaceable(Path(given_path(path)), kind)
     with staged(path, folder=True, parents=True) as staging:
         for name, contents in (members or {}).items():
@@ -95,7 +88,7 @@ def _write(folder: Path, contents: Contents, shown: str) -> None:
 
 
 def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
-    """Write an array, a tile at a time; return the fields that reading it needs."""
+    """Return the fields that reading the array needs."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"an array cannot be called {name!r}")
     if isinstance(value, np.ndarray):
@@ -115,11 +108,7 @@ def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class SavedRows:
-    """An array of an artifact that stays on disk and is read one chunk at a time.
-
-    Args:
-        mean_row: mean of its rows, shape (d,), float64.
-    """
+    """An array of an artifact that stays on disk and is read one chunk at a time; ``mean_row`` (d,) is float64."""
 
     stored: ArtifactArray
     mean_row: Array
@@ -154,14 +143,11 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
 def load_artifact(
     path: str | os.PathLike[str], kind: str, stay: tuple[str, str] | None = None, *, links: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read an artifact and verify every array.
+    """Read an artifact and verify every array; return arrays by name, and the metadata.
 
     With ``stay`` (a, b), array a stays on disk as ``SavedRows`` with mean b, if there is an array b. An artifact inside
-    another may not be a symbolic link (``links``). Return arrays by name, and the metadata.
-
-    Raises:
-        StorageError: nothing is there.
-        ModelFormatError: the artifact has another kind or a newer format, or was changed after it was written.
+    another may not be a symbolic link (``links``). StorageError if nothing is there; ModelFormatError for another kind,
+    a newer format or damage.
     """
     target, manifest, metadata, first = _opened(Path(given_path(path)), kind, links)
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
@@ -183,18 +169,12 @@ def load_artifact(
 
 
 def open_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, ArtifactArray], dict[str, Any]]:
-    """Return an artifact's arrays by name, without reading them, and its metadata.
-
-    Raises:
-        StorageError: nothing is there.
-        ModelFormatError: the artifact has another kind or format, or its description is damaged.
-    """
+    """Return an artifact's arrays by name, without reading them, and its metadata; errors as ``load_artifact``."""
     target, manifest, metadata, _ = _opened(Path(given_path(path)), kind, links=True)
     return {name: _described(target, name, each) for name, each in manifest.items()}, metadata
 
 
 def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
-    """Return an artifact's directory, manifest of arrays and metadata, and whether it has format 1."""
     target = target_or_previous(Path(given_path(path)))
     if target is None:
         raise StorageError(
@@ -253,7 +233,7 @@ def _marks(target: Path, kind: str) -> dict[str, Any]:
 
 
 def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
-    """Return an array by its manifest, or by zarr's metadata if there is no manifest."""
+    """An array of format 1 has no manifest, but zarr's metadata."""
     try:
         if not _NAME.fullmatch(name):
             raise ValueError("no array is called so")
@@ -270,7 +250,7 @@ def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
 
 
 def _walked(array: ArtifactArray, sums: bool) -> str:
-    """Read an array tile by tile to verify it; return its checksum if requested."""
+    """Verify an array tile by tile; return its checksum if requested."""
     total = hashlib.sha256()
     for _, tile in array.tiles():
         if sums:
@@ -304,7 +284,7 @@ def sha256(array: Array) -> str:
 
 
 def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
-    """Return the checksum of an array in format 1."""
+    """Return the checksum of an array in format 1, of its decoded content."""
     return digest(dtype.str, shape, content)
 
 

@@ -36,15 +36,10 @@ _METADATA = "zarr.json"
 
 @dataclass(frozen=True)
 class ArtifactArray:
-    """An array of an artifact, not read yet.
+    """An array of an artifact, not read yet; ValueError if its description is impossible.
 
-    Args:
-        dtype: dtype of the values, little-endian.
-        rows: rows of a chunk along the first axis; the last chunk is padded with zeros.
-        sums: SHA-256 of each chunk as it is stored; None in an artifact of format 1.
-
-    Raises:
-        ValueError: the arguments contradict each other, or describe no possible array.
+    Values are little-endian. A chunk has ``rows`` rows along the first axis; the last is padded with zeros. ``sums``
+    are the SHA-256 of each chunk as it is stored; None in an artifact of format 1.
     """
 
     place: Path
@@ -65,7 +60,6 @@ class ArtifactArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -86,11 +80,7 @@ class ArtifactArray:
         return (self.rows if self.shape else 1) * math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self) -> Array:
-        """Return the array.
-
-        Raises:
-            StorageError: a chunk is missing or damaged.
-        """
+        """Return the array; StorageError if a chunk is missing or damaged."""
         whole = np.empty(self.shape, self.dtype)
         for rows, tile in self.tiles():
             whole[rows] = tile
@@ -135,15 +125,7 @@ class ArtifactArray:
 
 
 class ArrayWriter:
-    """Write one array of an artifact, chunk by chunk.
-
-    Args:
-        dtype: dtype of the values: booleans, numbers, or text of a fixed width.
-        rows: along the first axis, of a chunk.
-
-    Raises:
-        TypeError: the dtype is of another kind.
-    """
+    """Write one array, of booleans, numbers, or text of a fixed width, in chunks of ``rows`` rows; else TypeError."""
 
     def __init__(self, place: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> None:
         dtype = dtype.newbyteorder("<")
@@ -183,12 +165,7 @@ class ArrayWriter:
 
 
 def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
-    """Return the array that ``ArrayWriter.manifest`` described.
-
-    Raises:
-        ValueError: the manifest is not such a description, or zarr's metadata differ.
-        StorageError: zarr's metadata cannot be read.
-    """
+    """Return the array that ``ArrayWriter.manifest`` described; ValueError if it is no such description."""
     fields = {"shape": list, "dtype": str, "rows": int, "chunks": list, _METADATA: str}
     if not isinstance(manifest, dict) or any(type(manifest.get(name)) is not kind for name, kind in fields.items()):
         raise ValueError("its manifest is incomplete")
@@ -203,12 +180,7 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
 
 
 def from_zarr(place: Path) -> ArtifactArray:
-    """Return an array of format 1, which is described by zarr's metadata alone.
-
-    Raises:
-        ValueError: the array does not have the layout of format 1.
-        StorageError: the metadata cannot be read.
-    """
+    """Return an array of format 1, which is described by zarr's metadata alone; ValueError for another layout."""
     path = place / _METADATA
     document = parse_json(read_inside(place.parent, path, 1 << 20), str(path))
     try:
@@ -232,11 +204,7 @@ def from_zarr(place: Path) -> ArtifactArray:
 
 
 def read_inside(root: Path, path: Path, most: int) -> bytes:
-    """Return the content of a regular file below a directory, on a path without links.
-
-    Raises:
-        StorageError: the file does not exist, is not regular, or has more bytes than ``most``.
-    """
+    """Return a regular file's content, at most ``most`` bytes, below a directory, on a path without links."""
     try:
         for folder in itertools.takewhile(lambda folder: folder != root, path.parents):
             if folder.is_symlink():
@@ -265,7 +233,6 @@ def _key(shape: tuple[int, ...], number: int) -> str:
 
 
 def _document(array: ArtifactArray) -> bytes:
-    """Return the array's metadata for zarr."""
     dtype = array.dtype
     text = dtype.kind == "U"
     name = {"name": "fixed_length_utf32", "configuration": {"length_bytes": dtype.itemsize}} if text else dtype.name

@@ -43,14 +43,7 @@ _PLAN = "plan.json"
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds this directory") -> Iterator[None]:
-    """Lock a directory, creating it if absent.
-
-    ``busy`` begins the error if another process, or another thread of this process, has the lock.
-
-    Raises:
-        BusyError: the directory is already locked.
-        StorageError: the directory cannot be written.
-    """
+    """Lock a directory, creating it; ``busy`` begins the BusyError if another process, or thread, has the lock."""
     path = folder / name
     try:
         handle = _acquire(path, _SHORT_WAIT_SECONDS, parents=True)
@@ -117,7 +110,7 @@ def lock_owner(path: Path) -> int | None:
 
 
 def _acquire(path: Path, patience: float, parents: bool = False) -> int:
-    """Open and lock a file, creating it if absent; raise BlockingIOError if it is still locked after ``patience``."""
+    """Create the file if absent; raise BlockingIOError if it is still locked after ``patience``."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -178,17 +171,9 @@ def staged(
 ) -> Iterator[Path]:
     """Yield a new file or directory to fill, which replaces the target if the block ends without an error.
 
-    Unfinished files of an earlier, killed writer of the same target are removed first.
-
-    Args:
-        target: the file or directory to replace.
-        folder: whether the target is a directory. The caller checks that existing content may be replaced.
-        parents: create missing parent directories; otherwise they are an error.
-        sync: wait until the content is on the disk. Otherwise it survives the process but not a crash of the machine,
-            and must not be trusted when ``boot_id`` has changed.
-
-    Raises:
-        StorageError: the disk is full or cannot be written; the previous content is unchanged.
+    Unfinished files of an earlier, killed writer of the same target are removed first. The caller checks that existing
+    content may be replaced. Without ``parents``, missing directories are an error. Without ``sync`` the content
+    survives the process but not a crash of the machine, and must not be trusted when ``boot_id`` has changed.
     """
     target = Path(given_path(target))
     target = target if target.name else target.absolute()
@@ -226,10 +211,7 @@ def write_text(path: Path, text: str, *, parents: bool = False) -> None:
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Replace a JSON file, in a directory that may be new; other values than JSON's are written as text.
-
-    Secrets are hidden: in URLs, and under names such as ``token``.
-    """
+    """Replace a JSON file; secrets are hidden, in URLs and under names such as ``token``; other values become text."""
     write_text(path, json.dumps(redacted(data), indent=1, default=lambda value: redacted(str(value))), parents=True)
 
 
@@ -244,10 +226,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def staged_part(path: Path) -> Iterator[Path]:
-    """Yield a file to fill, which gets its name when the block ends without an error.
-
-    For parts in a locked ``Workspace``, whose ``commit`` syncs them.
-    """
+    """Yield a file to fill, a part in a locked ``Workspace``, whose ``commit`` syncs it."""
     unfinished = part_name(path)
     yield unfinished
     os.replace(unfinished, path)
@@ -259,13 +238,10 @@ def part_name(path: Path) -> Path:
 
 
 def commit(staging: Path, target: Path, sync: bool = True) -> None:
-    """Sync a finished file or directory to the disk and replace the target by it.
+    """Sync a finished file or directory to the disk and replace the target by it; after an OSError it is unchanged.
 
     The caller has the lock. An existing target is exchanged in one step if the system supports it; otherwise (NFS) a
     directory that is not empty takes two renames, between which ``target_or_previous`` finds the old one.
-
-    Raises:
-        OSError: the target is unchanged.
     """
     for path, _, names in os.walk(staging) if sync else ():
         for name in names:
@@ -298,7 +274,7 @@ def discard(target: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two names in one step; return False if the system or the file system cannot."""
+    """Return False if the system or the file system cannot exchange two names in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     if not hasattr(libc, "renameat2"):
@@ -332,7 +308,6 @@ def _remove(path: Path) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Return why writing failed, from the causes of an error."""
     cause: BaseException | None = error
     while cause is not None:
         # pyarrow's errors have no errno.
@@ -346,11 +321,9 @@ def _reason(error: OSError) -> str:
 
 
 def tidy(folder: Path, name: str = "") -> None:
-    """Undo unfinished writes of dead processes in a directory. The caller has the lock.
+    """Undo unfinished writes of dead processes in a directory, or only of the target ``name``. The caller has the lock.
 
     Half-written content is removed; the content it should have replaced is restored if its name is free.
-
-    With a ``name``, on which the caller has a lock, only writes of this target are undone.
     """
     with contextlib.suppress(OSError):
         for left in sorted(os.listdir(folder)):
@@ -380,17 +353,11 @@ def unfinished_folder(place: Path, kind: str = "ingest") -> Path:
 
 
 class Workspace:
-    """A directory next to a target, in which one or several successive processes write its parts.
+    """A directory next to a target, in which one or several successive processes write its parts to ``data``.
 
     ``plan.json`` describes the work. Work for another plan is removed. So is work from before the machine's last start,
-    because parts are synced only by ``commit`` and may not have reached the disk.
-
-    Args:
-        place: the local file or directory to create.
-        room: description of the space needed, for the error when the disk is full.
-
-    Attributes:
-        data: the subdirectory for the parts.
+    because parts are synced only by ``commit`` and may not have reached the disk. ``room`` describes the space needed,
+    for the error when the disk is full.
     """
 
     def __init__(self, place: Path, kind: str, room: str) -> None:
@@ -401,12 +368,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the directory. Parts are kept for the next process unless ``begin`` was never called.
-
-        Raises:
-            BusyError: another process writes to the same target.
-            StorageError: the disk is full or cannot be written.
-        """
+        """Lock the directory. Parts are kept for the next process unless ``begin`` was never called."""
         with locked(self.folder, "lock", busy=f"Another process is {self.kind}ing to this place"):
             try:
                 yield
@@ -425,10 +387,9 @@ class Workspace:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self, plan: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
-        """Keep the parts of an earlier attempt at the same plan, or start with an empty directory.
+        """Keep the parts of an earlier attempt at the same plan, or start empty; return the number of recorded parts.
 
-        ``plan`` is JSON-serialisable, and ``prepare`` fills the new ``data`` with the files that parts need. Return the
-        number of recorded parts; it is 0 for a new plan.
+        ``plan`` is JSON-serialisable, and ``prepare`` fills the new ``data`` with the files that parts need.
         """
         found = read_json(self.folder / _PLAN) or {}
         done = found.pop("done", 0)
@@ -472,7 +433,7 @@ class Workspace:
                 self.discard()
 
     def _marked(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Return the plan with boot and directory, because after an exchange ``data`` has the previous content."""
+        """With boot and directory, because after an exchange ``data`` has the previous content."""
         inode = self.data.stat().st_ino if self.data.exists() else None
         return {**plan, "boot": boot_id(), "data": inode}
 

@@ -25,10 +25,7 @@ _NAMES: dict[type, str] = {}  # in files
 
 
 def serializable(cls: C) -> C:
-    """Mark a dataclass or named tuple as data that is written and read field by field.
-
-    Fields may hold numbers, text, arrays, tuples, lists, dictionaries, and other such classes.
-    """
+    """Mark a class, whose fields hold numbers, text, arrays, containers and such classes, as data to write and read."""
     return serializable_as(cls.__name__)(cls)
 
 
@@ -56,22 +53,13 @@ def is_valid_number(value: Any) -> bool:
 
 
 def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
-    """Write a value as an artifact of this kind.
-
-    Raises:
-        StorageError: the disk is full or not writable.
-    """
+    """Write a value as an artifact of this kind."""
     tree, arrays = flatten(value)
     save_artifact(path, kind, arrays, {"value": tree})
 
 
 def load_value(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read a value that ``save_value`` wrote.
-
-    Raises:
-        StorageError: nothing is there.
-        ModelFormatError: the file is damaged, has another kind, or has a class unknown to this release.
-    """
+    """Read what ``save_value`` wrote; StorageError if absent, ModelFormatError if damaged, foreign or unknown."""
     arrays, metadata = load_artifact(path, kind)
     return unflatten(metadata.get("value"), arrays)
 
@@ -81,10 +69,8 @@ def load_value(path: str | os.PathLike[str], kind: str) -> Any:
 class Bundle:
     """A value of many small arrays, joined in one array for each dtype, because a file for each would take too long.
 
-    Attributes:
-        tree: the value as JSON text, with references to arrays, see ``flatten``.
-        index: dtype, position of the first number, and shape of each array, by name.
-        numbers: concatenated numbers of all arrays, by dtype.
+    ``tree`` is JSON text with references to arrays, see ``flatten``. ``index`` has dtype, position of the first number,
+    and shape of each array, by name.
     """
 
     tree: str
@@ -117,11 +103,7 @@ def unbundle_arrays(bundle: Bundle) -> Any:
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Array]]:
-    """Return a value as JSON data with references to arrays, and the arrays by name.
-
-    Raises:
-        TypeError: something in it is neither data nor a serializable class.
-    """
+    """Return a value as JSON data with references to arrays, and these by name; TypeError for other than data."""
     arrays: dict[str, Array] = {}
     return _flatten(value, arrays), arrays
 
@@ -150,11 +132,7 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
-    """Return the value from its tree and arrays, as ``flatten`` returned them.
-
-    Raises:
-        ModelFormatError: this is not a result of ``flatten``, or has a class unknown to this release.
-    """
+    """Return the value of ``flatten``'s tree and arrays; ModelFormatError if it is none, or has an unknown class."""
     try:
         return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

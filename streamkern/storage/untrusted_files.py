@@ -35,15 +35,7 @@ _REST = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) -> bytes:
-    """Return the content of a regular file.
-
-    A file of more than ``most`` bytes is not read. ``links`` says whether the file may be a symbolic link.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        OSError: the file cannot be read.
-        StorageError: it is a FIFO, a device, a socket, a directory or a symbolic link, or has more bytes.
-    """
+    """Return the content of a regular file of at most ``most`` bytes, or of a symbolic link to one if ``links``."""
     # The first check avoids opening devices, which can have effects; the second is of the opened file.
     _require_regular(path, os.stat(path, follow_symlinks=links))
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
@@ -83,9 +75,6 @@ def file_stamp(path: str | os.PathLike[str]) -> list[int]:
     """Return size and time of the last change in ns of a regular file; a copy, or a new name, keeps both.
 
     Every data file is stamped before it is opened: to open a FIFO would wait for its writer.
-
-    Raises:
-        StorageError: it is a FIFO, a device, a socket or a directory.
     """
     found = os.stat(path)
     _require_regular(path, found)
@@ -164,11 +153,7 @@ def not_visible_error(path: str) -> StorageError:
 
 
 def require_regular(path: str | os.PathLike[str], most: int | None = None) -> int:
-    """Return the size of a regular file in bytes; 0 for a directory, or if the path is absent.
-
-    Raises:
-        StorageError: it is neither, or has more than ``most`` bytes.
-    """
+    """Return the bytes of a regular file, at most ``most``; 0 for a directory, or if the path is absent."""
     try:
         found = os.stat(path)
     except OSError:
@@ -213,12 +198,7 @@ def read_json_file(path: Path) -> Any:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON.
-        StorageError: it is larger, or more deeply nested, than anything that streamkern writes.
-    """
+    """Return the value of a JSON text, or raise ValueError; StorageError if it is too large or deeply nested."""
     require_modest_json(data, where)
     return json.loads(data)
 
@@ -246,7 +226,7 @@ def require_modest_json(data: bytes, where: str) -> None:
 
 
 def _brackets(data: bytes) -> Array:
-    """Return the brackets of a JSON text outside strings, or of all of it where these are few."""
+    """Return brackets outside strings, or of all of the text where these are few."""
     text = data.translate(None, _REST)
     if text.count(b"[") + text.count(b"{") <= MAX_JSON_DEPTH:
         return np.frombuffer(text.replace(b'"', b""), dtype=np.uint8)
@@ -254,7 +234,7 @@ def _brackets(data: bytes) -> Array:
 
 
 def _outside(data: bytes, signs: bytes) -> Array:
-    """Return these signs of a JSON text outside strings, in order, without creating a Python object for each string."""
+    """Return signs outside strings, in order, without creating a Python object for each string."""
     if b"\\" in data:
         # Pairs are removed from the left, so that an odd run leaves the backslash before a quotation mark.
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")

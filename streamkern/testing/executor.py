@@ -47,11 +47,9 @@ class OrderSensitive:
 
 @dataclass
 class Dawdling(OrderSensitive):
-    """As `OrderSensitive`, late.
+    """As `OrderSensitive`, but every lane is ``seconds`` late; below 0, the process ends instead.
 
-    Args:
-        seconds: how late every lane is; below 0, the process ends instead.
-        once: a file that does not exist: only the lane that makes it, with the number of its process, is late.
+    ``once`` is a file that does not exist: only the lane that makes it, with the number of its process, is late.
     """
 
     seconds: float = 0.0
@@ -74,14 +72,9 @@ class Dawdling(OrderSensitive):
 class SharedSums:
     """Shared work whose sums have other bits in any other order; see ``streamkern.execute.base.SharedWork``.
 
-    A tile's part of a state is a number, which each step changes, in an array of one row.
-
-    Args:
-        leaves: tiles.
-        lanes: lanes.
-        seconds: how late the last tile is; below 0, it raises instead.
-        sums: sums over tiles after the responses: that of each lane; then others, of numbers that follow from it.
-        owns: whether tiles know by themselves what changes them.
+    A tile's part of a state is a number, which each step changes, in an array of one row. The last tile is ``seconds``
+    late; below 0, it raises instead. ``sums`` over tiles come after the responses: that of each lane; then others, of
+    numbers that follow from it. ``owns``: tiles know by themselves what changes them.
     """
 
     leaves: int = 7

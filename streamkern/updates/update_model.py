@@ -162,13 +162,9 @@ def require_forgetting(sums: Sums) -> None:
 
 
 def require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
-    """Refuse sums that have lost half of their digits, because far larger ones were subtracted.
+    """Refuse sums that have lost half of their digits, because far larger ones were subtracted: UnlikeChampionError.
 
-    ``before`` are ``Sums.sizes`` before the subtraction; ``sums`` are those of the rows that stay, about the mean of
-    their targets.
-
-    Raises:
-        UnlikeChampionError: digits are lost.
+    ``before`` are ``Sums.sizes`` before it; ``sums`` are those of the rows that stay, about their targets' mean.
     """
     after = sums.sizes
     if type(encoding) is Continuous:  # each output has its own size; targets may be as good as constant
@@ -249,7 +245,6 @@ def updated(
 
 
 def _update_counts(model: KernelMachine, added: Dataset | None, forgotten: Dataset | None) -> dict[str, Any]:
-    """Return the rows added and forgotten, and the number of updates, since the model was fitted."""
     before = model.metadata.get("updates", {})
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     return {name: before.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
@@ -258,7 +253,6 @@ def _update_counts(model: KernelMachine, added: Dataset | None, forgotten: Datas
 def _projected(
     model: KernelMachine, stored: Sums | StoredSums, rows: list[Dataset], wanted: str, executor: Executor, budget: int
 ) -> Footprint:
-    """Return the expected memory of an update: a fit on these rows, and the sums of the earlier rows."""
     largest = max(rows, key=lambda data: data.base_rows)
     held = load_libraries() + (stored.nbytes if isinstance(stored, StoredSums) else 0)
     shape = FitShape(
@@ -292,7 +286,7 @@ def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
 def _fit_calibration(
     problem: Problem, solved: Solved, before: Calibration | None
 ) -> tuple[Calibration | None, str, list[str]]:
-    """Return probabilities or intervals, their origin, and warnings; the earlier ones if a class has no rows."""
+    """Probabilities or intervals, their origin, and warnings; the earlier ones if a class has no rows."""
     outcome, said = (
         Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.out_of_sample),
         list[str](),
@@ -307,7 +301,6 @@ def _fit_calibration(
 
 
 def _missing(calibration: Calibration | None) -> Any:
-    """Return the classes without rows in the fit of probabilities."""
     return calibration.facts.get("missing", ()) if calibration is not None else ()
 
 
@@ -315,7 +308,6 @@ def _missing(calibration: Calibration | None) -> Any:
 
 
 def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
-    """Return numbers of the centers that are equal to one of the rows."""
     Z = problem.centers.Z
     if problem.features is not None or not len(Z):
         return set()
@@ -327,7 +319,7 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
 
 
 def _forgotten_centers(problem: Problem, forgotten: Dataset, added: Dataset | None) -> IntArray:
-    """Return the centers that are equal to a forgotten row and to no added one, ascending."""
+    """Centers equal to a forgotten row and to no added one, ascending."""
     gone = _centers_among(problem, forgotten)
     gone -= _centers_among(problem, added) if added is not None and gone else set()
     return np.array(sorted(gone), dtype=np.int64)
@@ -336,7 +328,7 @@ def _forgotten_centers(problem: Problem, forgotten: Dataset, added: Dataset | No
 def _without_centers(
     problem: Problem, sums: Sums, calibration: Calibration | None, centers: IntArray, drop: bool
 ) -> tuple[Problem, Sums, Calibration | None]:
-    """Return the problem without centers that are forgotten rows, if requested; else warn about them."""
+    """Drop the centers that are forgotten rows, if requested; else warn about them."""
     Z = problem.centers.Z
     if not len(centers):
         return problem, sums, calibration
@@ -363,8 +355,6 @@ def _without_centers(
 
 @dataclass(eq=False)
 class _Equal:
-    """Return the digests of a block's rows that are among given digests."""
-
     wanted: frozenset[bytes]
 
     def __call__(self, block: Block, state: Any) -> Parts:
