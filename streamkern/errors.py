@@ -1,8 +1,4 @@
-"""Errors: each names the value found and its place, the values accepted, and the remedy.
-
-Every error of this library has four parts: the finding, its place (file, chunk, row or parameter), what was
-expected, and what to do about it. The class fixes the exit status of the command line.
-"""
+"""Errors: each names the finding, its place, the values accepted and the remedy; its class fixes the exit status."""
 
 from __future__ import annotations
 
@@ -253,7 +249,6 @@ _WORDS: dict[Any, str] = {
 
 @cache
 def _declared(owner: type) -> dict[str, Any]:
-    """The types of the fields of a dataclass; none where annotations of a class of the user's cannot be read."""
     try:
         hints = typing.get_type_hints(owner)
     except (NameError, TypeError):

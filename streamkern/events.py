@@ -22,18 +22,11 @@ EARLY_STEP_SHARE = 0.05
 
 
 class EventLog:
-    """Append events to a file and call listeners. Steps go to listeners at once, and to the file once a second.
+    """Append events to a file, if there is a path, and call listeners: steps at once, and in the file once a second.
 
     Early steps go there more often, as ``EARLY_STEP_SHARE`` says: a loss falls fast at first, and a short run has a
     curve too. A line has the field ``timeline`` of all steps since the one before it, added up, so that lines sum to
-    the run.
-
-    Args:
-        path: the file; None keeps nothing.
-        facts: called for fields that every line of the file gets, such as the memory held.
-
-    Attributes:
-        facts: as above; may be exchanged.
+    the run. ``facts`` is called for fields that every line gets, such as the memory held; it may be exchanged.
     """
 
     def __init__(
@@ -115,7 +108,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def merge_sums(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of two nested mappings, added up name by name; a name of one stays as it is."""
+    """Add up the numbers of two nested mappings, name by name; a name of one stays as it is."""
     total = dict(a)
     for name, value in b.items():
         before = total.get(name)

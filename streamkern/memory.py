@@ -27,7 +27,7 @@ _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
 
 def parse_bytes(text: str | int, where: str = "memory") -> int:
-    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is the name of the parameter in errors."""
+    """Return the bytes of ``"8GiB"``, ``"500 MB"`` or a number; ``where`` names the parameter in errors."""
     if hasattr(text, "__index__"):
         size = float(text)
     else:
@@ -102,8 +102,7 @@ def _trim() -> None:
 def share_heap() -> None:
     """Let all threads of this process allocate from two heaps, before they begin.
 
-    By default glibc gives each thread its own, and each keeps the memory freed in it: tens of megabytes more, and a
-    different number from run to run.
+    By default glibc gives each thread its own, which keeps freed memory: tens of megabytes more, different in each run.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
@@ -113,8 +112,8 @@ def share_heap() -> None:
 def keep_heap() -> None:
     """Let this process keep freed memory, up to 64 MiB, for later allocations.
 
-    Dask's nannies start workers with MALLOC_TRIM_THRESHOLD_, which makes glibc hand every block of rows back to the
-    system; each step then pays for fresh pages.
+    Dask's nannies set MALLOC_TRIM_THRESHOLD_, so that glibc hands every block of rows back, and each step pays for
+    pages.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
@@ -138,13 +137,11 @@ def _pages() -> tuple[int, int]:
 
 
 class _Limit:
-    """A budget in force: bytes, and the bytes of files' pages that were resident when it began."""
-
     def __init__(self, budget: int) -> None:
         self.budget, self.mapped = budget, _pages()[1]
 
     def over(self, coming: int) -> int:
-        """Bytes above the budget with ``coming`` more; pages of files that were mapped since do not count."""
+        """Return bytes above the budget with ``coming`` more; files' pages that were mapped since do not count."""
         held, mapped = _pages()
         return held - max(0, mapped - self.mapped) + coming - self.budget
 
@@ -157,11 +154,7 @@ _changing = threading.Lock()
 def memory_limit(budget: int) -> Iterator[None]:
     """Hold this process to a budget: while the block runs, ``check_memory`` raises where it is exceeded.
 
-    A budget is the whole process's, with its memory before. Of several in force at a time, in threads of one process,
-    the largest counts.
-
-    Raises:
-        MemoryLimitError: the process exceeded the budget, or the system refused an allocation.
+    A budget is the whole process's, with its memory before. Of several in force in threads, the largest counts.
     """
     limit = _Limit(budget)
     with _changing:
@@ -188,9 +181,7 @@ def memory_limit(budget: int) -> Iterator[None]:
 def check_memory(coming: int = 0, where: str | None = None) -> None:
     """Raise MemoryLimitError where this process holds more than its budget, or will with ``coming`` more bytes.
 
-    Called between blocks of rows, so that the files of a run are complete.
-
-    It takes microseconds. The coming bytes are those that will be allocated for certain.
+    Called between blocks of rows, so that the files of a run are complete. It takes microseconds.
     """
     limit = max(list(_limits), key=lambda limit: limit.budget, default=None)
     if limit is None or limit.over(coming) <= 0:

@@ -59,14 +59,10 @@ def reporter(
 
 
 class Display:
-    """Show the progress: a bar (of rich) on a terminal or in a notebook, plain lines elsewhere.
+    """Show the progress: a bar (of rich) on a terminal or in a notebook, or where ``live``; plain lines elsewhere.
 
-    It is a listener of runs: ``sk.run(pipeline, listeners=(Display(sys.stderr),))`` is what ``verbose=1`` does.
-
-    Args:
-        stream: where to; a closed one is no reason to end a run.
-        live: whether to draw a bar; by default where the stream is a terminal, or in a notebook.
-        clock: seconds.
+    It is a listener of runs: ``sk.run(pipeline, listeners=(Display(sys.stderr),))`` is what ``verbose=1`` does. A
+    closed stream is no reason to end a run.
     """
 
     def __init__(self, stream: TextIO, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,17 +124,14 @@ class Display:
             self._try(bar.stop)
 
     def _due(self, ends: bool) -> bool:
-        """Return True if the progress is due to be written; without a bar, the end is always written."""
+        """Is progress due to be written? Without a bar, the end always is."""
         if self._clock() < self._next and not (ends and not self._live):
             return False
         self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
         return True
 
     def _draw(self, name: str, line: str, texts: tuple[str, ...] = (), done: int = 0, total: int | None = None) -> None:
-        """Draw a bar over the previous one, or write ``line`` where the stream is not a terminal.
-
-        Parts of ``texts`` that do not fit the width of the terminal are left out, last ones first.
-        """
+        """Draw a bar over the previous one, or write ``line``; the last of ``texts`` go that do not fit the width."""
         if not self._live or self._stream is None:
             self._line(line)
             return
@@ -178,7 +171,6 @@ class Display:
         self._bar = bar
 
     def _line(self, text: str) -> None:
-        """A line that stays."""
         if self._stream is None:
             return
         self.close()
@@ -208,7 +200,7 @@ def _can_draw(stream: TextIO) -> bool:
 
 
 def _solver(fields: dict[str, Any]) -> str:
-    """Findings of a solver's setup, in words; not every solver has a projection, or a batch."""
+    """In words; not every solver has a projection, or a batch."""
     words = [f"projection {fields['projection']}"] if "projection" in fields else []
     if "batch" in fields:
         words.append(f"batch {fields['batch']:,} rows (critical: {fields['critical_batch']:,.0f})")
@@ -217,7 +209,6 @@ def _solver(fields: dict[str, Any]) -> str:
 
 
 def _step(fields: dict[str, Any]) -> tuple[str, ...]:
-    """A step in words, the most important first."""
     rows, total, seconds = fields["rows"], fields["total_rows"], max(1e-9, fields["seconds"])
     return (
         f"{rows / total:4.0%}",

@@ -1,8 +1,8 @@
 """Secrets stay out of whatever is written: errors, events, manifests, results, reports and records of a registry.
 
-There is one function, ``redacted``, and every writer calls it. It hides user information and queries of URLs by their
-shape, and the values of all known secrets: passwords and signatures in URLs, settings, storage options and environment
-variables with the name of a secret, and the secret parts of connection strings.
+Every writer calls ``redacted``. It hides user information and queries of URLs by their shape, and the values of all
+known secrets: passwords and signatures in URLs, settings, storage options and environment variables with the name of a
+secret, and the secret parts of connection strings.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def redacted(value: T) -> T:
 
 
 def _redacted(value: Any, hidden: Callable[[], re.Pattern[str] | None], by_name: bool = False) -> Any:
-    """A value without secrets; with ``by_name``, it is a setting or an option, or holds some."""
+    """With ``by_name``, the value is a setting or an option, or holds some."""
     if isinstance(value, str):
         return _text(value, hidden(), whole=by_name)
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def _redacted(value: Any, hidden: Callable[[], re.Pattern[str] | None], by_name:
 
 
 def _text(text: str, hidden: re.Pattern[str] | None, whole: bool) -> str:
-    """Text without secrets; with ``whole``, it may be nothing but a URL, and then holds spaces and quotes."""
+    """With ``whole``, the text may be nothing but a URL, and then holds spaces and quotes."""
     if hidden is not None:
         text = hidden.sub(HIDDEN, text)
     if ":/" in text:
@@ -122,12 +122,11 @@ def _text(text: str, hidden: re.Pattern[str] | None, whole: bool) -> str:
 
 
 def _without_url_secrets(word: str) -> str:
-    """A word of a text, in which URLs may stand, without their secrets. In time linear in its length."""
+    """In time linear in the length of the word, in which URLs may stand."""
     return _without_query(_without_web_query(_without_users(word))) if ":/" in word else word
 
 
 def _without_users(text: str) -> str:
-    """Text without the user information of its URLs."""
     parts, done, last = list[str](), 0, text.rfind("@")
     for scheme in _SCHEME.finditer(text):
         at = _end_of_user(text, scheme.end(), last) if scheme.start() >= done else 0
@@ -152,7 +151,6 @@ def _end_of_user(text: str, start: int, last: int) -> int:
 
 
 def _without_web_query(text: str) -> str:
-    """Text without the part after the first ? or # of a URL of the web."""
     done = 0
     for scheme in _WEB.finditer(text):
         if scheme.end() <= done:
@@ -167,7 +165,6 @@ def _without_web_query(text: str) -> str:
 
 
 def _without_query(text: str) -> str:
-    """Text without the query of the first URL that has one, of any store."""
     scheme = _SCHEME.search(text)
     for query in () if scheme is None else _QUERY_START.finditer(text, scheme.end()):
         if _PAIR.match(text, query.end()) or _LONG_WORD.match(text, query.end()):
@@ -180,7 +177,6 @@ def _is_container(scheme: str, user: str) -> bool:
 
 
 def _url_secrets(text: str) -> list[str]:
-    """The user information and the signatures of a URL; nothing of other texts."""
     scheme, found = _SCHEME.match(text), list[str]()
     if scheme is None:
         return found
@@ -202,7 +198,7 @@ def _url_secrets(text: str) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _of_variable(name: str, value: str) -> tuple[str, ...]:
-    """The secrets in a variable of the environment: all of it, by its name, or those of a URL or connection string."""
+    """All of a variable of the environment, by its name, or the secrets of a URL or connection string."""
     parts = [found["value"] for found in _IN_CONNECTION.finditer(value)] + _url_secrets(value)
     if names_secret(name) and not _PLACES.search(name):
         parts.append(value)
@@ -211,7 +207,6 @@ def _of_variable(name: str, value: str) -> tuple[str, ...]:
 
 
 def _hidden() -> re.Pattern[str] | None:
-    """Matches the secrets given and those of the environment, as they may be written."""
     environment = {each for name, value in os.environ.items() for each in _of_variable(name, value)}
     forms = {form for secret in _given | environment for form in _forms(secret) if len(form) >= 4}
     if not forms:
@@ -226,7 +221,6 @@ def _pattern(word: str) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as URLs, JSON, HTML and ``repr`` write it."""
     forms = {secret, unquote(secret), quote(secret, safe=""), quote(secret), html.escape(secret), repr(secret)[1:-1]}
     return forms | {json.dumps(form)[1:-1] for form in forms}
 

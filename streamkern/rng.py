@@ -1,9 +1,7 @@
-"""Randomness that belongs to the row: pure functions of integers, with no state.
+"""Randomness that belongs to the row: pure functions of a key and the row's id, with no state.
 
-The random numbers of a row depend on a key and on the row's id alone, so they are the same when a block is read again,
-in another order, on another worker or in another size.
-
-This module is the plain reference. The backends' fast noise is tested equal to ``normal_rows``.
+Numbers are the same when a block is read again, in another order, on another worker or in another size. This is the
+plain reference: the backends' fast noise is tested equal to ``normal_rows``.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ _WORD64 = 0xFFFFFFFFFFFFFFFF
 
 
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Philox4x32-10, a counter-based generator (Salmon et al. 2011): a bijection of counters, one for each key.
-
-    The counter has shape (n, 4) and the key (2,), both uint32; the result has four random words a counter: (n, 4),
-    uint32.
-    """
+    """Return Philox4x32-10 (Salmon et al. 2011): four random words (n, 4) of counters (n, 4) and a key (2,), uint32."""
     c0, c1, c2, c3 = np.asarray(counter, dtype=np.uint64).T
     k0, k1 = (int(k) for k in key)
     m0, m1 = (np.uint64(m) for m in PHILOX_MULTIPLIERS)
@@ -44,7 +38,7 @@ def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[
 
 
 def normal_rows(seed: int, copy: int, row_ids: IntArray, d: int) -> NDArray[np.float32]:
-    """Standard normal noise of rows: a function of (seed, copy, row id, column) and of nothing else.
+    """Return standard normals (n, d), float32: a function of (seed, copy, row id, column) and of nothing else.
 
     Columns 4j to 4j + 3 of a row come from the four words x of Philox at counter (j, row id low, row id high, copy) and
     key (seed low, seed high), by Box and Muller's transform of (x0, x1) and of (x2, x3)::
@@ -52,16 +46,8 @@ def normal_rows(seed: int, copy: int, row_ids: IntArray, d: int) -> NDArray[np.f
         u = (⌊x0 / 2⁹⌋ + 1/2) 2⁻²³        θ = 2π x1 / 2³²        (√(−2 ln u) cos θ, √(−2 ln u) sin θ)
 
     u has 23 bits and a half, so that u and 1 − u take the same values, each exact in float32, and neither is ever 0:
-    the logarithm is finite, and the largest normal is √(48 ln 2) = 5.77.
-
-    Args:
-        seed: any integer, taken modulo 2⁶⁴.
-        copy: which copy of the rows, taken modulo 2³².
-        row_ids: shape (n,), int64.
-        d: number of columns.
-
-    Returns:
-        shape (n, d), float32, computed in float64 and rounded once.
+    the logarithm is finite, and the largest normal is √(48 ln 2) = 5.77. They are computed in float64 and rounded once.
+    The seed is taken modulo 2⁶⁴, the copy modulo 2³².
     """
     words = _row_words(seed, copy & _WORD, row_ids, d, 0).reshape(-1, 2)
     radius = np.sqrt(-2.0 * np.log(((words[:, 0] >> np.uint32(9)) + 0.5) * 2.0**-23))
@@ -71,19 +57,17 @@ def normal_rows(seed: int, copy: int, row_ids: IntArray, d: int) -> NDArray[np.f
 
 
 def uniform_rows(seed: int, copies: int | IntArray, row_ids: IntArray, k: int) -> NDArray[np.float64]:
-    """Uniform numbers of rows: a function of (seed, copy, row id, number) and of nothing else.
+    """Return uniform numbers (n, k), float64, in (0, 1): a function of (seed, copy, row id, number) and nothing else.
 
     Numbers 4j to 4j + 3 come from the four words x of Philox at counter (2³¹ + j, row id low, row id high, copy) under
-    the key of ``normal_rows``, whose counters stay below 2³¹: the two never share a word. u = (x + 1/2) 2⁻³².
-
-    The seed is taken modulo 2⁶⁴; ``copies``, one number or one a row, modulo 2³². The result has shape (n, k), float64,
-    in (0, 1).
+    the key of ``normal_rows``, whose counters stay below 2³¹: the two never share a word. u = (x + 1/2) 2⁻³². The seed
+    is taken modulo 2⁶⁴; ``copies``, one number or one a row, modulo 2³².
     """
     return np.asarray((_row_words(seed, copies, row_ids, k, 1 << 31)[:, :k] + 0.5) * 2.0**-32)
 
 
 def _row_words(seed: int, copies: int | IntArray, row_ids: IntArray, k: int, first: int) -> NDArray[np.uint32]:
-    """The k random words of each row, and up to three more, of the counters from ``first`` on: shape (n, 4 ⌈k / 4⌉)."""
+    """The k random words of each row, and up to three more, of the counters from ``first`` on: (n, 4 ⌈k / 4⌉)."""
     n, blocks = len(row_ids), -(-k // 4)
     ids = np.asarray(row_ids, dtype=np.int64).view(np.uint64)[:, None]
     counter = np.empty((n, blocks, 4), dtype=np.uint32)
@@ -100,12 +84,10 @@ def seed_words(seed: int) -> tuple[int, int]:
 
 
 def row_hash(row_ids: IntArray, *key: int) -> NDArray[np.uint64]:
-    """Hash row ids under a key of integers: 64 well-mixed bits a row, a few nanoseconds each.
+    """Hash row ids under a key of integers, in order: 64 well-mixed bits a row, (n,), uint64, a few nanoseconds each.
 
     The finaliser of SplitMix64 (Steele, Lea, Flood 2014) on a Weyl sequence that starts where the key says. For one key
     it is a bijection, so distinct rows never collide.
-
-    Each part of the key is taken modulo 2⁶⁴, and their order matters. The result has shape (n,), uint64.
     """
     start = len(key)
     for word in key:
@@ -135,9 +117,8 @@ def _mix(word: int) -> int:
 def generator(*parts: SupportsIndex | str) -> np.random.Generator:
     """Return a NumPy generator that is a function of ``parts``, the same in every process and on every platform.
 
-    It costs tens of microseconds: one for a decision, never one for a row.
-
-    Parts are integers of any size and strings; 1 and "1" differ, and so do ("ab",) and ("a", "b").
+    It costs tens of microseconds: one for a decision, never one for a row. Parts are integers of any size and strings;
+    1 and "1" differ, and so do ("ab",) and ("a", "b").
     """
     digest = hashlib.blake2b(digest_size=16, person=b"streamkern")
     for part in parts:

@@ -27,13 +27,11 @@ def paused_collector() -> Iterator[None]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Leave with one line and the exit status of an interruption, and no traceback."""
     os.write(2, b"stopped by SIGINT\n")
     os._exit(128 + number)
 
 
 def _is_command() -> bool:
-    """Return True if this process is ``streamkern`` or ``python -m streamkern``, rather than a user's."""
     words = sys.orig_argv
     name = sys.argv[0] if sys.argv else ""
     if name == "-m":

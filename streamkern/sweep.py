@@ -1,6 +1,4 @@
-"""The one primitive: a sum over blocks of rows of each block's contribution under the current state.
-
-    sweep(rows, state) = Σ over blocks of contribution(block, state), added in a fixed order.
+"""The one primitive: sweep(rows, state) = Σ over blocks of rows of contribution(block, state), in a fixed order.
 
 Here the data leg and the numerics leg meet: ``ScanWork`` puts a contribution on the blocks of a scan, ``StepWork`` on
 those of a stream.
@@ -67,17 +65,13 @@ class ScanWork:
         return self.blocks.block(key)
 
     def contribute(self, block: Any, state: Any) -> Parts:
-        """The block's contribution."""
+        """Return the block's contribution."""
         return self.contribution(block, state)
 
 
 @dataclass(eq=False)
 class StepWork:
-    """A contribution on the blocks of a stream, for the lanes of a step.
-
-    Args:
-        extra_blocks: other blocks that it needs under a state; None for none.
-    """
+    """A contribution on the blocks of a stream, for the lanes of a step; it may need ``extra_blocks`` under a state."""
 
     blocks: Blocks
     contribution: Contribution
@@ -97,18 +91,13 @@ class StepWork:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """A running sweep: all that is needed to continue it. Its arrays are never written over.
-
-    Attributes:
-        done: tasks whose blocks are in the sums.
-        nodes: (level, index, sums) of the tree's nodes that wait for their siblings.
-    """
+    """A sweep to be continued: ``done`` tasks, and ``nodes`` that wait for siblings. Arrays are never changed."""
 
     done: int
     nodes: tuple[tuple[int, int, Parts], ...]
 
     def total(self, part: int) -> Any:
-        """One of the parts, a number, summed so far."""
+        """Return one of the parts, a number, summed so far."""
         return sum(parts[part] for _, _, parts in self.nodes)
 
 
@@ -119,11 +108,10 @@ def sweep(
     start: Partial | None = None,
     on_part: Callable[[Partial], None] | None = None,
 ) -> Parts:
-    """Sum a contribution over all blocks, in the tree's order.
+    """Sum a contribution over all blocks, in the tree's order; ``start`` is where to go on.
 
-    ``start`` is where to go on; the sums are those of a sweep from the beginning. ``on_part`` is called with the
-    progress after every task; after the last it holds the sums that are returned. Without a block a DataError is
-    raised.
+    ``on_part`` is called with the progress after every task; after the last it holds the sums that are returned.
+    Without a block a DataError is raised.
     """
     n = len(work.blocks)  # type: ignore[arg-type]
     if not n:
@@ -144,15 +132,12 @@ def sweep(
 
 
 def task_level(n: int) -> int:
-    """Level of the tree whose nodes are tasks, for n blocks: a function of n alone, because it decides the bits."""
+    """Return the level of a tree of n blocks whose nodes are tasks: a function of n, because it decides the bits."""
     return max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
 
 
 def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
-    """Sum over the leaves below one node of the tree: (level, index, number of leaves).
-
-    One after another: a task then holds one sum, however large the sums are.
-    """
+    """Sum over the leaves below a node (level, index, number of leaves), one by one, so that a task holds one sum."""
     level, index, n = node
     total: Parts | None = None
     for leaf in range(index << level, min((index + 1) << level, n)):
@@ -164,7 +149,7 @@ def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
 
 
 def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> tuple[Array, Array | None]:
-    """Rows by id, in the order of ``ids``: features (k, d) and encoded targets. Reads each chunk they lie in once.
+    """Read rows in the order of ``ids``: features (k, d) and encoded targets. Reads each chunk they lie in once.
 
     Rows have copy number 0; at most ``block_rows`` are read at a time. An id that the source lacks is a DataError.
     """
@@ -175,7 +160,7 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
 def gather_weighted(
     executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
 ) -> tuple[Array, Array | None, Array | None]:
-    """Features (k, d), encoded targets and sample weights (k,) of rows by id; see ``gather``."""
+    """Read features (k, d), encoded targets and sample weights (k,) of rows by id; see ``gather``."""
     n = int(assembly.dataset.source.bounds[-1])
     if len(ids) and not 0 <= ids.min() <= ids.max() < n:
         raise DataError(

@@ -52,9 +52,8 @@ _OWN = str(Path(__file__).parent)
 class CodeIdentity:
     """The identity of code.
 
-    Attributes:
-        digest: hex digest; another one wherever the code, or anything of the user's that it refers to, differs.
-        unknown: why other code may have the same digest, as a sentence; None where it may not.
+    ``digest`` is hexadecimal, and another one wherever the code, or anything of the user's that it refers to, differs.
+    ``unknown`` says why other code may have the same digest, in a sentence; None where it may not.
     """
 
     digest: str
@@ -73,10 +72,7 @@ def code_identity(value: Any) -> CodeIdentity:
 
 
 def user_code_identities(part: Any) -> list[CodeIdentity]:
-    """Return the identities of the user's functions and classes in a part of a pipeline, such as a kernel or a step.
-
-    A part of this library that holds neither gives an empty list.
-    """
+    """Return the identities of the user's functions and classes in a part of a pipeline, such as a kernel."""
     return [code_identity(each) for each in _users(part)]
 
 
@@ -234,7 +230,6 @@ class _Walk:
         return found
 
     def _imported(self, name: str, level: Any, space: dict[str, Any]) -> str:
-        """Digest of a module that code imports when it runs."""
         package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
         try:
             full = importlib.util.resolve_name("." * level + name, package) if level else name
@@ -255,7 +250,6 @@ class _Walk:
         return _library(module or "builtins", function.__name__)
 
     def _file(self, module: str) -> str:
-        """Digest of the file of a compiled module of the user's."""
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:
             self._doubt(f"the compiled module {module!r} has no file.")
@@ -277,7 +271,6 @@ class _Walk:
         return ("class", kind.__qualname__, self._all(kind.__bases__), sorted(members.items()))
 
     def _module(self, module: ModuleType) -> tuple[Any, ...]:
-        """A module that is used as a whole: whatever it defines."""
         if _is_library(module.__name__):
             return _library(module.__name__, "")
         if module.__file__ is not None and not module.__file__.endswith(".py"):
@@ -347,7 +340,7 @@ def _name(value: Any) -> str:
 
 
 def _library(module: str, name: str) -> tuple[Any, ...]:
-    """Installed package of a module, by name and version."""
+    """By name and version."""
     version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", None)
     return ("installed", module, name, version if isinstance(version, str) else "")
 
@@ -359,7 +352,6 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _is_library(module: str | None) -> bool:
-    """Return True if a module is installed rather than the user's own."""
     top = str(module).partition(".")[0]
     if top in (_PACKAGE, "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
         return True

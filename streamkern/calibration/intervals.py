@@ -1,13 +1,12 @@
 """Intervals about predicted values, by split conformal prediction on rows that the model was not fitted to.
 
 A scale s(x) of the residuals is fitted to some of the rows. The quantile q of |y − f(x)|/s(x) over the other rows gives
-the interval f(x) ± q s(x). If rows are exchangeable, it contains the target with the requested probability,
-whatever the quality of model and scale: with m rows between coverage
-and coverage + 1/(m + 1), over draws of them (Papadopoulos et al. 2002; Lei et al. 2018). Weights count as in a
-weighted quantile.
+the interval f(x) ± q s(x). If rows are exchangeable, it contains the target with the requested probability, whatever
+the quality of model and scale: with m rows between coverage and coverage + 1/(m + 1), over draws of them (Papadopoulos
+et al. 2002; Lei et al. 2018). Weights count as in a weighted quantile.
 
-Each fifth of the predicted scale has its own quantile, if there are enough rows, so that the coverage holds in
-each of them (Mondrian conformal prediction: Vovk, Gammerman and Shafer 2005, section 4.5; Boström and Johansson 2020).
+Each fifth of the predicted scale has its own quantile, if there are enough rows, so that the coverage holds in each of
+them (Mondrian conformal prediction: Vovk, Gammerman and Shafer 2005, section 4.5; Boström and Johansson 2020).
 
 The scale is a second output: ridge regression of |residual| on the first functions of the model's own basis, so that it
 costs a prediction one column more. Its ridge is the best by leave-one-out error, a constant scale among the choices.
@@ -63,7 +62,6 @@ class Intervals:
         shares: share of the rows' weight up to each score: shape (m, c), below 1.
         mean: mean scale of each output, in encoded units, shape (c,).
         weights: of the first functions of the basis, what is added to 1 as a share of the mean scale: shape (q, c).
-        facts: JSON-serialisable: ``source``, ``rows``, ``functions`` and ``fifths``.
         levels: scale of each row as a share of the mean one, shape (m, c); None where all rows share a quantile.
         starts: where each fifth begins, shape (6, c); None where all rows share a quantile.
     """
@@ -77,20 +75,17 @@ class Intervals:
     starts: Array | None = None
 
     def widened(self, weights: Array) -> Array:
-        """Weights of the outputs and of their scales, side by side: shape (M, 2c)."""
+        """Return weights of the outputs and of their scales, side by side: shape (M, 2c)."""
         scales = np.zeros_like(weights)
         scales[: len(self.weights)] = self.weights
         return np.concatenate([weights, scales], axis=1)
 
     def scales(self, found: Array) -> Array:
-        """Predicted scales in encoded units, shape (n, c), from the outputs for the scales' weights."""
+        """Return predicted scales in encoded units, shape (n, c), from the outputs for the scales' weights."""
         return np.asarray(self.mean * relative_scales(found))
 
     def half_widths(self, scale: Array, coverage: float, outputs: slice = slice(None)) -> Array:
-        """Half the width of intervals in encoded units, infinite where there are too few rows for the coverage.
-
-        ``scale`` has the ``relative_scales`` of rows, shape (n, c), of the c ``outputs``, by default all.
-        """
+        """Return half widths in encoded units, infinite where rows are too few, for ``relative_scales``."""
         require_coverage(coverage)
         q = self._known.get(coverage)
         if q is None:
@@ -110,7 +105,7 @@ class Intervals:
         return {}
 
     def _quantiles(self, coverage: float) -> Array:
-        """Quantiles of the fifths, shape (5, c), that of all rows for a fifth of few; or of all, shape (1, c)."""
+        """Quantiles of the fifths, (5, c), that of all rows for a fifth of few; or of all, (1, c)."""
         m, c = self.scores.shape
         starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
         found = np.full((len(starts) - 1, c), np.inf)
@@ -137,7 +132,6 @@ class Intervals:
         return found
 
     def require(self, outputs: int, functions: int) -> None:
-        """Refuse intervals of other outputs, or of more functions than the model has."""
         shape, q = np.shape(self.scores), len(self.weights)
         right = shape[1:] == (outputs,) and is_valid_array(self.scores, shape) and is_valid_array(self.shares, shape)
         right = right and is_valid_array(self.mean, (outputs,)) and is_valid_array(self.weights, (q, outputs))
@@ -159,10 +153,7 @@ class Intervals:
 
 
 def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> float:
-    """The score with so much of the rows' weight up to it; infinite where there are too few rows.
-
-    Scores ascend; ``shares`` are of the weight up to each, beyond the share ``before`` that lies before all of them.
-    """
+    """The score with so much of the weight up to it; ``shares`` are beyond ``before``, that of other fifths."""
     if not len(scores):
         return np.inf
     # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
@@ -210,13 +201,10 @@ class ScoresByScale(NamedTuple):
 
 
 def rank_scores(scores: Array, w: Array, levels: Array) -> ScoresByScale:
-    """Scores of rows, fifth after fifth of the scale's weight, ascending in each.
+    """Sort scores (m, c) into fifths of the scale's weight, ascending in each; equal scales are in one fifth.
 
-    Equal scales are in one fifth. Where a fifth would have fewer than ``MIN_SCALE_ROWS`` rows, the first has all of
-    them.
-
-    Scores have shape (m, c); weights (m,), or (m, c) where they differ by output. ``levels`` is the scale of each row
-    as a share of the mean one, shape (m, c).
+    Where a fifth would have fewer than ``MIN_SCALE_ROWS`` rows, the first has all of them. Weights are (m,), or (m, c)
+    where they differ by output; ``levels`` (m, c) are scales as shares of the mean one.
     """
     m, c = scores.shape
     w = np.broadcast_to(w[:, None] if w.ndim == 1 else w, scores.shape)
@@ -268,17 +256,12 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
 
 
 def relative_scales(found: Array) -> Array:
-    """Predicted scales as shares of the mean one, shape (n, c), from the outputs for the scales' weights."""
+    """Return scales as shares of the mean one, (n, c), from the outputs for the scales' weights."""
     return np.maximum(1.0 + found.astype(np.float64), MIN_RELATIVE_SCALE)
 
 
 class IntervalCoverage(NamedTuple):
-    """Mask of the targets inside their intervals.
-
-    Attributes:
-        inside: shape (n, c), booleans.
-        scale: predicted scale of the errors as a share of the mean one, shape (n, c).
-    """
+    """Mask of the targets ``inside`` their intervals, and scales as shares of the mean one: (n, c) each."""
 
     inside: Array
     scale: Array

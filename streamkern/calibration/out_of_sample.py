@@ -1,7 +1,4 @@
-"""Outputs on rows that a model was not fitted to, from which probabilities and intervals are made.
-
-They are of validation rows, or of training rows that are left out one at a time.
-"""
+"""Outputs on rows that a model was not fitted to: validation rows, or training rows left out one at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ HELD_OUT_DRAW = 0x6C656674  # name of the draw
 
 
 def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> int:
-    """Number of rows to leave out of so many: at most ``most``."""
+    """Return how many of so many rows to leave out, at most ``most``."""
     return max(1, min(MAX_HELD_OUT_ROWS, most, MAX_HELD_OUT_VALUES // max(1, outputs), rows))
 
 
@@ -46,14 +43,9 @@ def require_coverage(coverage: float) -> None:
 @serializable_as("LeftOut")
 @dataclass(frozen=True, eq=False)
 class OutOfSample:
-    """Outputs on rows, and their encoded targets.
+    """Outputs (m, c) on rows, as a solver fits them, and encoded targets: class codes (m,), or values (m, c).
 
-    Attributes:
-        outputs: shape (m, c), float64, as a solver fits them.
-        y: class codes, shape (m,), or values, shape (m, c).
-        w: sample weights, shape (m,), or None.
-        source: ``leave-one-out`` or ``validation``.
-        ids: of the rows, shape (m,), among the training or the validation rows.
+    The source is ``leave-one-out`` or ``validation``; ids are among the training or the validation rows.
     """
 
     outputs: Array
@@ -70,7 +62,7 @@ def copies_remain(codes: IntArray, values: Array) -> bool:
 
 
 def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
-    """Number of each row's group of equal rows, in the order of first rows, shape (n,); and the first row of each."""
+    """Return each row's group of equal rows (n,), in the order of first rows; and the first row of each."""
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
     along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))
     projected = host_loops().project(X, along)
@@ -88,5 +80,5 @@ def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
 
 
 def row_digests(X: Array) -> Iterator[bytes]:
-    """A digest of each row: equal for equal rows, and for no others."""
+    """Return a digest of each row: equal for equal rows, and for no others."""
     return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))

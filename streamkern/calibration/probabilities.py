@@ -48,10 +48,8 @@ _PRIOR_BIAS = 1e-5  # of b
 class ClassScores:
     """Scores for prediction sets: 1 − p of the true class on rows that the model was not fitted to.
 
-    Attributes:
-        scores: those of each class ascending, class after class, shape (m,).
-        shares: share of the class's weight up to each, with one row more that is counted as the worst: shape (m,).
-        starts: where each class begins, shape (K + 1,).
+    ``scores`` ascend in each class, class after class, (m,); ``shares`` (m,) of the class's weight lie up to each, with
+    one row more that is counted as the worst; each class begins at its ``starts``, (K + 1,).
     """
 
     scores: Array
@@ -60,7 +58,7 @@ class ClassScores:
 
     @classmethod
     def of(cls, P: Array, y: Array, w: Array) -> ClassScores:
-        """The scores of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
+        """Return the scores of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
         scores = 1.0 - P[np.arange(len(y)), y]
         order = np.lexsort((scores, y))
         starts = np.searchsorted(y[order], np.arange(P.shape[1] + 1))
@@ -71,7 +69,7 @@ class ClassScores:
         return cls(scores[order], shares, starts)
 
     def least(self, coverage: float) -> Array:
-        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows."""
+        """Return the probability from which on each class is in the set, (K,); 0 for classes of too few rows."""
         require_coverage(coverage)
         found = np.zeros(len(self.starts) - 1)
         for k, (a, b) in enumerate(pairwise(self.starts)):
@@ -83,18 +81,14 @@ class ClassScores:
 @serializable
 @dataclass(frozen=True, eq=False)
 class ProbabilityCalibration:
-    """Probabilities from outputs.
+    """Probabilities from outputs, with a, c and b as ``below``, ``above`` and ``bias``, shape (K,) each.
 
     Attributes:
-        below: a, shape (K,).
-        above: c, shape (K,).
-        bias: b, shape (K,).
-        sets: quantiles for sets of classes, or None.
         cut: of two classes the second is predicted where its output less the first's is greater.
         logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
         wide: a' and c', shape (2,); None without, as in models saved before they were.
         decides: whether the prediction is the class of the largest probability; False in models saved before it was.
-        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
+        facts: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
     below: Array
@@ -108,19 +102,19 @@ class ProbabilityCalibration:
     decides: bool = False
 
     def probabilities(self, outputs: Array) -> Array:
-        """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
+        """Return probabilities (n, K), float64, of outputs of that shape; rows sum to 1."""
         return np.asarray(np.exp(self.log_probabilities(outputs)))
 
     def log_probabilities(self, outputs: Array) -> Array:
-        """Their logarithms, which stay finite where a probability rounds to 0."""
+        """Return logarithms that stay finite where a probability rounds to 0."""
         return np.asarray(log_softmax(self.scores(outputs), axis=1))
 
     def most_probable(self, outputs: Array) -> IntArray:
-        """Codes of the classes of the largest probability, shape (n,)."""
+        """Return the codes of the classes of the largest probability, shape (n,)."""
         return np.asarray(self.scores(outputs).argmax(axis=1))
 
     def scores(self, outputs: Array) -> Array:
-        """Logarithms of the probabilities, but for a number that all classes of a row share, shape (n, K)."""
+        """Return logarithms (n, K) of probabilities, but for a number that a row's classes share."""
         F = _comparable_outputs(outputs, self.logits)
         if self.logits:
             return np.asarray(self.below * F + self.bias)
@@ -158,14 +152,9 @@ class ProbabilityCalibration:
 class LabelCalibration:
     """A calibration from outputs of several labels a row to a probability of each, as of two classes, label by label.
 
-    Attributes:
-        below: a of the label's absence and presence, shape (L, 2).
-        above: c, shape (L, 2).
-        bias: b, shape (L, 2).
-        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
-            have.
-        cuts: thresholds of outputs where labels are decided, shape (L,); None for 1/2.
-        wide: a' and c', shape (L, 2); None without.
+    a, c and b, ``below``, ``above`` and ``bias``, are of the label's absence and presence, (L, 2); so are a' and c', or
+    None. Labels that all rows or none have are ``missing`` in the facts. Labels are decided at ``cuts`` (L,), or at
+    1/2.
     """
 
     below: Array
@@ -176,22 +165,19 @@ class LabelCalibration:
     wide: Array | None = None
 
     def probabilities(self, outputs: Array) -> Array:
-        """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
         return np.asarray(np.exp(self.log_probabilities(outputs)))
 
     def log_probabilities(self, outputs: Array) -> Array:
-        """Their logarithms, shape (n, L)."""
         pairs = (np.column_stack([1.0 - f, f]) for f in outputs.astype(np.float64).T)
         made = [self.label(j).log_probabilities(pair)[:, 1] for j, pair in enumerate(pairs)]
         return np.column_stack(made)
 
     def label(self, j: int) -> ProbabilityCalibration:
-        """The calibration of one label."""
+        """Return the calibration of one label."""
         wide = None if self.wide is None else self.wide[j]
         return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
 
     def require(self, labels: int) -> None:
-        """Refuse a calibration of other labels."""
         cut = self.cuts is None or is_valid_array(self.cuts, (labels,))
         pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
         if not cut or not all(is_valid_array(each, (labels, 2)) for each in pairs):
@@ -216,7 +202,7 @@ def fit_label_probabilities(out_of_sample: OutOfSample, engine: Engine) -> Label
 
 
 def _comparable_outputs(outputs: Array, logits: bool) -> Array:
-    """Outputs in float64. Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
+    """Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
     F = outputs.astype(np.float64)
     if F.shape[1] == 2:
         second = (F[:, 1:] - F[:, :1] + (0.0 if logits else 1.0)) / 2
@@ -225,7 +211,7 @@ def _comparable_outputs(outputs: Array, logits: bool) -> Array:
 
 
 def _features(F: Array, logits: bool) -> list[Array]:
-    """Variables that z is linear in besides the bias, of ``_comparable_outputs``: those with class parameters first."""
+    """Variables that z is linear in besides the bias; those with class parameters first."""
     if logits:
         return [F]
     return [
@@ -281,7 +267,6 @@ def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool =
 def _solved(
     features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
 ) -> ProbabilityCalibration:
-    """The calibration of so many classes, of which those present have parameters of their own."""
     fit = _Newton(features, code, w, engine, own=classes <= MAX_CLASSES_WITH_OWN_PARAMETERS)
     steps = fit.solved()
     shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
@@ -295,14 +280,13 @@ def _solved(
 
 
 def _increases_with_output(made: ProbabilityCalibration) -> bool:
-    """Return True if, of two classes, the second's probability rises with its output."""
     f = np.linspace(-1.0, 2.0, 601)
     log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
     return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
 
 
 def _orders_as_outputs(made: ProbabilityCalibration) -> bool:
-    """Return True if each class's score is greater where its output is 1 than where it is 0; of two, the difference."""
+    """Is each class's score greater where its output is 1 than where it is 0; of two, the difference?"""
     K = len(made.bias)
     Z = made.scores(np.eye(K))
     if K == 2:
@@ -313,10 +297,8 @@ def _orders_as_outputs(made: ProbabilityCalibration) -> bool:
 class _Newton:
     """Newton's method with a line search on the log loss of all rows plus the prior.
 
-    Parameters: of each feature the one that classes share, of the first two the δ of each class where classes have
-    their own, b.
-
-    ``features`` are the variables that z is linear in besides b, each of shape (n, K); with ``own`` classes have a δ.
+    Parameters: of each feature (n, K) the one that classes share, of the first two the δ of each class where classes
+    have their ``own``, b.
     """
 
     def __init__(self, features: Sequence[Array], code: Array, w: Array, engine: Engine, own: bool) -> None:
@@ -338,7 +320,6 @@ class _Newton:
         return np.asarray(sum((theta[place] for place in self._places(feature)), np.zeros(self.k)))
 
     def _places(self, feature: int) -> list[Any]:
-        """Positions of a feature's parameters: the shared one, and those of the classes."""
         k, count = self.k, len(self.features) - 1
         if feature == count:
             return [slice(len(self.theta) - k, len(self.theta))]
@@ -388,7 +369,7 @@ class _Newton:
                     H[np.arange(rows.start, rows.stop), np.arange(cols.start, cols.stop)] += d
 
     def solved(self) -> int:
-        """Move to the mode; the steps that it took."""
+        """Move to the mode; return the steps that it took."""
         value, log_p = self.loss(self.theta)
         step = 0
         while step < _MAX_NEWTON_STEPS:

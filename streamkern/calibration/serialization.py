@@ -23,11 +23,7 @@ def dump_calibration(calibration: Calibration | None) -> tuple[Any, dict[str, Ar
 
 
 def load_calibration(tree: Any, arrays: dict[str, Any], encoding: Encoding, functions: int) -> Calibration | None:
-    """Read the answers that ``dump_calibration`` wrote, for a model of ``functions`` outputs; None if it wrote nothing.
-
-    Raises:
-        ModelFormatError: it is not a result of ``dump_calibration``, or of other outputs than the encoding's.
-    """
+    """Read what ``dump_calibration`` wrote, for a model of ``functions`` outputs; None if it wrote nothing."""
     if tree is None:
         return None
     own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}

@@ -1,8 +1,6 @@
 """Thresholds of two classes: the score from which on the second is predicted, best for a metric on rows left out.
 
-Of rows ordered by their score every cut is looked at: the counts above it are a running sum. The rows are those that
-probabilities are fitted to, at most 10,000, in memory; so the cut is exact on them. (As scikit-learn's
-``TunedThresholdClassifierCV``, which looks at 100 cuts.)
+Every cut of the rows, ordered by their score, is looked at: so the threshold is exact on them, at most 10,000.
 """
 
 from __future__ import annotations
@@ -17,14 +15,7 @@ from streamkern.types import Array
 
 
 class CountsAboveCuts(NamedTuple):
-    """Weight of rows above each of k cuts.
-
-    Attributes:
-        found: of the second class, shape (k,).
-        wrong: of the first class, shape (k,).
-        second: of the second class in all.
-        first: of the first class in all.
-    """
+    """Weight of the second class (``found``) and the first (``wrong``) above each of k cuts; of each in all."""
 
     found: Array
     wrong: Array
@@ -60,13 +51,7 @@ METRICS: dict[str, Callable[[CountsAboveCuts], Array]] = {
 
 
 class BestThreshold(NamedTuple):
-    """A threshold.
-
-    Attributes:
-        value: the second class is predicted where the score is greater; between two scores of the rows.
-        best: the metric of it on them.
-        plain: the metric of 0.
-    """
+    """A threshold: the second class is predicted above ``value``; its metric, ``best``, and that of 0, ``plain``."""
 
     value: float
     best: float
@@ -81,11 +66,7 @@ def require_threshold(threshold: Any, where: str) -> None:
 
 
 def best_threshold(metric: str, scores: Array, second: Array, w: Array | None = None) -> BestThreshold | None:
-    """The threshold with the best metric; of equally good ones that nearest to 0. None where a class is missing.
-
-    Scores are the second class's output less the first's, shape (m,), float64; ``second`` marks rows of the second
-    class.
-    """
+    """Return the best threshold of scores, f_1 − f_0 (m,), nearest to 0 among equals; None without both classes."""
     order = np.argsort(scores, kind="stable")[::-1]
     s, weight = scores[order], (np.ones(len(scores)) if w is None else np.asarray(w, dtype=np.float64)[order])
     hits = np.concatenate([[0.0], np.cumsum(weight * second[order])])

@@ -54,31 +54,24 @@ def nominal_prices(d: int) -> Operations:
 
 
 def sums_in_flight(slots: int, blocks: int) -> int:
-    """Sums that a sweep holds at a time: of running tasks, of as many finished ones, and those waiting in the tree."""
+    """Return the sums that a sweep holds: of running tasks, of as many finished ones, and in the tree."""
     level = task_level(blocks)
     return slots * (3 if level else 2) + max(1, (blocks >> level).bit_length() - 1)
 
 
 @dataclass(frozen=True)
 class ProblemSize:
-    """The size of a problem.
+    """The size of a problem: n rows of a pass, p functions of the basis, rows of width d.
 
     Attributes:
-        n: rows of a pass.
-        p: functions of the basis: centers, or features.
-        itemsize: bytes of a number.
-        lanes: blocks of a step.
-        slots: blocks at a time.
+        lanes: blocks of a step; ``slots`` of them run at a time.
         memory: bytes the solver may use for its own matrices; None for no bound.
-        overlaps: whether the executor lets two stages of the set-up be evaluated at a time; by default where it has
-            several threads.
+        overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
         held_out_rows: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
-        all_rows_are_centers: see ``Problem.all_rows_are_centers``.
-        weighted: whether rows have sample weights, which may differ.
     """
 
     n: int
@@ -110,7 +103,6 @@ class ProblemSize:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the streaming arithmetic."""
         return np.dtype(np.float64 if self.itemsize == 8 else np.float32)
 
     @property
@@ -121,16 +113,13 @@ class ProblemSize:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of a method, beyond those of reading rows.
+    """Bytes of a method, beyond those of reading rows: peaks of set-up and training, with ``slots`` blocks at a time.
 
     Attributes:
-        setup: at the peak of the set-up.
-        training: at the peak of training, in the process that updates, with ``slots`` blocks at a time.
         residual: after training, while what is left to learn is measured; 0 of a method that measures itself.
         block: of a block that is computed, with the next one begun: what each thread holds.
         sums: of what a block contributes, to a step or to a sweep over all rows.
         state: of what is broadcast to the lanes of a step.
-        centers: of the basis.
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
         sweeps: times that a pass goes over all rows in its beginning, with all threads.
@@ -152,17 +141,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class WorkEstimate:
-    """Operations and rows that a method takes.
-
-    Attributes:
-        setup: operations before the first pass.
-        setup_rows: rows that are assembled for it.
-        training: operations of all passes.
-        rows: rows that they assemble.
-        passes: over the training rows, at most.
-        steps: of all passes; 0 for a method of whole passes.
-        batch: rows of a step; 0 for a method of whole passes.
-    """
+    """Operations and assembled rows of set-up and passes, at most; whole passes have no ``steps`` and ``batch``."""
 
     setup: Operations
     setup_rows: float
@@ -189,13 +168,13 @@ class CostEstimate:
 
     @cached_property
     def shared(self) -> SharedMemory | None:
-        """Bytes where centers are shared out over workers; None where the method cannot share them out."""
+        """Bytes where workers share the centers out; None where the method cannot share them out."""
         run = _DryRun(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH)
         return shared_memory(run.iteration, self.size.lanes, run.meter)
 
     @cached_property
     def on_device(self) -> int:
-        """Bytes on a device at the peak, where blocks are computed there, beyond rows that are on their way."""
+        """Bytes at the peak of a device that computes blocks, beyond rows that are on their way."""
         return _DryRun(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH, on_device=True).device_peak(self.model_rows)
 
     @cached_property
@@ -205,7 +184,7 @@ class CostEstimate:
         return found
 
     def _once(self, of: Any, *more: int) -> Any:
-        """A function of the solver and the size, from its cache where the two are no more than numbers."""
+        """Call with the solver and the size, through the cache where the two are no more than numbers."""
         try:
             hash(self.solver)
         except TypeError:
@@ -226,8 +205,6 @@ class CostEstimate:
 
 
 class _DryRun:
-    """A solver's run on shapes."""
-
     def __init__(
         self, solver: Solver, size: ProblemSize, top: float, likely: bool = False, on_device: bool = False
     ) -> None:
@@ -246,7 +223,6 @@ class _DryRun:
         self.meter.taken()
 
     def memory(self, model_rows: int) -> MemoryEstimate:
-        """Bytes of the method."""
         iteration, meter = self.iteration, self.meter
         setup, waiting = max(self.setup_peak, meter.peak), meter.alive
         basis = self.problem.predictor()
@@ -269,7 +245,6 @@ class _DryRun:
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
-        """Bytes on the device, of set-up, training and evaluation."""
         self._train()
         self._evaluate(self.problem.predictor(), model_rows)
         engine: Any = self.engine
@@ -286,7 +261,6 @@ class _DryRun:
         unlearned(self.problem, W)
 
     def work_estimate(self) -> WorkEstimate:
-        """Operations and rows of the run."""
         iteration, size = self.iteration, self.size
         begins, block, update = self._train()
         passes = iteration.epochs
@@ -340,7 +314,6 @@ class _DryRun:
         return begins, _mean(blocks), _mean(updates, cycle - steps)
 
     def _block(self, state: Any, step: int) -> Parts:
-        """The parts of a block of a step; the memory of threads meanwhile is noted."""
         iteration, meter, size = self.iteration, self.meter, self.size
         peak, meter.peak = meter.peak, meter.alive
         held, meter.parallel = meter.alive, True
@@ -396,8 +369,6 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
 
 
 class _Rows:
-    """Training rows of which only the number is known."""
-
     _last_round = ()
 
     def __init__(self, n: int, weighted: bool) -> None:
@@ -409,7 +380,6 @@ class _Rows:
         return self.n
 
     def plain(self) -> _Rows:
-        """Itself."""
         return self
 
 
@@ -419,8 +389,6 @@ class _Encoding:
 
 
 class _Stream:
-    """Steps of rows of shapes."""
-
     def __init__(self, problem: ShapeProblem, batch: int, chances: Array | None = None) -> None:
         self.problem, self.lanes = problem, problem.lanes
         self.block_rows = max(1, batch // self.lanes)
@@ -430,29 +398,23 @@ class _Stream:
         self.ends = None if chances is None else chances.copy()
 
     def block(self, key: Key) -> Block:
-        """Rows of a block."""
         return self.problem.block(key, self.block_rows)
 
 
 class _Tiles:
-    """One tile that stands for all of the training rows."""
-
     kept_bytes = 0
 
     def __init__(self, problem: ShapeProblem, rows: int) -> None:
         self.problem, self.rows = problem, min(rows, len(problem.train))
 
     def cuts(self, ids: Array) -> list[slice]:
-        """All rows are in it."""
         return [slice(0, len(ids))]
 
     def tile(self, index: int) -> Block:
-        """All rows at once."""
         X: Any = self.problem.meter.array((len(self.problem.train), self.problem.size.d), self.problem.dtype)
         return Block(X, None, self.problem.draw(self.rows), (index,))
 
     def __call__(self, state: Any) -> Iterator[Block]:
-        """The tile, as often as there are tiles."""
         n, meter = len(self.problem.train), self.problem.meter
         with meter.scaled(n / self.rows):
             meter.count("rows", self.rows)
@@ -460,8 +422,6 @@ class _Tiles:
 
 
 class _RecentBlocks:
-    """Blocks that a state names, kept while it does."""
-
     def __init__(self, stream: _Stream, keys: Callable[[Any], Iterable[Key]]) -> None:
         self.stream, self.keys = stream, keys
         self.kept: dict[Key, Block] = {}
@@ -472,7 +432,6 @@ class _RecentBlocks:
         return sum(block.X.nbytes for block in self.kept.values())
 
     def __call__(self, state: Any) -> Iterator[Block]:
-        """The blocks, in the state's order."""
         names = list(self.keys(state))
         problem, rows = self.stream.problem, self.stream.group * self.stream.block_rows
         self.kept = {key: self.kept.get(key) or problem.block(key, rows) for key in names}
@@ -490,7 +449,6 @@ class ShapeProblem(Problem):
 
     @classmethod
     def of(cls, size: ProblemSize, engine: MeterEngine, run: Any) -> ShapeProblem:
-        """The problem of a size."""
         given: Any = _Rows(size.n, size.weighted)
         outputs: Any = _Encoding(size.outputs)
         nobody: Any = None
@@ -531,14 +489,13 @@ class ShapeProblem(Problem):
         return self.expansion() if self.features is None else _Features(self.features, self.size, self.engine)
 
     def predictor(self) -> Basis:
-        """The basis to predict with: of centers that stay where they are stored, a tile."""
+        """Predict with a tile of centers that stay where they are stored."""
         if not self.size.stored:
             return self.basis()
         tile: Any = self.meter.array((min(512, self.size.p), self.size.d), self.dtype)
         return Expansion(self.kernel, tile, self.engine)
 
     def block(self, key: Key, rows: int) -> Block:
-        """Rows of shapes; their ids are some of the first."""
         X: Any = self.meter.array((rows, self.size.d), self.dtype)
         y: Any = self.meter.array((rows, self.size.outputs), np.float64)
         return Block(X, y, np.arange(rows), key, None)
@@ -547,7 +504,6 @@ class ShapeProblem(Problem):
         return _Stream(self, batch, chances)
 
     def all_tiles(self, stream: Any, rows: int) -> Any:
-        """Count one tile in place of all."""
         return _Tiles(self, rows)
 
     def recent_blocks(self, stream: Any, keys: Callable[[Any], Iterable[Key]]) -> Any:
@@ -600,8 +556,6 @@ class ShapeProblem(Problem):
 
 @dataclass(eq=False)
 class _Features(Basis):
-    """A feature map of which only the width is known, and the bytes that it holds."""
-
     def __init__(self, features: FeatureMap, size: ProblemSize, engine: Engine) -> None:
         meter: Any = engine
         p = size.p if features.needs_centers else 0
@@ -625,10 +579,7 @@ class _Features(Basis):
 
 
 def nominal_work(solver: Solver, size: ProblemSize) -> float:
-    """All operations at nominal prices, with the assembly of the rows, which costs about ten for each number.
-
-    The same for any number of threads.
-    """
+    """Return all operations at nominal prices, with ten for each number of a row; the same for any threads."""
     size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
     takes = CostEstimate(solver, size).work_estimate
     return (takes.setup + takes.training).priced(nominal_prices(size.d)) + 10.0 * (

@@ -35,7 +35,8 @@ LIBRARY_BYTES = 64 << 20
 
 _ENGINE = 90 << 20
 """The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 on a system that maps files by
-large pages and so keeps unread parts of libraries resident."""
+large pages and so keeps unread parts of libraries resident.
+"""
 
 _MODULES = 104 << 20
 """The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
@@ -57,12 +58,7 @@ _WINDOW = 8  # blocks of a window of the stream
 
 
 class CalibrationSource(NamedTuple):
-    """Outputs that answers are made from.
-
-    Attributes:
-        source: see ``out_of_sample_source``.
-        rows: that are left out, at most.
-    """
+    """Outputs that answers are made from: see ``out_of_sample_source``; ``rows`` are left out, at most."""
 
     source: str
     task: str
@@ -81,13 +77,7 @@ def calibration_bytes(task: str, rows: int, outputs: int, row: int) -> int:
 
 
 class SearchCost(NamedTuple):
-    """Operations and memory of learning a metric, or of choosing a kernel.
-
-    Attributes:
-        work: operations of all rounds, each of them the most.
-        rows: rows that are assembled.
-        memory: bytes at the peak, with the sample.
-    """
+    """Operations of a search for a metric or kernel, each round the largest, and bytes at the peak, with the sample."""
 
     work: Operations
     rows: float
@@ -100,14 +90,11 @@ class SampledSearch(Protocol):
     """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
 
     def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
-        """The cost for so many training rows."""
+        """Return the cost for so many training rows."""
 
 
 def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:
-    """Bytes of a budget that a solver may use for its own matrices: half, less centers and rows to measure on.
-
-    ``tiles`` are the tiles of centers that are held where the others stay stored; None where all centers are held.
-    """
+    """Return a solver's bytes for its matrices: half, less rows to measure on, and all centers, or ``tiles``."""
     Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
     return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)
 
@@ -117,27 +104,17 @@ class FitShape:
     """The shape of a fit. Sizes are in bytes unless they are said to be rows.
 
     Attributes:
-        p: functions of the basis: centers, or features.
         outputs: 10 where it is not known yet.
-        budget: what the process may hold.
-        baseline: what it holds before.
-        slots: threads.
-        lanes: blocks of a step.
-        itemsize: of the arithmetic's numbers.
-        validate: whether models are evaluated on validation rows.
+        budget: what the process may hold; ``baseline`` is what it holds before.
+        slots: threads; ``lanes`` are blocks of a step.
         centers_bytes: of choosing the centers at its peak, beyond reading rows.
         learning_bytes: of preprocessing, for the rows it learns from.
         model_rows: rows in a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
-        overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
-        search: the metric to learn, or the search for a kernel.
-        calibration: of probabilities or intervals, or None.
-        better: whether the data need the better solve: see ``Problem.better_budget``.
+        overlaps: as for ``ProblemSize``; so are ``better`` and ``all_rows_are_centers``.
         processes: workers that centers may be shared out over, 0 for none.
-        all_rows_are_centers: see ``Problem.all_rows_are_centers``.
         most_rows: those of a chunk, as if the rows were stored in chunks of so many; None for the chunks there are.
         spare: whether chunks that are kept leave room for a better solve.
-        recipe: of the fit, where there is one.
     """
 
     dataset: Dataset
@@ -237,7 +214,6 @@ class FitShape:
 
     @cached_property
     def cost_estimate(self) -> CostEstimate:
-        """Operations and memory of the solver."""
         return CostEstimate(self.solver, self.size, self.model_rows)
 
     @property
@@ -431,11 +407,9 @@ class FitShape:
 class Workers(NamedTuple):
     """Memory of worker processes of a cluster, and of the process that they work for.
 
-    Attributes:
-        held: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks and sums.
-        training: bytes of training in the process that updates.
-        share: whether centers are shared out over the workers.
-        evaluates_here: whether models are evaluated in the process, as with all centers workers would have too much.
+    ``held`` has bytes of centers, weights and rows in a worker, by name, and of a thread with its blocks and sums;
+    ``training`` those of the process that updates. Models are evaluated in it, where workers would have too many
+    centers.
     """
 
     held: dict[str, int]
@@ -444,5 +418,5 @@ class Workers(NamedTuple):
     evaluates_here: bool = False
 
     def bytes(self, threads: int = 1) -> int:
-        """Bytes that a worker needs at its peak, beyond its memory before the run."""
+        """Return the bytes that a worker needs at its peak, beyond its memory before the run."""
         return _MODULES + _ENGINE + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]

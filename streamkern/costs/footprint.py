@@ -33,7 +33,7 @@ class Projected(Protocol):
         """Name of the stage."""
 
     def memory_of(self, shape: Any) -> int | None:
-        """Bytes that it adds at its peak; None where it is no part of a fit of this shape."""
+        """Return the bytes that it adds at its peak; None where it is no part of a fit of this shape."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,6 @@ class Footprint:
         baseline: bytes resident before the run, with those that the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        cost_estimate: of the solver, given how many bytes its own matrices may have.
-        budget: bytes the process may hold.
-        workers: memory of processes of a cluster.
         extra: bytes that training adds to its stage where data make the solver try a better solve.
         better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
     """
@@ -103,7 +100,6 @@ class Footprint:
 
     @property
     def largest(self) -> str:
-        """The stage that takes most."""
         return max(self.stages, key=lambda name: self.stages[name])
 
     @property
@@ -112,27 +108,21 @@ class Footprint:
         return self.baseline + max(self.stages.values(), default=0)
 
     def after(self, report: dict[str, Any]) -> Footprint:
-        """The projection of a fit whose solver ended with this report."""
+        """Return the projection of a fit whose solver ended with this report."""
         if report.get("sweeps", 1) == 1:
             return self
         return replace(self, stages=self.stages | {"train": self.stages["train"] + self.extra}, extra=0)
 
 
 def load_libraries() -> int:
-    """Load the libraries that every fit uses, and return the bytes that projections start from.
-
-    They are those resident then, and those that compiling will take where no earlier process has done it.
-    """
+    """Load what every fit uses; return the bytes resident then, and those that compiling will take."""
     engine = default_engine()
     release_free_memory()
     return resident_bytes() + engine.compiling_bytes()
 
 
 def require_sweep_memory(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
-    """Return the projected bytes of going over rows once; PlanRefusedError names the work ``what``, and has the remedy.
-
-    ``working`` are bytes that a thread holds of the rows that it works on; ``held`` bytes are held besides.
-    """
+    """Project the bytes of a sweep, ``working`` of a thread and ``held`` by all; or ``PlanRefusedError``."""
     reading = reading_bytes(source, slots) + SCAN_CACHE_BYTES
     projected = int(load_libraries() + LIBRARY_BYTES + reading + held + slots * (THREAD_BYTES + working))
     if projected > budget:
@@ -146,11 +136,7 @@ def require_sweep_memory(what: str, source: Source, working: int, budget: int, s
 
 
 def footprint(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
-    """Project the memory of a fit; what only some data need is not part of the peak (``better_budget``).
-
-    Raises:
-        PlanRefusedError: it cannot fit; with the remedy.
-    """
+    """Project the memory of a fit, without what only some data need; ``PlanRefusedError`` if it cannot fit."""
     result = projection(shape, stages)
     if result.peak <= shape.budget:
         return _with_better(shape, stages, result)
@@ -175,13 +161,12 @@ def footprint(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
 
 
 def projection(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
-    """The projection, whether it fits or not."""
+    """Return the projection, whether it fits or not."""
     held = {stage.name: size for stage in stages if (size := stage.memory_of(shape)) is not None}
     return Footprint(shape.held, held, shape.cache, shape.cost_estimate, shape.budget, shape.workers, shape.extra)
 
 
 def _smaller_chunks(shape: FitShape, stages: Sequence[Projected], result: Footprint) -> list[str]:
-    """The remedy of smaller chunks, where large ones are most of what is too much."""
     if shape.dataset.source.in_memory:
         return []
     stored = shape.stored_row
@@ -198,7 +183,7 @@ def _smaller_chunks(shape: FitShape, stages: Sequence[Projected], result: Footpr
 
 
 def _with_better(shape: FitShape, stages: Sequence[Projected], result: Footprint) -> Footprint:
-    """The projection, with the budget that a better solve needs. Weights depend on it: it is that of any process."""
+    """With the budget that a better solve needs. Weights depend on it: it is that of any process."""
     if not result.extra:
         return result
     usual = replace(shape, slots=_USUAL_SLOTS, baseline=FRESH_BYTES, spare=True)

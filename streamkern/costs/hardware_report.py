@@ -36,15 +36,12 @@ _SHAPES = (18, 100, 784)
 def measure_machine() -> dict[str, Any]:
     """Look at this machine and measure it, for a few seconds.
 
-    Returns:
-        ``version``, ``python``, ``system``; ``packages``, versions by name; ``cores`` of the ``process`` and the
-        ``machine``; ``avx512``; ``memory`` in bytes: ``total``, ``free``, ``budget``;
-        ``blas``, the loaded libraries; ``gpu``, the device, or the reason why there is no device;
-        ``rates`` of one thread: ``gemm`` of BLAS and ``engine_gemm`` in float32 operations a second, ``elementwise`` in
-        values exp(−‖x − z‖/σ) a second from inner products, ``copy`` in bytes read and written a second, and
-        ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,
-        ``of_gemm`` BLAS's rate for its inner products, ``of_floor`` what its matrix product and elementwise part take
-        alone; ``threads_gain``: how many times as much all threads compute as one; and ``advice``, in words.
+    ``rates`` of one thread: ``gemm`` of BLAS and ``engine_gemm`` in float32 operations a second, ``elementwise`` in
+    values exp(−‖x − z‖/σ) a second from inner products, ``copy`` in bytes read and written a second, and
+    ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,
+    ``of_gemm`` BLAS's rate for its inner products, ``of_floor`` what its matrix product and elementwise part take
+    alone; ``threads_gain``: how many times as much all threads compute as one; and ``advice``, in words. ``gpu`` is the
+    device, or the reason why there is none.
     """
     cores, memory = default_threads(), psutil.virtual_memory()
     libraries = [
@@ -125,7 +122,6 @@ def _block_seconds(d: int, cores: int) -> dict[str, Any]:
 
 
 def _threads_gain(expansion: Expansion, X: np.ndarray[Any, Any], W: np.ndarray[Any, Any], cores: int) -> float:
-    """Number of blocks that all threads compute in the time in which one thread computes one."""
     with ThreadPoolExecutor(cores) as pool:
 
         def blocks(number: int) -> float:
@@ -139,7 +135,6 @@ def _fastest(call: Callable[[], Any], clock: Callable[[], float] = time.thread_t
 
 
 def _advice(found: dict[str, Any]) -> list[str]:
-    """Changes that would make it faster here."""
     advice = []
     older = [library for library in found["blas"] if library["kernels"] in _KERNELS_WITHOUT_AVX512]
     if found["avx512"] and older:
@@ -195,7 +190,6 @@ def doctor_text(found: dict[str, Any]) -> str:
 
 
 def _gpu() -> str:
-    """The GPU that ``--device cuda`` computes on, or the reason why it cannot be used."""
     try:
         device = get_device("cuda")
     except UsageError as error:

@@ -1,8 +1,7 @@
 """Seconds of each kind of operation on this machine: measured once, in a few seconds, and kept.
 
-Each kind is timed as a run does it, with the threads of the run. Operations that depend on the pipeline (a value
-of its kernel at its width, the assembly of a row) are timed at its shapes, so a plan of a new shape takes part of a
-second more.
+Each kind is timed as a run does it, with its threads. Operations that depend on the pipeline (a value of its kernel at
+its width, the assembly of a row) are timed at its shapes, so a plan of a new shape takes part of a second more.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _REPORTED_QUANTILE = 0.4  # quantile of the repetitions that counts
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes that prices depend on, in addition to the machine; without a kernel those of a Laplace kernel."""
+    """The shapes that prices depend on; without a kernel those of a Laplace kernel."""
 
     kernel: Kernel | None
     features: FeatureMap | None
@@ -68,15 +67,10 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds of this machine, all its threads at work.
+    """Seconds of this machine, all its threads at work: of an operation of each kind, and of a step beyond them.
 
-    Attributes:
-        work: of an operation of each kind.
-        step: of a step beyond its operations.
-        row: of the assembly of a row, one thread at work.
-        moments: of a row's part in the statistics.
-        byte: of reading and decoding a stored byte of the training rows, one thread at work.
-        page: of a byte of memory that is touched for the first time.
+    Of one thread, seconds of the assembly of a row, and of reading and decoding a stored byte. ``moments`` are of a
+    row's part in the statistics, ``page`` of a byte of memory that is touched for the first time.
     """
 
     work: Operations
@@ -88,10 +82,7 @@ class Prices:
 
 
 class SpeedMeasurements:
-    """Measurements by name, in a file of the user's cache directory; kept in memory where it cannot be written.
-
-    ``folder`` is ``$XDG_CACHE_HOME/streamkern`` by default.
-    """
+    """Measurements by name, in the user's cache directory; in memory where that cannot be written."""
 
     def __init__(self, slots: int, folder: Path | None = None) -> None:
         self.slots = slots
@@ -196,12 +187,11 @@ class SpeedMeasurements:
         return self._timed(make) / (2.0 * size**3)
 
     def _serial(self) -> float:
-        """A product of float64 as NumPy takes it, on one thread."""
         A, B = (np.ones((512, 512)) for _ in range(2))
         return self._timed(lambda: lambda: A @ B, 1) / (2.0 * 512**3)
 
     def _gram(self, dtype: np.dtype[Any], c: int) -> float:
-        """Wᵀ W B for matrices of 32 MB together, which no cache near a core holds, and c columns."""
+        """Of matrices of 32 MB together, which no cache near a core holds, and c columns."""
         rows, columns = 512, max(4 << 20, (32 << 20) // self.slots) // (512 * dtype.itemsize)
 
         def make() -> Callable[[], Any]:
@@ -211,8 +201,6 @@ class SpeedMeasurements:
         return self._timed(make) / (4.0 * rows * columns * c)
 
     def _thin(self, c: int) -> float:
-        """A product of 32 MB of float64 and c columns on one thread."""
-
         def make() -> Callable[[], Any]:
             A, B = np.ones((512, 8192)), np.ones((8192, c))
             return lambda: A @ B
@@ -220,7 +208,6 @@ class SpeedMeasurements:
         return self._timed(make, 1) / (2.0 * 512 * 8192 * c)
 
     def _step(self, lanes: int) -> float:
-        """A step of a training with next to no arithmetic."""
         X = _rows(256 * lanes, 16, np.dtype(np.float32))
         codes, passes = np.arange(len(X)) % 10, 10
         with ThreadsExecutor(self.slots) as executor:
@@ -239,7 +226,7 @@ class SpeedMeasurements:
 
 
 def _machine() -> list[Any]:
-    """The machine that measurements belong to: processor, cores, the loops here, libraries, and the threads of BLAS."""
+    """What measurements belong to: processor, cores, the loops here, libraries, and the threads of BLAS."""
     model = platform.processor()
     with suppress(OSError, StopIteration):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -254,10 +241,7 @@ def _machine() -> list[Any]:
 
 
 def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> list[float]:
-    """Seconds of a call, several times, after a first one that compiles and touches pages.
-
-    The clock is that of the processor: on a busy machine a call is not charged with the work of others.
-    """
+    """Return processor seconds of a call, several times, after one that compiles: other processes' work is left out."""
     call()
     found: list[float] = []
     end = clock() + MEASUREMENT_SECONDS
@@ -284,7 +268,6 @@ def _rows(n: int, d: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _stored_rows(dataset: Dataset) -> RawRows:
-    """Rows such as a dataset stores, without reading any."""
     n, source = _ROWS, dataset.source
     X = np.random.default_rng(0).integers(0, 2 if source.dtype.kind == "b" else 100, (n, dataset.source.n_features))
     ids = np.arange(n, dtype=np.int64)
@@ -310,10 +293,7 @@ def _numbers() -> float:
 
 
 def _byte(source: Source) -> float:
-    """Reading the first chunk of a source, where its rows are stored; wherever they are, from memory the second time.
-
-    Where it cannot be read, which is for the run to tell: a zarr group as this library writes it.
-    """
+    """Seconds of reading the first chunk again, from memory; of a zarr group where it cannot be read."""
     with suppress(StreamkernError, OSError):
         return _read_seconds(source)
     from streamkern.formats.zarr import write_zarr  # imports zarr and Arrow
@@ -330,7 +310,7 @@ def _read_seconds(source: Source) -> float:
 
 
 def _page() -> float:
-    """Touching memory that the process has from the system, which clears it first."""
+    """Seconds of touching memory from the system, which clears it first."""
     size = 32 << 20
 
     def touch() -> None:
@@ -341,7 +321,7 @@ def _page() -> float:
 
 
 def gemm_rate() -> float:
-    """Single-precision operations per second of one thread's matrix products, measured for a tenth of a second."""
+    """Return float32 operations a second of one thread's matrix products."""
     A, B = (np.ones((512, 512), dtype=np.float32) for _ in range(2))
     with threadpool_limits(1, user_api="blas"):
         return 2.0 * 512**3 / _repeated(lambda: A @ B)

@@ -16,23 +16,16 @@ _HASH_SECONDS = 4e-8  # seconds in which the draw hashes and sorts a row id
 
 @dataclass(frozen=True)
 class StageWork:
-    """The work of a stage.
+    """The work of a stage; ``rows`` counts every pass.
 
     Attributes:
-        rows: rows it goes over, counting every pass.
-        passes: times it goes over its rows.
         read: decoded bytes read from the source.
-        operations: of the engine.
-        assembled: rows that are assembled.
         ahead: whether a thread more reads and assembles rows, ahead of the others.
-        scanned: rows whose moments are taken.
+        scanned: rows of ``columns`` whose moments are taken.
         loads: times that compiled code and libraries load.
         hashed: rows whose ids are drawn from.
-        steps: of the solver.
         touched: bytes of memory that are touched for the first time.
-        columns: of a row that is scanned.
-        parts: stages of a fit that this stage is made of.
-        times: such fits.
+        parts: stages of a fit that this stage is made of, ``times`` such fits.
     """
 
     rows: int
@@ -51,12 +44,12 @@ class StageWork:
     times: int = 1
 
     def flops(self, entry: float) -> float:
-        """Floating-point operations, with ``entry`` of them for a value of the basis."""
+        """Return floating-point operations, with ``entry`` of them for a value of the basis."""
         own = self.operations + Operations(numbers=3.0 * self.scanned * self.columns)
         return own.flops(entry) + self.times * sum(part.flops(entry) for part in self.parts)
 
     def seconds(self, prices: Prices, slots: int) -> float:
-        """Seconds on so many threads."""
+        """Return seconds on so many threads."""
         busy = self.operations.priced(prices.work)
         reading = self.assembled * prices.row + self.read * prices.byte
         if self.ahead:

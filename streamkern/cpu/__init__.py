@@ -14,10 +14,7 @@ __all__ = ["default_engine", "host_loops"]
 
 @cache
 def default_engine() -> Engine:
-    """Return the compiled engine of the CPU, or the NumPy reference where no compiler (Numba) can be imported.
-
-    It is imported here, since importing the compiler takes half a second.
-    """
+    """Return the CPU's compiled engine, imported at need (half a second), or NumPy's where Numba is absent."""
     try:
         with paused_collector():
             from streamkern.cpu.engine import HostEngine

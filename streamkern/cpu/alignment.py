@@ -16,8 +16,7 @@ CACHE_LINE = 64
 def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> Array:
     """Return an array, not initialised, that begins at a cache line, so that no vector of a packed panel spans two.
 
-    ``memory`` has bytes that nobody uses, the base of an earlier array; new ones are allocated if it is absent or too
-    small.
+    ``memory``, the base of an earlier array that nobody uses, is used again if it is large enough.
     """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
@@ -31,7 +30,7 @@ def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> 
 def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:
     """Return an array (n, m), not initialised, whose rows begin at cache lines; ``memory`` as for ``aligned``.
 
-    They are an odd number of lines apart: rows at a power of two would compete for the same lines of the caches.
+    Rows are an odd number of lines apart: at a power of two they would compete for the same lines of the caches.
     """
     kind = np.dtype(dtype)
     lines = -(-m * kind.itemsize // CACHE_LINE) | 1

@@ -1,10 +1,10 @@
-"""A compiled Cholesky factorisation by blocks of columns, using ``product``.
+"""A compiled Cholesky factorisation by blocks of columns, using the products of ``gemm``.
 
-LAPACK's factors of the tiles on the diagonal and their inverses, one after another, take as long as the products of
-all threads. Here blocks of ``TILE`` columns are updated by all columns before them, and then factored in steps of
-``STEP`` columns, whose factor stays in the first-level cache. The task that computes the first rows below a block goes
-on to factor the next block, while other threads compute the other rows. No step waits for Python's lock; bits depend on
-the matrix alone.
+LAPACK's factors of the tiles on the diagonal and their inverses, one after another, take as long as the products of all
+threads. Here blocks of ``TILE`` columns are updated by all columns before them, and then factored in steps of ``STEP``
+columns, whose factor stays in the first-level cache. The task that computes the first rows below a block goes on to
+factor the next block, while other threads compute the other rows. No step waits for Python's lock; bits depend on the
+matrix alone.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def _pack_negative(Z: Any, packed: Any) -> None:
 def _own(A: Any, U: Any) -> bool:
     """Write the factor L of at most ``STEP`` rows to A; return False if a pivot is not positive.
 
-    U gets Lᵀ, so that rows are contiguous, with the inverses of its diagonal on the diagonal, and has a fixed size, so
-    that lengths are compile-time constants.
+    U gets Lᵀ, for contiguous rows, with a diagonal of inverses; its size is fixed, so that lengths are constants.
     """
     m, one = A.shape[0], A.dtype.type(1.0)
     for i in range(STEP):
@@ -98,7 +97,6 @@ def _solve(typingctx: Any, A: Any, row: Any, U: Any, like: Any) -> Any:
     undefined = ir.Constant(vector, ir.Undefined)
 
     def transposed(builder: Any, columns: list[Any]) -> list[Any]:
-        """Transpose square blocks of ``count`` vectors."""
         found = list(columns)
         for step in (1 << k for k in reversed(range(count.bit_length() - 1))):
             low = [lane if not lane & step else count + lane - step for lane in range(count)]
@@ -147,8 +145,7 @@ def _solve(typingctx: Any, A: Any, row: Any, U: Any, like: Any) -> Any:
 def _divide(A: Any, U: Any) -> None:
     """Solve X U = A in place, for at most ``STEP`` columns; U has the inverses of its diagonal on the diagonal.
 
-    Multiplying by an inverse would be slower, and round by as much more as the block's condition: nearly singular
-    matrices would have no factor.
+    Multiplying by U's inverse would be slower, and leave nearly singular matrices without a factor, by rounding.
     """
     n, m = A.shape
     count, size, row = CACHE_LINE // A.itemsize, A.itemsize, A.strides[0] // A.itemsize
@@ -167,11 +164,9 @@ def _divide(A: Any, U: Any) -> None:
 def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers: Any) -> Any:
     """Compute ``TILE`` columns from k on, of rows from ``begin`` to ``end``, given all columns before.
 
-    From row k on, the block's own rows are factored first; rows further below are computed with what that leaves.
-
-    Rows go from ``begin``, which is k or a row below the block, to ``end``. ``left`` has the block's rows before k,
-    negative and packed; it is written if ``begin`` is k. Of each step, ``before`` has the block's columns before it,
-    likewise, and ``uppers`` its factor, transposed. Return False if a pivot is not positive.
+    ``begin`` is k, where the block's own rows are factored first, or a row below the block. ``left`` has the block's
+    rows before k, negative and packed; it is written if ``begin`` is k. Of each step, ``before`` has the block's
+    columns before it, likewise, and ``uppers`` its factor, transposed. Return False if a pivot is not positive.
     """
     stop, width = min(k + TILE, A.shape[0]), left.shape[2]
     if begin == k:
@@ -211,10 +206,9 @@ def is_factored_here(A: Array) -> bool:
 
 
 def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]) -> bool:
-    """Compute the lower factor L of A = L Lᵀ in place, with zeros above the diagonal.
+    """Compute the lower factor of A (p, p) in place, from its lower triangle, with zeros above the diagonal.
 
-    A (p, p) is float32 or float64 with contiguous rows; only the diagonal and the triangle below it are read. Return
-    False if a pivot is not positive; the content of A is then undefined.
+    A is float32 or float64 with contiguous rows. Return False if a pivot is not positive; A is then undefined.
     """
     n, width = len(A), WIDTH * 4 // A.itemsize
 

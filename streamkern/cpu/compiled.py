@@ -53,7 +53,6 @@ def _sources() -> str:
 
 
 def _is_current(folder: Path) -> bool:
-    """Return True if the code that is cached in a folder was compiled from these files."""
     try:
         return (folder / _NOTE).read_text() == _sources()
     except OSError:
@@ -61,7 +60,6 @@ def _is_current(folder: Path) -> bool:
 
 
 def _forget_older(folder: Path) -> None:
-    """Delete the indexes of code that was compiled from other files."""
     if _is_current(folder):
         return
     with suppress(OSError):  # where nothing can be written
@@ -81,11 +79,7 @@ def _signatures_of(index: Path) -> set[Any]:
 
 
 class Loop:
-    """A compiled function. A run compiles only the loops that it calls, for the dtypes that it calls them with.
-
-    Args:
-        signatures: signatures by the dtype of that array.
-    """
+    """A compiled function: a run compiles only the loops that it calls, for the dtypes that it calls them with."""
 
     def __init__(self, function: Callable[..., Any], signatures: dict[np.dtype[Any], Any]) -> None:
         self._function = function
@@ -95,10 +89,7 @@ class Loop:
 
     @cached_property
     def inside(self) -> Callable[..., Any]:
-        """The function for calls from other loops, which are compiled with it.
-
-        Its arguments are converted to the types of the listed signature, so that it is compiled once for all callers.
-        """
+        """The function for calls from other loops; conversion to the listed types compiles it once for all callers."""
         inside: Any = numba.njit(**OPTIONS)(self._function)
         compiled = inside.compile
 
@@ -111,7 +102,6 @@ class Loop:
         return called
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function."""
         compiled = self._compiled.get(args[0].dtype)
         if compiled is None:
             with self._lock:
@@ -121,7 +111,7 @@ class Loop:
         return compiled(*args)
 
     def is_compiled(self, dtype: Any) -> bool:
-        """Return True if a call with an array of this dtype compiles nothing: code is loaded, or in a current cache."""
+        """Return True if a call with this dtype compiles nothing: code is loaded, or in a current cache."""
         if np.dtype(dtype) in self._compiled:
             return True
         folder, signature = numba.njit(**OPTIONS)(self._function).stats.cache_path, self._signatures[np.dtype(dtype)]

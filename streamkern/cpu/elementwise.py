@@ -134,10 +134,9 @@ class CompiledLoops:
     def radial_slopes(
         self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float
     ) -> None:
-        """Turn inner products into φ'(r)/r, or L1 distances into φ'(r), times V, in place; see ``kernels.derivatives``.
+        """Turn inner products into φ'(r)/r, or L1 distances into φ'(r), times V (b, p), in place.
 
-        V (b, p) has the dtype of S. Up to the distance ``near`` a derivative counts as 0. Other arguments are those of
-        ``radial``.
+        Up to the distance ``near`` a derivative counts as 0. See ``kernels.derivatives``.
         """
         check_tile(S, x_norms, z_norms)
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
@@ -146,11 +145,7 @@ class CompiledLoops:
         kernel_gradients.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
 
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
-        """Compute a radial kernel of the L1 norm in one compiled call, with the bits of ``manhattan`` and ``radial``.
-
-        ``packed`` comes from ``packed_for_manhattan``, and ``params`` has ``norm`` 1. Rows of the result ``out`` (b, p)
-        are contiguous.
-        """
+        """Write a kernel of the L1 norm to ``out`` (b, p), from ``packed_for_manhattan``'s panels."""
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
         manhattan.products(dense(X, out.dtype), packed, out, code, numbers)
 
@@ -178,10 +173,7 @@ class CompiledLoops:
         kind: str,
         params: Mapping[str, float],
     ) -> None:
-        """Compute a radial kernel in one compiled call, with the bits of ``inner`` and ``radial``.
-
-        ``packed`` comes from ``pack``. Rows of the result ``out`` (b, p) are contiguous.
-        """
+        """Write a radial kernel to ``out`` (b, p), from ``pack``'s panels, with the bits of ``radial``."""
         check_tile(out, x_norms, z_norms)
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
         norms = (_contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
@@ -190,11 +182,9 @@ class CompiledLoops:
     def radial_outputs(
         self, X: Array, packed: Array, W: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]
     ) -> Array:
-        """Return k(X, Z) W of a radial kernel, shape (b, c), in one compiled call that writes no panel.
+        """Return k(X, Z) W of a radial kernel, (b, c), float32, in one compiled call that writes no panel.
 
-        Its bits are those of ``radial_products`` and ``thin.times``.
-
-        X and W (p, c) are float32, and W has at most ``thin.MOST`` columns.
+        W has at most ``gemv.MOST`` columns. Bits are those of ``radial_products`` and ``gemv.times``.
         """
         shapes = (len(x_norms), len(z_norms), packed.shape[1])
         if shapes != (len(X), len(W), X.shape[1]) or not X.size or not len(W) or len(W) > len(packed) * packed.shape[2]:
@@ -239,7 +229,6 @@ def _contiguous(vector: Array, dtype: Any) -> Array:
 
 
 def _spread(value: ArrayLike, d: int, dtype: Any = np.float32) -> Array:
-    """Return a number, or an array of shape (d,), as shape (d,)."""
     return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=dtype), (d,)))
 
 
@@ -265,7 +254,7 @@ def _dense_rows(X: Array) -> Array:
 
 
 def _gatherable(raw: Array) -> Array | None:
-    """Return a view of ``raw`` for the gather loops; None if NumPy must convert the rows first."""
+    """None if NumPy must convert the rows first."""
     if raw.dtype in (np.bool_, np.uint8):
         raw = raw.view(np.uint8)
     elif raw.dtype != np.float32:

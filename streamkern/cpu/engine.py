@@ -48,11 +48,9 @@ class HostEngine(NumpyEngine):
         return fused_predict.tile_bytes(c)
 
     def compiling_bytes(self) -> int:
-        """Return bytes if the largest loop, which most fits use, is not compiled."""
         return 0 if self.loops.compiled else _COMPILING
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
-        """Return k(X, Z), by tiles that fit the caches; radial kernels in one compiled call."""
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
         kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
         profile = kernel.profile
@@ -77,7 +75,7 @@ class HostEngine(NumpyEngine):
         return K
 
     def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Yield panels in one reused buffer, because page faults would cost more than the elementwise pass."""
+        """Reuse one buffer, because page faults would cost more than the elementwise pass."""
         buffer = _buffer(basis) if prepared is None else prepared
         try:
             for rows in cuts(len(X), basis.row_tile):
@@ -89,13 +87,11 @@ class HostEngine(NumpyEngine):
             basis.buffers.append(buffer)
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """The first panel of X, in a buffer for ``panels``."""
         buffer, first = _buffer(basis), X[: basis.row_tile]
         basis.block(first, out=buffer[: len(first)])
         return buffer
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """Compute outputs of a radial kernel in one compiled call, and others by panels."""
         if not _fits_one_call(basis, X, W):
             return super().predict(basis, X, W)
         expansion = cast(Centered, basis)
@@ -146,7 +142,7 @@ class HostEngine(NumpyEngine):
         return linear_algebra.matmul(U.T, V, self.parallel, tile=64)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
-        """Compute by rows of tiles, each read from memory once for the columns on both sides."""
+        """Read each tile from memory once, for the columns on both sides."""
         out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
         for rows in cuts(len(K), KERNEL_TILE):
             A = K[rows, : rows.stop]
@@ -169,7 +165,6 @@ class HostEngine(NumpyEngine):
         return linear_algebra.gram_matmul(W, B, self.parallel, lower=lower)
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
-        """L⁻¹ of A = L Lᵀ in ``dtype``, in the memory of A."""
         return linear_algebra.inverse_factor(A, dtype, self.parallel)
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
@@ -194,7 +189,6 @@ class HostEngine(NumpyEngine):
         return linear_algebra.mirror(A, self.parallel)
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        """Return top k eigenpairs by LAPACK without Python's lock, which SciPy's call would hold."""
         return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
 
 
@@ -206,7 +200,6 @@ def _buffer(basis: Evaluated) -> Array:
 
 
 def _fits_one_call(basis: Any, X: Array, W: Array) -> bool:
-    """Return True if the compiled loop for outputs has this kernel, precision and number of columns."""
     _, packed = getattr(basis, "resident", (None, None))
     if packed is None or basis.kernel.norm != 2 or basis.kernel.profile is None:
         return False

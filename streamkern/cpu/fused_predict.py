@@ -1,7 +1,7 @@
 """Outputs k(X, Z) W of a radial kernel in one compiled call: tile by tile, values are computed and multiplied in cache.
 
-The values of a whole panel of rows would be written to memory and read again. The bits are those of
-``loops.radial_products`` and ``thin.times``.
+The values of a whole panel would be written to memory and read again. The bits are those of ``loops.radial_products``
+and ``gemv.times``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def tile_bytes(c: int) -> int:
 def radial_outputs(
     X: Any, packed: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, W: Any, tile: Any, out: Any
 ) -> None:
-    """Compute outputs of a radial kernel for rows X (n, d) and packed centers.
+    """Compute outputs (n, c) of a radial kernel for rows X (n, d) and packed centers; W (c, p) is transposed.
 
-    W (c, p) is transposed. ``tile`` is memory for values of a tile, whose width is a multiple of a panel's. Outputs are
-    written to ``out`` (n, c).
+    ``tile`` is memory for a tile's values, whose width is a multiple of a panel's.
     """
     widest()
     n, c = out.shape

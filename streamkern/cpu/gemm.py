@@ -1,8 +1,8 @@
 """Matrix products for the shapes of kernel blocks and their set-up, at the full rate of the vector units.
 
 A BLAS library packs both factors at every call. Here the centers are packed once for a run, and the panel of kernel
-values, which is far larger than the other factor, is not copied at all. And a library that does not recognise a
-processor uses older kernels, while these are compiled for the processor.
+values, which is far larger, is not copied. And a library that does not recognise a processor uses older kernels, while
+these are compiled for the processor.
 
 Every element of a product is a chain of fused multiply-adds in the order of the sum, restarted every ``DEPTH`` terms; a
 product added to a matrix continues from its elements. So the bits of an element depend only on its row and column, not
@@ -36,7 +36,7 @@ _INDEX = ir.IntType(64)
 
 
 def _vectors() -> int:
-    """Return 2 with vectors of 16 numbers, 1 with narrower ones, 0 without fused multiply-add."""
+    """2 with vectors of 16 numbers, 1 with narrower ones, 0 without fused multiply-add."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
         found = numba.config.CPU_FEATURES or ""
         wide, fused = "+avx512f" in found, "+fma" in found
@@ -61,9 +61,8 @@ def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: 
 
 _WIDE_ROWS = 8 if _WIDE else 4
 _STEPS = {4: (6, 2, 1), 2: (_WIDE_ROWS, 1), 1: (_WIDE_ROWS, 1)}
-"""Rows computed together, for a panel of 4, 2 or 1 vectors, then those for the rest; the first fill the registers.
-
-Six rows of four vectors load the fewest numbers for each multiply-add.
+"""Rows computed together, for a panel of 4, 2 or 1 vectors, then those for the rest; the first fill the registers. Six
+rows of four vectors load the fewest numbers for each multiply-add.
 """
 
 
@@ -72,15 +71,11 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
 
     Its first argument is an array whose dtype is that of the matrices; others are addresses, and strides in numbers.
 
-    Args:
-        V: vectors of a row: 4, 2 or 1.
-        function: LLVM's function of vectors that ``combine`` calls.
-        combine: function (builder, function, left, right, sum, third) that emits the sum with a term added.
-        third: whether there is a third factor, of the shape of C, with address and row stride as last arguments.
+    ``combine`` (builder, ``function`` of LLVM, left, right, sum, third) emits the sum with a term added. A ``third``
+    factor has the shape of C, with address and row stride as last arguments.
     """
 
     def rows_at_once(builder: Any, size: int, M: int, i: Any, args: Any) -> None:
-        """Emit M rows of numbers of ``size`` bytes from row i on."""
         C, c_row, A, a_row, B, b_term, depth, fresh, _, *more = args
         number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
         count = _BYTES // size
@@ -164,7 +159,6 @@ _one, _two, _four = panel(1), panel(2), panel(4)
 def _rows(
     like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
 ) -> None:
-    """Compute n rows of V vectors of C; arguments as for ``panel``."""
     if _WIDE and V == 4:  # panels of narrow vectors have one
         _four(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
     elif _WIDE and V == 2:
@@ -242,7 +236,7 @@ def packed_bytes(p: int, d: int, itemsize: int) -> int:
 
 
 def _width(itemsize: int, d: int) -> int:
-    """Return the columns of a packed panel; 0 if BLAS multiplies."""
+    """Columns of a packed panel; 0 if BLAS multiplies."""
     if not 1 <= d <= WIDEST or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
         return 0
     return WIDTH * _SIZE // itemsize
@@ -269,11 +263,7 @@ def inner(X: Array, packed: Array, cols: slice, out: Array, *, add: bool = False
 
 
 class Factor:
-    """The packed right factor of products A Bᵀ; unpickling packs it again for the processor.
-
-    Args:
-        B: shape (m, d), float32 or float64.
-    """
+    """The packed right factor of products A Bᵀ for B (m, d); unpickling packs it again for the processor."""
 
     def __init__(self, B: Array) -> None:
         self._shape = B.shape

@@ -57,7 +57,6 @@ def _fma(builder: Any) -> Any:
 
 
 def _total(builder: Any, value: Any) -> Any:
-    """Emit the sum of a vector, by halves, quarters, and so on."""
     width = LANES
     while width > 1:
         width //= 2
@@ -156,7 +155,7 @@ def _down(V: int) -> Any:
 def _kernel(body: Any) -> Any:
     """Return code for each number of columns, the last argument, up to ``_GROUP``; others are addresses and strides.
 
-    The first two arguments are the arrays at the addresses ``A`` and ``to``, whose types determine how they are read.
+    The first two arguments are the arrays at ``A`` and ``to``, whose types determine how they are read.
     """
 
     @intrinsic
@@ -184,7 +183,7 @@ _many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 @numba.njit(**OPTIONS)
 def _group(left: Any) -> Any:
-    """Return the number of remaining columns for the next group; groups have nearly equal sizes."""
+    """Columns of the next group; groups have nearly equal sizes."""
     groups = (left + _GROUP - 1) // _GROUP
     return (left + groups - 1) // groups
 
@@ -285,10 +284,7 @@ def prepared(W: Array) -> Array | Factor:
 
 
 def laid_out(W: Array) -> Array:
-    """Return W (p, c) in the layout of ``times``: few columns one by one, more columns padded to whole vectors.
-
-    Return W itself if it is not float32, or the processor has no fused multiply-add; then BLAS multiplies.
-    """
+    """Return W (p, c), few columns one by one, more padded to whole vectors; or W itself, which BLAS multiplies."""
     c = W.shape[1]
     if W.dtype != np.float32 or not VECTORS or not isinstance(W, np.ndarray):
         return W
@@ -308,7 +304,7 @@ def times(A: Array, W: Array | Factor) -> Array:
     """Return A W for a panel A (n, p) and a prepared W (p, c): shape (n, c), including W's padding.
 
     The bits of a row do not depend on other rows of A, unless BLAS multiplies: on processors without AVX-512, and for
-        more than a few columns of float64 from ``laid_out``.
+    more than a few columns of float64 from ``laid_out``.
     """
     if isinstance(W, Factor):
         out = W.times(A)
@@ -339,7 +335,7 @@ def add_transposed(A: Array, R: Array, out: Array) -> None:
 
 
 def _compiled(A: Array, B: Array) -> bool:
-    """Return True if the loops here can read both: dense, not empty, both float32, or integers in whole vectors."""
+    """Can the loops read both? They are dense, not empty, and float32, or integers in whole vectors."""
     known = A.dtype == np.float32 or (A.dtype == np.int16 and not A.shape[1] % LANES)
     single = bool(VECTORS) and known and B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
     return single and has_dense_rows(A) and has_dense_rows(B)

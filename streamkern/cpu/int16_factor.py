@@ -65,7 +65,7 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
 
 
 def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
-    """Return integers of each panel of W, and scales, overwriting ``store``, of which W are views."""
+    """Write integers of each panel to ``store``, of which W are views; return them, and scales."""
     integers, end, scales = store.view(np.int16), 0, list[Array]()
     shapes = []
     for panel in W:
@@ -85,7 +85,6 @@ def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
 
 
 def _inverse_lower(S: Array) -> Array:
-    """L⁻¹ of S = L Lᵀ, float32."""
     try:
         L = lapack.potrf(S)
     except np.linalg.LinAlgError as error:
@@ -125,11 +124,7 @@ def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Ma
 
 
 def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
-    """Wᵀ W B, reading W from memory once; see ``Engine.packed_product``.
-
-    Tiles of rows are assigned to a fixed number of partial sums, one for each task; columns of B are processed in
-    slabs.
-    """
+    """Return Wᵀ W B by slabs of B, reading W from memory once; each task has one of a fixed number of sums."""
     tiles = [
         (scales[part], rows.start, lead, numbers[part])
         for rows, lead, numbers, scales in W.panels()

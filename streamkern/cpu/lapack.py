@@ -24,13 +24,7 @@ def _routine(name: str, arguments: int) -> Callable[..., None]:
 
 
 def potrf(A: Array) -> Array:
-    """Return the lower factor L of A = L Lᵀ, equal to ``scipy.linalg.cholesky`` to the bit.
-
-    A (p, p) is float32 or float64; only the diagonal and the triangle below it are read.
-
-    Raises:
-        LinAlgError: a pivot is not positive.
-    """
+    """Return the lower factor of A (p, p), from its lower triangle, with the bits of SciPy's; or ``LinAlgError``."""
     L, n, info = np.array(A, order="F"), ctypes.c_int(len(A)), ctypes.c_int()
     by: Callable[[Any], Any] = ctypes.byref
     _routine(_REALS[L.dtype][0] + "potrf", 5)(b"L", by(n), L.ctypes, by(n), by(info))
@@ -42,10 +36,7 @@ def potrf(A: Array) -> Array:
 def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
     """Return R⁻¹ B, or R⁻ᵀ B, by columns, equal to ``scipy.linalg.solve_triangular`` to the bit.
 
-    The triangular R (p, p) is float32 or float64; its other triangle is not read. B is (p, k) or (p,).
-
-    Raises:
-        LinAlgError: R is singular.
+    The other triangle of R (p, p) is not read; B is (p, k) or (p,). ``LinAlgError`` if R is singular.
     """
     dtype = np.result_type(R, B)
     R, X = R.astype(dtype, copy=False), np.array(B, dtype=dtype, order="F")
@@ -72,8 +63,8 @@ def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array
 def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
     """Return the top k eigenpairs of a symmetric matrix, ascending, equal to ``scipy.linalg.eigh``'s to the bit.
 
-    K (s, s) is symmetric to the bit, contiguous, float32 or float64. Values are (m,) and vectors (s, m): m is k, or
-    less if K is not finite.
+    K (s, s) is symmetric to the bit and contiguous. Values are (m,), vectors (s, m): m is k, or less if K is not
+    finite.
     """
     s, (kind, real) = len(K), _REALS[K.dtype]
     A, values = K.copy(), np.empty(s, K.dtype)

@@ -75,10 +75,7 @@ def project(X: Any, at: Any, direction: Any, out: Any) -> None:
     types.float64,
 )  # fmt: skip
 def assign(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: Any) -> Any:
-    """Return the rows of each leaf, in the order of the tree; see ``HostLoops.assign``.
-
-    Cuts are processed one by one: loops without branches project a cut's rows and partition them.
-    """
+    """Return the rows of each leaf, cut by cut: loops without branches project a cut's rows and partition them."""
     n, m = at.shape[0], cuts.shape[0]
     # Stack of cuts, the next one last, and of their rows, which end where the next cut's rows begin.
     nodes, firsts, waiting = np.empty(m + 2, np.int64), np.empty(m + 2, np.int64), 1

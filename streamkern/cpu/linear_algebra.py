@@ -1,7 +1,6 @@
 """Dense linear algebra by tiles in threads, with the same bits for any number of threads.
 
-A threaded LAPACK splits its sums by the number of threads. Here the tiles are fixed, and each is one single-threaded
-call, so threads only affect the order of tiles.
+A threaded LAPACK splits its sums by the number of threads. Here tiles are fixed, and each is one single-threaded call.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ _FEW = 1024
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
     """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
 
-    A is symmetric positive definite, float32 or float64, contiguous, and owns its memory, which is overwritten.
-    ``dtype`` is not wider than A's.
-
-    Raises:
-        NumericalError: a pivot is not positive.
+    A is contiguous and owns its memory; ``dtype`` is not wider than A's. ``NumericalError`` if a pivot is not positive.
     """
     cholesky(A, parallel, tile)
     _invert_lower(A, cuts(len(A), tile), parallel)
@@ -50,14 +45,7 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
 
 
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """Return the lower factor L of A = L Lᵀ, in place, with zeros above the diagonal.
-
-    A is symmetric positive definite, float32 or float64; only the diagonal and the triangle below it are read. LAPACK
-    factors the tiles on the diagonal.
-
-    Raises:
-        NumericalError: a pivot is not positive.
-    """
+    """Return the lower factor of A in place, from its lower triangle, with zeros above; or ``NumericalError``."""
     if is_factored_here(A):
         if not cholesky_factor(A, parallel if len(A) > _FEW else one_by_one):
             raise not_positive()
@@ -68,13 +56,7 @@ def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
 def triangular_solve(
     R: Array, B: Array, parallel: Map, *, lower: bool, transposed: bool = False, tile: int = TILE
 ) -> Array:
-    """R⁻¹ B or R⁻ᵀ B for triangular R, a tile of columns in each task.
-
-    The other triangle of R (p, p) is not read; B is (p,) or (p, c).
-
-    Raises:
-        LinAlgError: R is singular.
-    """
+    """Return R⁻¹ B or R⁻ᵀ B, a tile of columns in each task; R's other triangle is not read."""
     solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
     if B.ndim == 1 or B.shape[1] <= tile:
         return solve(R, B)
@@ -88,13 +70,7 @@ def triangular_solve(
 
 
 def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
-    """A⁻¹ B for symmetric positive definite A, which is overwritten.
-
-    A (p, p) is float64; only its diagonal and the triangle below it are read. B is (p, c).
-
-    Raises:
-        NumericalError: a pivot is not positive.
-    """
+    """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""
     cholesky(A, parallel)
     half = triangular_solve(A, B, parallel, lower=True)
     return triangular_solve(A, half, parallel, lower=True, transposed=True)
@@ -129,15 +105,11 @@ def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
 
 
 def _inverse(L: Array) -> Array:
-    """L⁻¹ of a tile on the diagonal."""
     return lapack.trtrs(L, np.eye(len(L), dtype=L.dtype), lower=True)
 
 
 def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
-    """Invert the lower factor, one block column in each task; tiles above the diagonal are overwritten.
-
-    W[:, j] solves L W[:, j] = I[:, j].
-    """
+    """Invert the lower factor, one block column in each task: L W[:, j] = I[:, j]. Tiles above are overwritten."""
     W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
 
     def column(j: int) -> None:
@@ -216,12 +188,10 @@ def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
 
 
 def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
-    """Wᵀ W B, reading W from memory once: a tile of its rows is used twice while it is in cache.
+    """Return Wᵀ W B, reading W (q, n) from memory once: a tile of its rows is used twice while it is in cache.
 
-    Tiles are assigned to a fixed number of partial sums, one for each task; columns of B are processed in slabs, so
-    that the sums take a bounded share of W's memory.
-
-    W is (q, n) and B (n, c). If W is lower triangular, tiles above its diagonal are skipped.
+    Each task has one of a fixed number of partial sums; slabs of B's columns bound their memory. If W is lower
+    triangular, tiles above its diagonal are skipped.
     """
     tiles = cuts(len(W), tile)
     out = np.empty(B.shape, dtype=np.result_type(W, B))

@@ -271,7 +271,6 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
 
 @numba.njit(**OPTIONS)
 def _box_muller(x: Any, y: Any) -> Any:
-    """Return two normals from two words, as defined by ``rng.normal_rows``."""
     radius = math.sqrt(_MINUS_TWO * log32((f32(i32(x >> u32(9))) + HALF) * _UNIFORM_UNIT))
     quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # quarter turns of the angle; an eighth at most remains
     r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
@@ -286,7 +285,6 @@ def _box_muller(x: Any, y: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def _normals(words: Any, m: int, noise: Any) -> None:
-    """Write the four normals of each of m blocks of words, counter by counter."""
     widest()
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
     for t in range(m):

@@ -1,8 +1,8 @@
 """Kernels of the L1 distance Σ_k |x_k − z_k| on the CPU, which needs its own loops, since no matrix product gives it.
 
-The loops are those of ``product`` with a subtraction, an absolute value and an addition in place of the fused
-multiply-add: three instructions for each pair of rows and feature, at full vector width, with the sums in registers
-and centers packed so that a panel of them stays in the first-level cache. Bits depend on a row and a center alone.
+The loops are those of ``gemm`` with a subtraction, an absolute value and an addition in place of the fused
+multiply-add: three instructions for each pair of rows and feature, at full vector width, with the sums in registers and
+centers packed so that a panel of them stays in the first-level cache. Bits depend on a row and a center alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Arrays with shape and dtype but no values: NumPy code runs on them, and a meter counts its work and memory.
 
-A view shares the memory of its array, and memory is released with its last reference, so the allocated bytes equal
-those of the same code with values.
+A view shares its array's memory, released with the last reference: allocated bytes equal those of code with values.
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ from streamkern.engine.operation_counts import Operations, eigh
 
 
 class CostMeter:
-    """Count operations by kind, and allocated bytes.
+    """Counts of operations by kind, and of allocated bytes: ``alive`` now, and ``peak`` since the last restart.
 
-    Attributes:
-        alive: bytes allocated now.
-        peak: most bytes allocated since ``restart``.
-        scale: current factor for counted operations.
-        parallel: whether operations run in threads, one block in each.
+    ``scale`` multiplies counted operations; ``parallel`` says whether they run in threads, one block in each.
     """
 
     def __init__(self) -> None:
@@ -36,7 +31,6 @@ class CostMeter:
         self.parallel = False
 
     def count(self, kind: str, number: float) -> None:
-        """Count operations of a kind."""
         self.counts[kind] += self.scale * number
 
     def hold(self, size: int) -> None:
@@ -46,7 +40,7 @@ class CostMeter:
 
     @contextmanager
     def scaled(self, times: float) -> Iterator[None]:
-        """Count the operations inside as repeated ``times`` times, one after another."""
+        """Count the operations inside ``times`` times, one after another."""
         before, self.scale = self.scale, self.scale * times
         try:
             yield
@@ -69,14 +63,12 @@ class CostMeter:
         return found, rows
 
     def array(self, shape: tuple[int, ...], dtype: Any, kind: str = "") -> Any:
-        """A new array."""
+        """Return a new array."""
         dtype = np.dtype(dtype)
         return AbstractArray(self, shape, dtype, _Memory(self, math.prod(shape) * dtype.itemsize), kind)
 
 
 class _Memory:
-    """Memory of an array, shared by its views."""
-
     __slots__ = ("meter", "size")
 
     def __init__(self, meter: CostMeter, size: int) -> None:
@@ -92,12 +84,7 @@ class _Memory:
 
 
 class AbstractArray(NDArrayOperatorsMixin):
-    """An array without values. Using its values or truth is an error.
-
-    Args:
-        memory: memory of the array.
-        kind: ``panel`` for values of a basis, whose products are counted separately.
-    """
+    """An array without values, whose use is an error; the ``kind`` ``panel`` has its own rate of products."""
 
     __slots__ = ("dtype", "kind", "memory", "meter", "shape")
 
@@ -120,7 +107,6 @@ class AbstractArray(NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -135,7 +121,7 @@ class AbstractArray(NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __float__(self) -> float:
-        """Return a nominal number; quantities that affect a plan are declared through ``Engine.decide``."""
+        """A nominal number; what affects a plan is declared through ``Engine.decide``."""
         return 1.0
 
     def __bool__(self) -> bool:
@@ -168,7 +154,7 @@ class AbstractArray(NDArrayOperatorsMixin):
         self.meter.count("numbers", np.broadcast_to(np.False_, self.shape)[key].size)
 
     def copy(self) -> Any:
-        """A new array."""
+        """Return a new array."""
         self.meter.count("numbers", self.size)
         return self._new(self.shape)
 
@@ -180,7 +166,7 @@ class AbstractArray(NDArrayOperatorsMixin):
         return self._new(self.shape, dtype)
 
     def reshape(self, *shape: Any) -> Any:
-        """A view of another shape."""
+        """Return a view of another shape."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         return self._view(np.broadcast_to(np.False_, self.shape).reshape(wanted).shape)
 
@@ -194,13 +180,12 @@ class AbstractArray(NDArrayOperatorsMixin):
         return self._new(tuple(n for i, n in enumerate(self.shape) if i not in axes), dtype)
 
     def sum(self, axis: Any = None, dtype: Any = None, **more: Any) -> Any:
-        """A reduction over some axes or all."""
+        """Return a reduction over some axes or all."""
         return self._reduced(axis, dtype, **more)
 
     mean = min = max = sum
 
     def all(self, axis: Any = None) -> Any:
-        """Return a boolean reduction."""
         return self._reduced(axis, bool)
 
     any = all
@@ -226,14 +211,13 @@ class AbstractArray(NDArrayOperatorsMixin):
 
 
 def _operand(value: Any) -> Any:
-    """Return the operand for NumPy's type promotion: a dtype, or the weak type of a Python number."""
     if type(value) in (bool, int, float):
         return type(value)
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
 def _plain_key(key: Any) -> tuple[Any, bool]:
-    """Return an index without arrays of shapes, and whether indexing copies. A mask selects everything."""
+    """An index without arrays of shapes, and whether indexing copies; a mask selects everything."""
     keys, copies = key if isinstance(key, tuple) else (key,), False
     found: list[Any] = []
     for each in keys:

@@ -1,12 +1,11 @@
 """The engine's protocol: all heavy arithmetic of solvers, on rows and centers and on tall or square matrices.
 
-The implementations are ``host`` (compiled tiles, the default), ``numpy`` (the reference, which needs no
-compiler), ``device`` (a GPU, by the array API) and ``meter`` (shapes only: the cost of a run, before it runs).
+The implementations are ``host`` (compiled tiles, the default), ``numpy`` (the reference), ``device`` (a GPU, by the
+array API) and ``meter`` (shapes only: the cost of a run, before it runs).
 
-Promises of every implementation: the order of sums depends on shapes alone, so that threads do not change bits. Results
-have the dtype of the arguments unless a method says otherwise. Matrices in float64 stay in float64. Errors are
-``NumericalError`` with a remedy. An engine is bound to an executor, whose threads run its tiles; an unpickled engine is
-unbound and runs tiles one after another.
+Promises of each: the order of sums depends on shapes alone, so that threads do not change bits. Results have the dtype
+of the arguments unless a method says otherwise; float64 stays float64. Errors are ``NumericalError`` with a remedy. An
+engine is bound to an executor, whose threads run its tiles; an unpickled one is unbound, and runs them one by one.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class Engine(Protocol):
     def meanwhile(self, work: Callable[[], R] | None) -> AbstractContextManager[Callable[[], R | None]]:
         """Evaluate in a background thread while the context runs; yields a function that returns the result.
 
-        Without work, or if no thread would otherwise wait, nothing is started, and the function evaluates the work.
+        Without work, or if no thread would otherwise wait, that function evaluates the work.
         """
 
     # arrays, and decisions that only data allow
@@ -170,12 +169,9 @@ class Engine(Protocol):
         """Return standard normals, float64, as a function of the key."""
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """Return True if a condition on data holds; a plan assumes ``bound``, the more expensive case.
+        """Return True if a condition on data holds.
 
-        Args:
-            condition: the condition.
-            bound: the value assumed for memory, and for seconds unless ``likely`` is given.
-            likely: the value assumed for seconds, if different.
+        A plan assumes ``bound`` for memory, and for seconds ``likely``, or ``bound`` without it.
         """
 
     def count(self, mask: Array) -> int:
@@ -216,15 +212,7 @@ class Engine(Protocol):
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
 
-        If W is float64, products are computed in float64 for any dtype of the values.
-
-        Args:
-            basis: the functions φ.
-            X: rows.
-            W: weights, shape (M, c).
-            respond: function from outputs F of a tile of rows, which it may overwrite, to r of shape (tile, outputs).
-            outputs: columns of r.
-            prepared: the first panel, as ``begin`` returned it for X.
+        W is (M, c); if it is float64, so are the products. ``prepared`` is what ``begin`` returned for X.
         """
 
     def panel_product(self, W: Array) -> Callable[[Array], Array]:
@@ -237,18 +225,10 @@ class Engine(Protocol):
         """Add Φᵀ r to ``sums``, row by row of Φ, a panel in host memory."""
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
-        """Return gradients ∇ Σ_l s_l f_l(x) of f(x) = Σ_j w_j k(x, z_j) by x, at each row of X.
+        """Return gradients ∇ Σ_l s_l f_l(x) of f(x) = Σ_j w_j k(x, z_j) by x, shape (b, d), in the centers' dtype.
 
-        Terms of a center nearer than 1e-4 count as 0, because a Laplace kernel has no derivative there.
-
-        Args:
-            expansion: kernel and centers.
-            X: rows, shape (b, d).
-            W: weights, shape (p, c), in the dtype of the centers.
-            signs: s of each row and output, shape (b, c); None for ones.
-
-        Returns:
-            shape (b, d), in the dtype of the centers.
+        X is (b, d), W (p, c) in the centers' dtype; s, ``signs``, is (b, c), or None for ones. Terms of a center nearer
+        than 1e-4 count as 0, because a Laplace kernel has no derivative there.
         """
         ...
 
@@ -294,7 +274,7 @@ class Engine(Protocol):
         """A Aᵀ, shape (n, n)."""
 
     def add_gram(self, packed: Array, phi: Array) -> None:
-        """Add the lower triangle of ΦᵀΦ to a packed triangle (``triangle.packed_size``), float64."""
+        """Add the lower triangle of ΦᵀΦ to a packed triangle (``packed_size``), float64."""
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
         """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be a result of ``place``."""
@@ -317,42 +297,24 @@ class Engine(Protocol):
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
         """Return α, the weights of the next gradient and the average after a step of a state with ``keeps_state``.
 
-        Args:
-            state: weights at which the gradient was taken, α, and the average, float64: shape (p, c) each.
-            g: the projected gradient.
-            rate: η/m.
-            gamma: γ, see ``Momentum`` of the solvers.
-            second: η₂/η.
-            share: weight of α in the new average.
+        ``state`` has the weights at which g, the projected gradient, was taken, α, and the average, float64, (p, c)
+        each. ``rate`` is η/m, ``gamma`` γ of ``Momentum``, ``second`` η₂/η, and ``share`` the weight of α in the
+        average.
         """
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Return W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in host memory.
 
-        On a host, K(Z, Z) is factored in the centers' dtype; if that fails, in float64.
-
-        Args:
-            expansion: kernel and centers.
-            shift: added to the diagonal.
-            K: K(Z, Z) if known, in float64 or the centers' dtype; it is overwritten.
-
-        Raises:
-            NumericalError: K(Z, Z) + shift I is not positive definite.
+        K(Z, Z), overwritten if given, is in float64 or the centers' dtype. A host factors it in the latter; if that
+        fails, in float64. ``NumericalError`` if it is not positive definite.
         """
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         """Return the inverse factor of K(Z, Z) + shift I, or of its PITC approximation given a lead, in 16 bits.
 
-        Kernel values and all arithmetic are float32 for any dtype of the centers, except the factors of diagonal tiles
-        in float64. The peak memory is ``factor_bytes``.
-
-        Args:
-            expansion: kernel and centers.
-            shift: added to the diagonal.
-            lead: p, or a number of whole panels.
-
-        Raises:
-            NumericalError: K(Z, Z) + shift I is not positive definite.
+        Arithmetic is float32 for any dtype of the centers, except the factors of diagonal tiles in float64. The peak
+        memory is ``factor_bytes``. The lead is p, or a number of whole panels. ``NumericalError`` if not positive
+        definite.
         """
 
     def packed_product(self, W: Any, B: Array) -> Array:
@@ -362,36 +324,20 @@ class Engine(Protocol):
         """B Wᵀ in float32, shape (n, p)."""
 
     def cholesky(self, A: Array) -> Array:
-        """Return the Cholesky factor of A in place, in its dtype, reading the lower triangle.
-
-        Raises:
-            NumericalError: A is not positive definite.
-        """
+        """Return the Cholesky factor of A in place, from its lower triangle; ``NumericalError`` if there is none."""
 
     def spd_solve(self, A: Array, B: Array) -> Array:
-        """Return A⁻¹ B for symmetric positive definite A (float64); its lower triangle is read and overwritten.
-
-        Raises:
-            NumericalError: A is not positive definite.
-        """
+        """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""
 
     def condition(self, L: Array, norm: float) -> float:
         """Estimate the condition number, in the 1-norm, of A = L Lᵀ with the 1-norm ``norm``; inf if singular."""
 
     def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """Return independent rows of a positive semidefinite A, and V with Vᵀ A V = I on them.
+        """Return independent rows (r,) of a positive semidefinite A, and upper triangular V (r, r), Vᵀ A V = I on them.
 
-        By Cholesky factorisation with pivots: A ≈ A[:, rows] A[rows, rows]⁻¹ A[rows, :].
-
-        Args:
-            A: shape (p, p), float64, symmetric to the bit and contiguous; it is overwritten.
-            floor: pivots up to this count as rounding errors.
-
-        Returns:
-            The rows, shape (r,), and V, upper triangular, shape (r, r).
-
-        Raises:
-            NumericalError: no pivot is larger than the floor.
+        By Cholesky factorisation with pivots: A ≈ A[:, rows] A[rows, rows]⁻¹ A[rows, :]. A (p, p), float64, is
+        symmetric to the bit and contiguous, and overwritten. Pivots up to ``floor`` are rounding errors;
+        ``NumericalError`` if all are.
         """
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
@@ -403,7 +349,7 @@ class Engine(Protocol):
     def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
         """Return top k eigenpairs of symmetric K (s, s), ascending: values (m,), vectors (s, m); m < k if not finite.
 
-        If k is far below s, they are Ritz pairs on a Krylov space, with residuals of at most a hundredth of each
+        If k is far below s, they are Ritz pairs on a Krylov space, whose residuals are at most a hundredth of each
         eigenvalue above the share ``floor`` of the largest.
         """
 
@@ -414,14 +360,11 @@ class Engine(Protocol):
         """Q and R of A Π = Q R for tall A (n, k), with columns pivoted: |R_ii| falls."""
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """Return the largest eigenvalue of a symmetric matrix of size n, from below; a plan assumes a declared value.
-
-        The largest Ritz value of the Lanczos method, which needs far fewer products than the power method.
-        """
+        """Return the largest eigenvalue of a symmetric matrix of size n, from below, by the Lanczos method."""
 
 
 class InMemory:
-    """What engines share whose arrays lie in the memory of the process: nothing is placed anywhere else."""
+    """What engines share whose arrays lie in the memory of the process."""
 
     device: Device | None = None
     keeps_state = False

@@ -1,9 +1,8 @@
 """The meter: an engine for arrays without values. It counts operations by kind and allocated bytes.
 
-A solver's own ``prepare``, ``begin`` and ``update`` run on it, so a plan needs no cost formulas of solvers. Here are
-the costs of each engine method, with the scratch memory of its implementation in ``cpu/engine.py``
-(``tests/engine/test_cost_meter.py`` compares them with counters and measured memory). Quantities that depend on data
-have declared bounds: conditions, counts of eigenvalues, and the largest eigenvalue, which determines the batch.
+A solver's own methods run on it, so a plan needs no cost formulas of solvers: each method here has the costs and the
+scratch memory of its implementation in ``cpu/engine.py`` (``tests/engine/test_cost_meter.py`` compares them). What
+depends on data has declared bounds: conditions, counts of eigenvalues, and the largest, which determines the batch.
 """
 
 from __future__ import annotations
@@ -44,18 +43,15 @@ _GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def triangle(size: int, tile: int = KERNEL_TILE) -> float:
-    """Return the number of values evaluated for a symmetric kernel matrix: rows by tiles, each up to its diagonal."""
+    """Return the values evaluated for a symmetric kernel matrix: rows by tiles, each up to its diagonal."""
     return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
 
 
 class MeterEngine(InMemory):
-    """The engine's methods on arrays without values.
+    """The engine's methods on arrays without values, for a run on ``real`` with ``slots`` concurrent threads or blocks.
 
-    Args:
-        real: the engine of the run, which states the memory of centers.
-        slots: threads, or blocks that run concurrently.
-        top: the largest eigenvalue of a preconditioned kernel, as a share of its trace, which determines the batch.
-        likely: whether decisions take the likely value instead of the bound.
+    ``top`` is the largest eigenvalue of a preconditioned kernel, as a share of its trace. With ``likely``, decisions
+    take the likely value instead of the bound.
     """
 
     name = "meter"
@@ -74,16 +70,14 @@ class MeterEngine(InMemory):
         self.loops: Loops = NumpyLoops()
 
     def bound(self, executor: TaskRunner) -> Engine:
-        """Itself: nothing runs."""
         return self
 
     def here(self) -> Engine:
-        """Itself: nothing runs."""
         return self
 
     @contextmanager
     def meanwhile(self, work: Callable[[], R] | None) -> Iterator[Callable[[], R | None]]:
-        """Evaluate, and count the peak of the evaluation as allocated until the context ends."""
+        """Count the peak of the evaluation as allocated until the context ends."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return
@@ -118,7 +112,6 @@ class MeterEngine(InMemory):
         return self._new((self.real.held_bytes(Z.shape[0], Z.shape[1], Z.dtype),), np.uint8)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
-        """The first of them, shared."""
         return resident
 
     def tile_bytes(self, c: int) -> int:
@@ -159,10 +152,7 @@ class MeterEngine(InMemory):
         return self._buffer(basis)
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """Return φ(X) W; also count the copy of W that the loops read.
-
-        A bound: where one compiled call computes a tile at a time, there is a tile and no panel.
-        """
+        """Count also the copy of W that the loops read; a bound, since one compiled call needs no panel."""
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
             for _, phi in self.panels(basis, X):
@@ -170,7 +160,7 @@ class MeterEngine(InMemory):
         return out
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
-        """Return φ(X)ᵀ respond(φ(X) W); also count the loops' copies of W and of the sum."""
+        """Count also the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
             for rows, phi in self.panels(basis, X, prepared):
@@ -178,7 +168,6 @@ class MeterEngine(InMemory):
         return g
 
     def panel_product(self, W: Array) -> Callable[[Array], Array]:
-        """Products with a copy of W."""
         copy = self._new(W.shape, W.dtype)
         return lambda phi: phi @ copy
 
@@ -190,7 +179,6 @@ class MeterEngine(InMemory):
         count_product(self.meter, phi.T, r, 2.0 * phi.size * r.shape[1], r.shape[1], False)
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
-        """A value and its slope for each row and center, and a product of slopes with centers."""
         n, p, d, itemsize = len(X), expansion.p, expansion.Z.shape[1], expansion.dtype.itemsize
         self.meter.count("values", n * p)
         self.meter.count("numbers", 10.0 * n * p / self.slots)
@@ -200,7 +188,6 @@ class MeterEngine(InMemory):
             return self._new((n, d), expansion.dtype)
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
-        """φ(X), as tiles that are joined."""
         tile = min(len(X), ROW_TILE)
         with self.meter.scaled(len(X) / tile):
             part = basis.block(X[:tile])
@@ -221,7 +208,6 @@ class MeterEngine(InMemory):
             return self._new(V.shape)
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
-        """k(X, Z), as tiles that are joined."""
         return self.values(expansion, X)
 
     def kernel_matrix(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Array:
@@ -241,7 +227,6 @@ class MeterEngine(InMemory):
             yield slice(s - tile, s), self._new((tile, s), dtype)
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
-        """K(Z, Z) V in float64, as tiles that are joined."""
         p, c = V.shape
         tile, itemsize = min(expansion.row_tile, p), expansion.dtype.itemsize
         self.meter.count("values", p * p)
@@ -256,7 +241,7 @@ class MeterEngine(InMemory):
         return _Right(self, B)
 
     def product(self, A: Array, B: Array) -> Array:
-        """A B; also counts packed and widened copies."""
+        """Count also packed and widened copies."""
         shape, dtype = (len(A), B.shape[1]), np.result_type(A.dtype, B.dtype)
         count_product(self.meter, _unmarked(A), _unmarked(B), 2.0 * len(A) * B.size, B.shape[1], B.shape[1] >= MANY)
         packed = B.nbytes if A.dtype == B.dtype and B.shape[1] >= MANY else 0
@@ -268,7 +253,6 @@ class MeterEngine(InMemory):
         return self.product(U.T, V)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
-        """K W, as a product."""
         return self.product(K, W)
 
     def times_lower(self, B: Array, W: Array) -> Array:
@@ -281,7 +265,6 @@ class MeterEngine(InMemory):
         return self._new((len(A),))
 
     def gram(self, A: Array) -> Array:
-        """A Aᵀ, each tile once."""
         self._gemm(1.0 * len(A) * A.size, A.dtype)
         with self.meter.scratch(self.slots * TILE * (A.shape[1] + len(A)) * A.dtype.itemsize):
             return self._new((len(A), len(A)), A.dtype)
@@ -304,7 +287,7 @@ class MeterEngine(InMemory):
         return array
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """The inverse factor, in the memory of K; bounds include a second factor, in float64."""
+        """Reuse the memory of K; bounds include a second factor, in float64."""
         dtype = expansion.dtype
         A: Any = self.kernel_matrix(expansion, expansion.p, dtype) if K is None else K
         p = len(A)
@@ -361,12 +344,10 @@ class MeterEngine(InMemory):
         return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
 
     def condition(self, L: Array, norm: float) -> float:
-        """A few products with L⁻¹."""
         self.meter.count("thin64", 10.0 * len(L) ** 2)
         return 1.0
 
     def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """All rows, and V in addition to the factor."""
         self.meter.count("serial64", 2.0 / 3.0 * float(len(A)) ** 3)
         with self.meter.scratch(2 * A.nbytes):
             return self._new((len(A),), np.int64), self._new(A.shape)
@@ -409,7 +390,6 @@ class MeterEngine(InMemory):
             return self._new((n, min(n, k))), self._new((min(n, k), k))
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """Return the declared share of the trace, n."""
         with self.meter.scaled(LIKELY_STEPS):
             matvec(self._new((n,)))
         return self.top * n
@@ -427,19 +407,16 @@ class MeterEngine(InMemory):
 
 
 class _Right:
-    """B packed as the right factor of products."""
-
     def __init__(self, engine: MeterEngine, B: Array) -> None:
         self._engine, self._shape = engine, B.shape
         self._packed = engine.meter.array(B.shape, B.dtype)
 
     def times(self, A: Any) -> Any:
-        """A Bᵀ."""
         out = self._engine.meter.array((len(A), self._shape[0]), A.dtype)
         self._engine._gemm(2.0 * out.size * self._shape[1], A.dtype)
         return out
 
 
 def _unmarked(A: Any) -> Any:
-    """Return A without its mark as a panel, since in these methods its product counts as a product of matrices."""
+    """A without its mark as a panel, since these methods' products are of matrices."""
     return A._view(A.shape, "") if isinstance(A, AbstractArray) else A

@@ -1,8 +1,7 @@
 """The protocol of devices: arrays in device memory, loops over them, and transfers of rows.
 
-Rows, centers, panels of kernel values and the factor of an exact projection are on a device; so are targets, residuals
-and the state of a training whose blocks are all computed in this process. A worker copies its sums to the host, where
-they are added as without a device.
+Rows, centers, panels and the factor of an exact projection are on a device; so are targets, residuals and the state of
+a training whose blocks are all computed in this process. A worker copies its sums to the host, where they are added.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ class Device(Protocol):
         """Loops over its arrays: ``CudaLoops`` of ``gpu/loops.py``, or what has their methods."""
 
     def turn(self) -> AbstractContextManager[None]:
-        """Context for all methods but ``rows`` and ``upload``. It limits the number of threads that compute.
-
-        Raises:
-            StorageError: raised on exit, if the device had no memory left.
-        """
+        """Context for all methods but ``rows`` and ``upload``, with few threads; ``StorageError`` if memory ran out."""
 
     def put(self, array: Any, dtype: Any = None) -> Any:
         """Return a contiguous device copy of a host array, in ``dtype`` if given; device arrays are unchanged."""
@@ -93,28 +88,14 @@ class Device(Protocol):
         noise: tuple[int, float] | None = None,
         then: Sequence[Change] = (),
     ) -> Any:
-        """Copy stored rows ``index`` of ``raw``, and scale and augment them on the device.
+        """Copy stored rows ``index`` (b,) of ``raw`` (N, d), and scale and augment them on the device: (b, d), float32.
 
-        Args:
-            raw: stored rows, shape (N, d), on the host or the device; of the latter nothing is copied.
-            index: shape (b,).
-            scale: a number or shape (d,).
-            offset: a number or shape (d,).
-            ids: row ids, shape (b,).
-            copies: copy numbers, shape (b,).
-            noise: (seed, sigma) of Gaussian noise.
-            then: further changes, in their order.
-
-        Returns:
-            shape (b, d), float32.
+        ``raw`` is on the host or the device; of the latter nothing is copied. Scale and offset are numbers or (d,), row
+        ids and copy numbers (b,), ``noise`` (seed, sigma) of Gaussian noise; changes in ``then`` follow in their order.
         """
 
     def upload(self, array: Array) -> Any:
         """Return a device copy of a host array, made in parallel with computing."""
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """Return L⁻¹ in ``dtype`` for A = L Lᵀ in float64, shape (p, p), zero above the diagonal.
-
-        Raises:
-            NumericalError: A is not positive definite.
-        """
+        """Return L⁻¹ (p, p) in ``dtype``, A = L Lᵀ in float64; ``NumericalError`` if A is not positive definite."""

@@ -36,13 +36,13 @@ If ``norm`` is 1, which ``laplace`` and ``exponential_power`` allow, r = Σ_k |x
 """
 
 ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
-"""Kernels of the angle θ between x and z: ``arccos0`` to ``arccos2`` are the arc-cosine
-kernels of order n = 0, 1, 2 (Cho & Saul 2009), ``ntk`` the neural tangent kernel of a ReLU network (Jacot et al. 2018).
+"""Kernels of the angle θ between x and z: arc-cosine kernels of order 0, 1, 2 (Cho & Saul 2009), and the neural tangent
+kernel of a ReLU network (Jacot et al. 2018).
 """
 
 
 class Loops(Protocol):
-    """The elementwise arithmetic of a block."""
+    """The elementwise arithmetic of a block; ``UsageError`` where shapes, dtypes or parameters do not fit."""
 
     @property
     def name(self) -> str:
@@ -54,17 +54,8 @@ class Loops(Protocol):
         """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
 
         Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``, so that an offset is
-        subtracted before rounding.
-
-        Args:
-            raw: stored rows, shape (N, d); any integer, floating or bool dtype.
-            index: shape (n,), rows of ``raw`` in [0, N), in any order, with repetitions.
-            out: shape (n, d), float32, overwritten.
-            scale: a number or shape (d,), used in float32, or in float64 if ``raw`` is wide.
-            offset: a number or shape (d,), used in the same precision.
-
-        Raises:
-            UsageError: the shapes disagree or an index is out of range.
+        subtracted before rounding. ``raw`` is (N, d), of any integer, floating or bool dtype; ``index`` (n,) has rows
+        in any order, with repetitions; ``out`` is (n, d), float32; ``scale`` and ``offset`` are numbers or (d,).
         """
 
     def add_noise(
@@ -72,15 +63,8 @@ class Loops(Protocol):
     ) -> None:
         """Add Gaussian noise: ``out[i] += sigma * normal(seed, copies[i], row_ids[i])``, see ``rng.normal_rows``.
 
-        Args:
-            out: shape (n, d), float32, changed in place.
-            row_ids: shape (n,), int64.
-            copies: one copy number, or one for each row, shape (n,).
-            seed: any integer, taken modulo 2⁶⁴.
-            sigma: standard deviation, in the units of ``out``.
-
-        Raises:
-            UsageError: the shapes disagree.
+        ``out`` is (n, d), float32; row ids are (n,), int64; copies (n,) or one number. Sigma is in the units of
+        ``out``.
         """
 
     def assemble_noisy(
@@ -98,57 +82,34 @@ class Loops(Protocol):
     ) -> None:
         """``assemble``, then ``add_noise``, in one pass over ``out``; the same result to the bit.
 
-        Arguments are those of ``assemble`` and ``add_noise``; ``row_ids`` are ids of the rows of ``out`` (not of
-        ``raw``), and ``sigma`` is in the units of ``out``, that is after scaling.
-
-        Raises:
-            UsageError: the shapes disagree or an index is out of range.
+        ``row_ids`` are of the rows of ``out`` (not of ``raw``), and ``sigma`` is in the units of ``out``: after
+        scaling.
         """
 
     def finite_rows(self, X: Array) -> int:
         """Return the first row of ``X`` (n, d) with a NaN or an infinity, or -1 if all values are finite."""
 
     def row_norms(self, X: Array) -> Array:
-        """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.
-
-        Args:
-            X: float32 or float64.
-
-        Raises:
-            UsageError: X has another dtype.
-        """
+        """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X."""
 
     def manhattan(self, X: Array, Z: Array, out: Array) -> None:
         """Compute L1 distances: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
 
-        Args:
-            X: shape (b, d), float32 or float64.
-            Z: shape (p, d), in the dtype of X.
-            out: shape (b, p), in the dtype of X, overwritten.
-
-        Raises:
-            UsageError: shapes or dtypes disagree, or the output cannot be written.
+        X is (b, d), Z (p, d), ``out`` (b, p), all float32 or all float64.
         """
         ...
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
         """Sum gradients of L1 distances: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
 
-        Args:
-            P: shape (b, p), in the dtype of the rows.
-            X: shape (b, d), float32 or float64.
-            Z: shape (p, d), in the dtype of X.
-            out: shape (b, d), in the dtype of X, overwritten.
-
-        Raises:
-            UsageError: shapes or dtypes disagree.
+        P is (b, p), X and ``out`` (b, d), Z (p, d), all float32 or all float64.
         """
         ...
 
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
-        """Turn inner products into kernel values in place: S is X Zᵀ on entry and k(X, Z) on exit.
+        """Turn inner products into kernel values in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
 
         With the parameter ``norm`` 1, S has the L1 distances of ``manhattan`` on entry, and the norms are not read.
 
@@ -157,23 +118,16 @@ class Loops(Protocol):
         the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below
         the smallest normal number is 0, because subnormal numbers make the following matrix product many times slower.
 
-        Args:
-            S: shape (b, p), float32 or float64.
-            x_norms: squared norms of X, shape (b,).
-            z_norms: squared norms of Z, shape (p,).
-            kind: one of ``RADIAL_KINDS``, or a NumPy function of squared distances.
-            params: ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for ``exponential_power``, and ``norm``, 1 or 2 (the
-                default). Ignored for a function.
-
-        Raises:
-            UsageError: the kind is unknown, a parameter is missing or out of range, or shapes disagree.
+        ``kind`` is one of ``RADIAL_KINDS``, with parameters ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for
+        ``exponential_power``, and ``norm``, 1 or 2 (the default); or a NumPy function of squared distances, without
+        any.
         """
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place: S is X Zᵀ on entry and k(X, Z) on exit.
+        """Turn inner products into values of an angular kernel in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
 
-        With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is
-        κ_n(u) = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
+        With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is κ_n(u)
+        = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
 
             κ_0 = 1 − θ/π      κ_1 = (sin θ + (π − θ) u)/π      κ_2 = (3 u sin θ + (π − θ)(1 + 2u²))/(3π)
 
@@ -181,31 +135,14 @@ class Loops(Protocol):
         is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al. 2019).
 
         An angle has the rounding error of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
-            2e-4 at z = x, and κ_0(κ_0(u)) by the root of 2e-4. Set the diagonal of k(Z, Z) exactly.
-
-        Args:
-            S: shape (b, p), float32 or float64.
-            x_norms: squared norms of X, shape (b,).
-            z_norms: squared norms of Z, shape (p,).
-            kind: one of ``ANGULAR_KINDS``.
-            depth: number of layers, at least 1.
-
-        Raises:
-            UsageError: unknown kind or depth, or shapes that disagree.
+        2e-4 at z = x, and κ_0(κ_0(u)) by the root of 2e-4. Set the diagonal of k(Z, Z) exactly. Norms are squared.
         """
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
         """Compute cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
 
-        In turns, the reduction to one turn is exact, so the only rounding error is of the sum.
-
-        Args:
-            S: shape (b, p), float32 or float64; below 2²⁰ turns in float32, so that fractions of a turn have digits.
-            phases: phases in turns, shape (p,).
-            scale: the amplitude.
-
-        Raises:
-            UsageError: shapes disagree, or the tile cannot be written.
+        In turns, the reduction to one turn is exact, so the only rounding error is of the sum. S (b, p) is below 2²⁰
+        turns in float32, so that fractions of a turn have digits; phases (p,) are in turns.
         """
 
 
@@ -219,7 +156,7 @@ class HostLoops(Loops, Protocol):
 
         A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
         where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
-        rows.
+        rows. Without a second leaf it is -1; weights sum to 1.
 
         Args:
             X: rows, shape (n, d).
@@ -227,9 +164,6 @@ class HostLoops(Loops, Protocol):
             cuts: low, threshold and high of each cut, shape (m, 3), float64.
             children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
             width: width of the interval in which rows are near: from low to high for 1, empty for 0.
-
-        Returns:
-            Leaves, the second -1 if there is only one; and weights, which sum to 1.
         """
 
     def assign(
@@ -237,34 +171,21 @@ class HostLoops(Loops, Protocol):
     ) -> tuple[IntArray, IntArray]:
         """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
 
-        Args:
-            X: rows, shape (n, d).
-            at: positions of the rows to assign, ascending, shape (k,), int64.
-            directions: as in ``route``.
-            cuts: as in ``route``.
-            children: as in ``route``.
-
-        Returns:
-            Begin and end of each leaf's rows, shape (m + 1, 2); and the rows, leaf by leaf from left to right,
-            ascending within a leaf. Projections equal those of ``project`` to the bit.
+        ``at`` (k,), int64, are positions of the rows of X (n, d) to assign, ascending; the tree is that of ``route``.
+        The result is begin and end of each leaf's rows, (m + 1, 2); and the rows, leaf by leaf from left to right,
+        ascending within a leaf. Projections equal those of ``project`` to the bit.
         """
 
     def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
         """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
 
-        Args:
-            X: finite rows, shape (n, d), summed in their order.
-            w: weights of rows, shape (n,), float64; None for weights of 1.
-            pivot: c, shape (d,), float64.
+        X (n, d) is finite, and summed in the order of its rows; w (n,) and the pivot c (d,) are float64. None is w = 1.
         """
 
     def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
-        """Return X · direction in float64 for some rows or all; a row's bits do not depend on other rows.
+        """Return X · direction in float64 for some rows (m,) of X (n, d), or all; direction (d,) is float64.
 
-        Args:
-            X: rows, shape (n, d).
-            direction: shape (d,), float64.
-            rows: positions of rows, shape (m,), or None.
+        A row's bits do not depend on other rows.
         """
 
 
@@ -276,15 +197,14 @@ def wide(dtype: np.dtype[Any]) -> bool:
 def coincident(dtype: np.dtype[Any]) -> float:
     """Share of ‖x‖² + ‖z‖² below which a squared distance is 0.
 
-    In float64 smaller values are rounding errors, and their root, about 1e-8, would separate a row from an equal
-    center, so that repeating a row would differ from weighting it. In float32 the root is about 1e-3, and such
-    distances may be real.
+    In float64 smaller values are rounding errors, whose root, about 1e-8, would separate a row from an equal center:
+    repeating a row would differ from weighting it. In float32 the root is about 1e-3: such distances may be real.
     """
     return float(8 * np.finfo(np.float64).eps) if dtype == np.float64 else 0.0
 
 
 def magnitudes(kind: str, depth: int, norms: Array) -> Array:
-    """Return m(x) of an angular kernel from squared norms: shape (n,), in their dtype.
+    """Return m(x) of an angular kernel from squared norms, (n,).
 
     1 for ``arccos0``, ‖x‖ for ``arccos1`` and ``ntk``. A layer of ``arccos2`` takes q = k(x, x) to 3q²: m = √q.
     """
@@ -327,8 +247,8 @@ def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, 
 def radial_formula(kind: str, params: Mapping[str, float]) -> tuple[str, tuple[float, float, float], bool]:
     """Return a kind's formula: its name in ``RADIAL_KINDS``, its numbers, and whether S already has distances.
 
-    In the L1 norm s is the distance, not squared: ``laplace`` is exp(−a s), the formula of
-    ``gaussian``, and ``exponential_power`` is exp(−(a s)^γ) with a = 1/σ.
+    In the L1 norm s is the distance, not squared: ``laplace`` is exp(−a s), the formula of ``gaussian``, and
+    ``exponential_power`` is exp(−(a s)^γ) with a = 1/σ.
     """
     a, b, c = radial_coefficients(kind, params)
     if params.get("norm", 2) == 2:
@@ -356,7 +276,7 @@ def has_dense_rows(X: Array) -> bool:
 
 
 def check_gather(raw: Array, index: IntArray, out: Array) -> None:
-    """Check the indices and shapes of a compiled gather, which would otherwise read or write out of bounds."""
+    """Check what a compiled gather would otherwise read or write out of bounds."""
     if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
         raise UsageError(
             f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",

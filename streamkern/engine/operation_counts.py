@@ -1,7 +1,6 @@
 """Operations by kind, counted by the meter and priced by a calibration.
 
-Operations of different kinds run at different rates: a product with a few columns is limited by memory, a product of
-two large matrices is not. So they are counted separately.
+Kinds have different rates: memory limits a product with a few columns, but not one of two large matrices.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ class Operations:
     """Operations by kind; additions and multiplications count one each. Counts can be added and scaled.
 
     Attributes:
-        values: values of the basis in the arithmetic's dtype, on all threads.
-        values64: values of the basis in float64.
-        panel: operations of products of values with c columns, while the values are in cache.
-        gemm: operations of products of large matrices in the arithmetic's dtype.
+        values: values of the basis in the arithmetic's dtype, on all threads; ``values64`` in float64.
+        panel: products of values with c columns, while the values are in cache.
+        gemm: products of large matrices in the arithmetic's dtype.
         gemm64: the same in float64, with Cholesky factors and their inverses by tiles.
-        thin: operations of Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
-        thin64: operations of products of a matrix in memory with c columns, in float64.
-        vector64: operations of products of a matrix with one vector, as in a Lanczos iteration.
-        serial64: operations of matrix products in float64 on one thread.
-        eigen: operations of symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.
+        thin: Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
+        thin64: products of a matrix in memory with c columns, in float64.
+        vector64: products of a matrix with one vector, as in a Lanczos iteration.
+        serial64: matrix products in float64 on one thread.
+        eigen: symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.
         numbers: numbers processed by elementwise arithmetic on the host.
     """
 
@@ -41,7 +39,7 @@ class Operations:
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """Return the counts of all kinds, in order; ``dataclasses.astuple`` would copy each deeply."""
+        """The counts of all kinds, in order; ``dataclasses.astuple`` would copy each deeply."""
         return tuple(vars(self).values())
 
     def __add__(self, other: Operations) -> Operations:

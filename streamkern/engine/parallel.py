@@ -24,7 +24,7 @@ _found: tuple[int, ThreadpoolController] | None = None  # (number of modules, BL
 def one_blas_thread() -> Any:
     """Limit BLAS to one thread, until ``restore_original_limits()`` of the returned object is called.
 
-    The search for BLAS libraries is only repeated after new imports, because it takes as long as a small prediction.
+    BLAS libraries are searched only after new imports: a search takes as long as a small prediction.
     """
     global _found
     found, modules = _found, len(sys.modules)

@@ -32,10 +32,9 @@ class PackedFactor:
     """W lower triangular, in panels of rows; or some of the panels, see ``part``.
 
     Args:
-        p: length of a vector to multiply with: the number of rows, or for a part the lead and the part's rows beyond
-            it.
+        p: length of a vector to multiply with: the rows; for a part the lead and the part's rows beyond it.
         lead: rows with all columns up to their panel's; later rows have the columns of the lead, and of their panel.
-        scales: scale of each row, float32: shape (p,) for a complete factor.
+        scales: scale of each row, float32, (p,) for a complete factor.
         numbers: integers of each panel [a, b): shape (b − a, min(a, lead) + b − a), padded with zeros to whole vectors.
         start: number of the first row.
     """
@@ -48,7 +47,6 @@ class PackedFactor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of scales and integers."""
         return int(self.scales.nbytes + sum(panel.nbytes for panel in self.numbers))
 
     def panels(self) -> Iterator[tuple[slice, int, Array, Array]]:
@@ -61,10 +59,7 @@ class PackedFactor:
             a = b
 
     def part(self, rows: slice) -> PackedFactor:
-        """Return some panels of a complete factor, sharing its memory.
-
-        Its WᵀW multiplies vectors with the lead's rows first, then the part of ``rows`` beyond the lead.
-        """
+        """Return some panels, sharing memory; WᵀW multiplies vectors of the lead's rows, then the others."""
         first, last = rows.start // PANEL, -(-rows.stop // PANEL)
         beyond = max(0, rows.stop - max(rows.start, self.lead))
         numbers = self.numbers[first:last]

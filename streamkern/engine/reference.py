@@ -47,12 +47,7 @@ def one_by_one(fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 
 
 class NumpyEngine(InMemory):
-    """Plain NumPy. Slow, short and obviously right.
-
-    Args:
-        parallel: runs tiles in threads of this process.
-        imap: runs tiles of kernel values where blocks are computed; ``parallel`` by default.
-    """
+    """Plain NumPy, slow, short and obviously right; ``imap`` runs tiles where blocks are computed, if elsewhere."""
 
     name = "numpy"
 
@@ -116,7 +111,6 @@ class NumpyEngine(InMemory):
         return self.loops.row_norms(Z)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
-        """The first of them."""
         return resident[: len(Z)]
 
     def tile_bytes(self, c: int) -> int:
@@ -150,7 +144,6 @@ class NumpyEngine(InMemory):
             yield rows, basis.block(X[rows])
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """None: no panel is prepared."""
         return None
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
@@ -285,7 +278,6 @@ class NumpyEngine(InMemory):
         return np.asarray(U.T @ V)
 
     def symmetric_product(self, K: Array, W: Array) -> Array:
-        """K W: tiles below the diagonal count twice."""
         lower = np.tril(K)  # without the entries above the diagonal, which may be uninitialised
         return np.asarray(lower @ W + np.tril(lower, -1).T @ W)
 
@@ -432,17 +424,13 @@ def not_positive() -> NumericalError:
 
 
 class _Plain:
-    """The right factor of products A Bᵀ, not packed."""
-
     def __init__(self, B: Array) -> None:
         self.B = B
 
     def product(self, A: Array, out: Array) -> None:
-        """A Bᵀ into ``out``."""
         np.matmul(A, self.B.T, out=out)
 
     def times(self, A: Array) -> Array:
-        """A Bᵀ."""
         return np.asarray(A @ self.B.T)
 
 
@@ -451,7 +439,6 @@ def _block(X: Array, expansion: Centered) -> Array:
 
 
 def _below(rows: slice, wide: Centered) -> Array:
-    """k(Z_i, Z_j) for i in ``rows`` and j up to the last of them."""
     return wide.head(rows.stop).block(wide.Z[rows])
 
 

@@ -27,14 +27,10 @@ def weigh(F: Array, w: Array | None) -> float:
 
 
 class SquaredLoss:
-    """The response of the squared loss: residuals F − y, times the rows' weights.
+    """The response of the squared loss: residuals F − y, times the rows' weights w (b,).
 
-    Args:
-        y: targets of the block: codes (b,) int64, or values (b, c) float64.
-        w: sample weights (b,), or None.
-
-    Attributes:
-        loss: Σ w ‖F − y‖² of the tiles so far; of a device, a number that ``float`` waits for.
+    y has codes (b,) int64, or values (b, c). ``loss`` is Σ w ‖F − y‖² of the tiles so far; of a device, a number that
+    ``float`` waits for.
     """
 
     def __init__(self, y: Array, w: Array | None) -> None:
@@ -42,7 +38,6 @@ class SquaredLoss:
         self.loss: Any = 0.0
 
     def __call__(self, F: Array, rows: slice) -> Array:
-        """Return the response of a tile, in place of its outputs F."""
         residual(F, self.y[rows])
         self.loss += weigh(F, None if self.w is None else self.w[rows])
         return F

@@ -18,17 +18,16 @@ CURVE_STEPS = 100
 
 
 def curves_of(encoding: Encoding, found: MetricSums, calibration: Calibration | None) -> dict[str, Array]:
-    """Points of the curves, of bounded size whatever the number of rows.
+    """Return points of the curves, of bounded size whatever the number of rows.
 
-    Returns:
-        ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
-        probability and the share of them that are right, NaN in a bin without rows. With two classes it is the
-        probability of the second, with more the largest, with several labels a row that of each label. ``curves``,
-        shape (m, 5): class, score, and the false positive rate, recall and precision of the rows with this score or a
-        larger one, scores descending within a class; of at most ``MAX_CURVES`` classes. ``decided``, shape (k, 4):
-        class, false positive rate, recall and precision of what the model predicts. Of values with intervals
-        ``fifths``, shape (c, 5, 3), by output and fifth of the rows' weight, the predicted scale ascending: the weight,
-        the share inside, and the mean width of the 90% intervals in stored units.
+    ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
+    probability and the share of them that are right, NaN in a bin without rows. With two classes it is the probability
+    of the second, with more the largest, with several labels a row that of each label. ``curves``, shape (m, 5), of at
+    most ``MAX_CURVES`` classes: class, score, and the false positive rate, recall and precision of the rows with this
+    score or a larger one, scores descending within a class. ``decided``, shape (k, 4): class, false positive rate,
+    recall and precision of what the model predicts. Of values with intervals ``fifths``, shape (c, 5, 3), by output and
+    fifth of the rows' weight, the predicted scale ascending: weight, share inside, and mean width of the 90% intervals
+    in stored units.
     """
     if isinstance(encoding, Classes | Indicators):
         return _of_classes(encoding, found)
@@ -68,7 +67,6 @@ def _of_classes(encoding: Classes | Indicators, found: MetricSums) -> dict[str, 
 
 
 def _binned(ranked: list[Ranked]) -> list[Array]:
-    """Weight, weighted probability and hits by bin, of all classes together."""
     scores, hits, others = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
     cell = np.clip((scores * CALIBRATION_BINS).astype(np.int64), 0, CALIBRATION_BINS - 1)
     mass = hits + others
@@ -76,13 +74,11 @@ def _binned(ranked: list[Ranked]) -> list[Array]:
 
 
 def _area(scores: Array, hits: Array, others: Array) -> float:
-    """Area under the ROC curve; NaN without both hits and others."""
     pairs = hits.sum() * others.sum()
     return float(hits @ (np.cumsum(others) - 0.5 * others)) / pairs if pairs > 0 else np.nan
 
 
 def _curve(j: int, scores: Array, hits: Array, others: Array) -> Array:
-    """Points of the curves of class j, shape (m, 5), see ``curves_of``."""
     true, false = np.cumsum(hits[::-1]), np.cumsum(others[::-1])
     recall, rate = true / true[-1], false / false[-1]
     cell = np.floor(recall * CURVE_STEPS) * (CURVE_STEPS + 1) + np.floor(rate * CURVE_STEPS)

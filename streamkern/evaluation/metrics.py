@@ -51,12 +51,8 @@ class Ranks:
     """Weight of the hits and of the others at every score of every class. Adds, in bounded memory.
 
     Scores are whole numbers of 2⁻⁴⁰. Where there are more than ``MAX_DISTINCT_SCORES`` different ones, the unit is
-    doubled until there are not: scores in the same unit are ties.
-
-    Args:
-        pieces: key (class and score), weight of hits and of others, each shape (k,).
-        shift: how many times the unit was doubled.
-        compacted: whether the only piece has every score once, ascending.
+    doubled, ``shift`` times, until there are not: scores in the same unit are ties. Pieces are key (class and score),
+    weight of hits and of others; ``compacted``, the only one has every score once, ascending.
     """
 
     def __init__(self, pieces: tuple[Ranked, ...] = (), shift: int = 0, compacted: bool = False) -> None:
@@ -64,14 +60,14 @@ class Ranks:
 
     @classmethod
     def of(cls, scores: Array, codes: Array, w: Array | None) -> Ranks:
-        """Ranks of rows with scores (n, K) of each class, or (n, 1) of the second of two; the code -1 is no class."""
+        """Return ranks of scores (n, K) of each class, or (n, 1) of the second of two; the code -1 is no class."""
         k = scores.shape[1]
         classes = np.arange(k) if k > 1 else np.ones(1, dtype=np.int64)
         return cls.of_hits(scores, codes[:, None] == classes, w)
 
     @classmethod
     def of_hits(cls, scores: Array, hit: Array, w: Array | None) -> Ranks:
-        """Ranks of rows, of which several classes, or none, may be right: scores and hits (booleans) are (n, k)."""
+        """Return ranks of rows with several right classes, or none: scores and hits (booleans) are (n, k)."""
         n, k = scores.shape
         half = 1 << (_PLACE - 1)
         units = np.clip(np.floor(scores.astype(np.float64) * _UNIT), -half, half - 1).astype(np.int64) + half
@@ -85,7 +81,7 @@ class Ranks:
         return Ranks(pieces, shift).compact(False)
 
     def compact(self, always: bool = True) -> Ranks:
-        """The same with every score once, ascending; unless ``always``, only where there are many."""
+        """Return the same with every score once, ascending; unless ``always``, only where there are many."""
         if self.compacted or (not always and sum(len(key) for key, _, _ in self.pieces) <= 2 * MAX_DISTINCT_SCORES):
             return self
         keys, hits, others = (np.concatenate(arrays) for arrays in zip(*self.pieces, strict=True))
@@ -103,7 +99,7 @@ class Ranks:
         return Ranks((pieces,), self.shift + shift, compacted=True)
 
     def metrics(self, k: int) -> dict[str, Array]:
-        """``auc`` and ``average_precision`` of the k classes, shape (k,), NaN for those without both hits and others.
+        """Return ``auc`` and ``average_precision`` of the k classes, (k,), NaN for those without both hits and others.
 
         ``auc_error`` bounds how far each ``auc`` is from that of the scores themselves: half the share of tied pairs.
         """
@@ -124,7 +120,7 @@ class Ranks:
         return dict(zip(("auc", "average_precision", "auc_error"), found, strict=True))
 
     def by_class(self, k: int) -> list[Ranked]:
-        """Scores of each of k classes, ascending and every one once, with the weight of its hits and of its others."""
+        """Return each class's scores, ascending and every one once, with the weight of its hits and of its others."""
         if not self.pieces:
             return [(np.zeros(0),) * 3] * k
         whole = self.compact()
@@ -141,10 +137,8 @@ class Ranks:
 class MetricSums:
     """Sums that metrics come from. They add.
 
-    Attributes:
-        sums: by name, numbers or arrays.
-        ranks: of the scores of classes; of values with intervals, of the logarithm of each output's scale, where a
-            target inside its interval is a hit. None for values without, or too many outputs.
+    Ranks are of the scores of classes; of values with intervals, of the logarithm of each output's scale, where a
+    target inside its interval is a hit. None for values without, or too many outputs.
     """
 
     sums: dict[str, Any]
@@ -155,7 +149,6 @@ class MetricSums:
         return MetricSums({name: value + other.sums[name] for name, value in self.sums.items()}, ranks)
 
     def compact(self) -> MetricSums:
-        """The same with every score once, ascending, as metrics and curves read them."""
         return self if self.ranks is None or not self.ranks.pieces else replace(self, ranks=self.ranks.compact())
 
 
@@ -168,11 +161,7 @@ def metric_sums(
     covered: IntervalCoverage | None = None,
     predicted: IntArray | None = None,
 ) -> MetricSums:
-    """Sums over rows.
-
-    F, the outputs as a solver fits them, has shape (n, c); y are class codes (n,), -1 for a label that training did not
-    see, or values (n, c). P has shape (n, K); ``covered`` are targets inside their 90% intervals.
-    """
+    """Return sums over rows of outputs F (n, c), probabilities P and codes y (n,), -1 if unseen, or values (n, c)."""
     if isinstance(encoding, Classes):
         return _measured_classes(F, y, w, P, encoding.decided(F) if predicted is None else predicted)
     if isinstance(encoding, Indicators):
@@ -292,17 +281,16 @@ METRIC_NAMES = {
 
 
 def metrics_of(encoding: Encoding, found: MetricSums) -> dict[str, Any]:
-    """Metrics from sums.
+    """Return metrics from sums; a number that the rows do not define is None.
 
-    Returns:
-        For classes ``balanced_accuracy``, ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and, where
-        the model has probabilities, ``log_loss``, ``brier`` (with two classes, of the second, as scikit-learn's; with
-        more, summed over the classes) and ``ece``; ``auc_error``, where scores were tied to bound the memory. By label,
-        ``by_class``: ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and ``support``, the weight of
-        the rows. For values ``mae`` and, where the model has intervals, ``coverage_90``, the share of the rows inside
-        those of 90%. For several labels a row ``accuracy``, the share of rows with all of them right, ``hamming_loss``,
-        ``f1_micro``, ``f1_macro``, and the means over the labels of ``auc``, ``average_precision``, ``log_loss`` and
-        ``brier``; ``by_class``, by label. A number that the rows do not define is None.
+    For classes ``balanced_accuracy``, ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and, where the
+    model has probabilities, ``log_loss``, ``brier`` (with two classes, of the second, as scikit-learn's; with more,
+    summed over the classes) and ``ece``; ``auc_error``, where scores were tied to bound the memory. By label,
+    ``by_class``: ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and ``support``, the weight of the
+    rows. For values ``mae`` and, where the model has intervals, ``coverage_90``, the share of the rows inside those of
+    90%. For several labels a row ``accuracy``, the share of rows with all of them right, ``hamming_loss``,
+    ``f1_micro``, ``f1_macro``, and the means over the labels of ``auc``, ``average_precision``, ``log_loss`` and
+    ``brier``; ``by_class``, by label.
     """
     if isinstance(encoding, Classes):
         return _class_metrics(encoding, found)
@@ -320,7 +308,6 @@ def metrics_of(encoding: Encoding, found: MetricSums) -> dict[str, Any]:
 
 
 def _counts(codes: Array, w: Array, k: int) -> Array:
-    """Weight of each of k codes."""
     found: Array = np.bincount(codes, weights=w, minlength=k)
     return found
 
@@ -382,7 +369,7 @@ def _name(label: str) -> str:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """A / b, and 0 where b is 0, as scikit-learn's ``zero_division=0``."""
+    """0 where b is 0, as scikit-learn's ``zero_division=0``."""
     return np.asarray(np.where(b > 0, a / np.where(b > 0, b, 1.0), 0.0))
 
 

@@ -11,7 +11,8 @@ from streamkern.types import Array
 
 MAX_ERROR_RATIO = 0.99
 """A model beats another where its squared error is less than this part of the other's, by more than the standard error
-of the difference."""
+of the difference.
+"""
 
 
 @serializable
@@ -28,11 +29,11 @@ class Errors:
         return float(np.average(self.squares, weights=self.weights))
 
     def on_rows_of(self, other: Errors) -> Errors:
-        """Return these errors with the weights of another model's errors, which may exclude rows by a weight of 0."""
+        """Return these errors with another model's weights, which may exclude rows by a weight of 0."""
         return Errors(self.squares, other.weights)
 
     def doubt(self, other: Errors) -> float:
-        """Standard error of the difference of two models' means, on the same rows: much less than that of either."""
+        """Return the standard error of the difference of two means on the same rows: much less than that of either."""
         apart = self.squares - other.squares
         apart = self.weights * (apart - np.average(apart, weights=self.weights))
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())

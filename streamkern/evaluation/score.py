@@ -34,17 +34,9 @@ MAX_SAMPLED_ROWS = 2000
 class SquaredError:
     """Contributes unseen categories, rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
 
-    And details, and the sums that all other metrics come from.
-
-    Without sample weights every w is 1.
-
-    Details are, for classes, how many rows of class i are predicted as j, shape (K, K); for values,
-    (y, f(x)) of the rows that a rule keeps.
-
-    Args:
-        classify: whether targets are class codes.
-        sample: rows whose values are kept; None for no details.
-        all_metrics: whether sums of all metrics are wanted, not of squared error and accuracy alone.
+    Then details and, with ``all_metrics``, the sums of all other metrics. Without sample weights every w is 1. Details
+    are, for classes, how many rows of class i are predicted as j, (K, K); for values, (y, f(x)) of rows that ``sample``
+    keeps.
     """
 
     basis: Basis
@@ -55,7 +47,7 @@ class SquaredError:
     calibration: Calibration | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under weights ``state``, shape (M, c); with intervals (M, 2c), with those of scales."""
+        """Sum over the block under weights ``state``, (M, c); with intervals (M, 2c), with those of scales."""
         n = len(block.X)
         y, w = block.y, block.w
         assert y is not None
@@ -104,15 +96,11 @@ def _total(values: Array, w: Array | None) -> Array:
 
 
 class ScoreResult(NamedTuple):
-    """The metrics of a model on a dataset.
+    """The metrics of a model on a dataset, from ``score``, and curves, from ``curves_of``.
 
-    Attributes:
-        metrics: as from ``score``.
-        confusion: how many rows of class i were taken for class j, shape (K, K); None for values, or more than
-            ``MAX_CONFUSION_CLASSES`` classes.
-        actual: targets of a fixed sample of rows, shape (k, c), in stored units; None for classes.
-        predicted: outputs for the same rows, shape (k, c).
-        curves: as from ``curves_of``.
+    ``confusion`` (K, K) says how many rows of class i were taken for class j; None for values, or more than
+    ``MAX_CONFUSION_CLASSES``. ``actual`` (k, c) and ``predicted`` are of a fixed sample of rows, in stored units; None
+    for classes.
     """
 
     metrics: dict[str, Any]
@@ -138,15 +126,11 @@ def score(
     all_metrics: bool = False,
     calibration: Calibration | None = None,
 ) -> dict[str, Any]:
-    """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
+    """Return metrics of f(x) = Σ_j w_j φ_j(x) on a dataset, for weights of shape (M, c).
 
-    The assembly has the centre of the basis; the weights have shape (M, c), and blocks at most ``block_rows`` rows.
-    Metrics beyond those that a pass is judged by are computed with ``all_metrics``, or a calibration.
-
-    Returns:
-        ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
-        ``r2`` (mean over outputs); means are weighted where rows have sample weights. With ``all_metrics`` those of
-        ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
+    ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else ``r2``
+    (mean over outputs); means are weighted where rows have sample weights. With ``all_metrics`` those of ``metrics_of``
+    and, for values, ``rmse``; by output, where there are several. The assembly has the centre of the basis.
     """
     classify = isinstance(assembly.encoding, Classes)
     error = SquaredError(basis, classify, None, assembly.encoding, all_metrics, calibration)

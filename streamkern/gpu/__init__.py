@@ -17,12 +17,8 @@ __all__ = ["engine_on", "get_device"]
 def get_device(name: str = "auto") -> Device | None:
     """Return the device of this name; None for the CPU.
 
-    Args:
-        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: a GPU of a kind on which this
-            library has been measured (docs/gpu.md), if there is one, else the CPU.
-
-    Raises:
-        UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
+    ``"auto"`` is a GPU of a kind on which this library has been measured (docs/gpu.md), if there is one, else the CPU.
+    ``UsageError`` if the name is unknown, or ``"cuda"`` without a usable GPU.
     """
     require_device(name)
     if name == "cpu" or (name == "auto" and not _has_driver()):
@@ -49,7 +45,7 @@ def get_device(name: str = "auto") -> Device | None:
 
 @cache
 def _has_driver() -> bool:
-    """Return True if CUDA's driver is installed: importing CuPy to ask would take a second."""
+    """Importing CuPy to ask would take a second."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

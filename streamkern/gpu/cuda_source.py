@@ -1,7 +1,7 @@
 """The source of the GPU's loops: files of CUDA C++, and the definitions that make a variant of them.
 
-A variant is one compiled module: the numbers' type, a kernel's profile and the number of outputs are fixed when it is
-compiled. NVRTC compiles it for the card at its first use (CuPy keeps the result on disk).
+A variant is one module, which NVRTC compiles at its first use for the numbers' type, a kernel's profile and the number
+of outputs; CuPy keeps it on disk.
 """
 
 from __future__ import annotations

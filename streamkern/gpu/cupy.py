@@ -1,7 +1,7 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
-The loops are in ``cuda/``, and the engine's methods in ``engine.py``. Without a GPU the tests run these lines on a
-stand-in for CuPy, with the loops compiled for the host; ``pytest -m gpu`` runs them on a card.
+Without a GPU the tests run these lines on a stand-in for CuPy, with the loops compiled for the host; ``pytest -m gpu``
+runs them on a card.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ _NOTHING = np.uintp(0)
 
 
 class _Loops(CudaLoops):
-    """The kernels on CuPy's arrays, in its current stream."""
-
     def __init__(self) -> None:
         self._kernels: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._counters: Any = None
@@ -96,8 +94,8 @@ class _Slot:
 class CupyDevice:
     """The first GPU that CUDA shows this process: ``CUDA_VISIBLE_DEVICES`` chooses it, as dask-cuda does for workers.
 
-    One stream computes. Everything is allocated in it, so that memory that is freed is used again in the order of the
-    stream, and no thread has to wait for it. Another one copies rows that are on the host, between two events.
+    One stream computes, and allocates everything, so that no thread waits for freed memory: it is used again in the
+    stream's order. Another one copies rows that are on the host, between two events.
     """
 
     def __init__(self) -> None:
@@ -276,7 +274,7 @@ class CupyDevice:
     # --------------------------------------------------------------------------------------------- matrices
 
     def half_product(self, A: Any, B: Any) -> Any:
-        """Multiply by cuBLAS: numbers of 16 bits, sums of float32. In its column order A Bᵀ is (B Aᵀ)ᵀ."""
+        """Multiply by cuBLAS, summing in float32; in its column order A Bᵀ is (B Aᵀ)ᵀ."""
         (n, depth), p = A.shape, len(B)
         out, one, zero = cupy.empty((n, p), np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)
         blas = cupy.cuda.cublas
@@ -289,7 +287,6 @@ class CupyDevice:
         return out
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """Factor by cuSOLVER's Cholesky, and invert by cuBLAS's substitution a few columns at a time."""
         with cupyx.errstate(linalg="raise"):
             try:
                 L = cupy.linalg.cholesky(A)

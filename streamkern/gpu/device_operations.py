@@ -1,8 +1,7 @@
 """The methods that run on a device: kernel values and their products, the state of a step, the factor of a projection.
 
 Results for arrays on the host are on the host, and for weights or gradients on the device on the device. What is not a
-loop of the device uses only the array API, so it runs with the namespace of any device. Matrices of the set-up are
-computed on the host, except the factor of K(Z, Z).
+loop of the device uses only the array API. Matrices of the set-up are on the host, except the factor of K(Z, Z).
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ class _There:
 
 
 class _Centers(NamedTuple):
-    """Centers on the device, their squared norms, and their halves where products are of those."""
-
     Z: Any
     norms: Any
     halves: Halves | None
@@ -53,11 +50,7 @@ class _Placed:
 
 
 class OnDevice:
-    """Methods computed on a device: rows against centers, the state of a step, and exact projection.
-
-    Attributes:
-        device: where values are computed.
-    """
+    """Methods computed on a device: rows against centers, the state of a step, and exact projection."""
 
     device: Device
     host: Engine
@@ -66,7 +59,6 @@ class OnDevice:
     # ------------------------------------------------------------------------------ rows against centers
 
     def hold(self, Z: Any) -> Any:
-        """Return centers, of the host or device; they are copied to the device when first needed, and stay."""
         return _There(Z)
 
     def hold_head(self, resident: Any, Z: Any) -> Any:
@@ -99,10 +91,7 @@ class OnDevice:
         return out
 
     def pull(self, basis: Any, X: Any, W: Any, respond: Respond, outputs: int, prepared: Any = None) -> Any:
-        """Return φ(X)ᵀ respond(φ(X) W). The residual of the squared loss is taken on the device, others on the host.
-
-        For weights on the device the result is on the device, and the loss a number that is still on its way.
-        """
+        """Take the squared loss's residual on the device; for weights there, the loss is a number on its way."""
         if W.dtype != basis.dtype:
             return NumpyEngine.pull(cast(Any, self), basis, X, W, respond, outputs, prepared)
         device, total, losses = self.device, None, list[Any]()
@@ -145,7 +134,7 @@ class OnDevice:
         return BlockTarget(there, None if w is None else self.device.put(w, np.float64))
 
     def gradients(self, expansion: Centered, X: Any, W: Array, signs: Array | None = None) -> Array:
-        """Return ∇ Σ_l s_l f_l at each row, on the host; computed on the device for kernels with device loops."""
+        """Compute on the device for kernels with device loops, else on the host."""
         if expansion.kernel.profile is None:
             here = expansion.at(np.asarray(expansion.Z), self.host)
             return self.host.gradients(here, self.device.take(self.device.put(X)), W, signs)
@@ -194,15 +183,12 @@ class OnDevice:
             return device.take(device.inverse_factor(A, expansion.dtype))
 
     def place(self, W: Any) -> Any:
-        """Return W with a copy on the device, made by the first product."""
         return _Placed(W)
 
     def place_projection(self, W: Array, F: Array | None) -> Any:
-        """Return W with a copy of [W; F] on the device, made by the first product."""
         return _Placed(W, F)
 
     def project(self, placed: Any, g: Any) -> Any:
-        """Return WᵀW g − FᵀF g, on the device for g on the device."""
         p, tail = len(placed.W), 1 if placed.F is None else placed.F.shape[1]
         with self.device.turn():
             if placed.there is None:
@@ -251,7 +237,7 @@ class OnDevice:
             return self.device.take(W.there.T @ (W.there @ right))
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Return Wᵀ W B with integers on the device, of which one panel at a time is converted to float32."""
+        """Convert one panel of integers at a time to float32, on the device."""
         if not isinstance(W, _Placed):
             return self.host.packed_product(W, B)
         device, factor = self.device, W.W
@@ -281,7 +267,6 @@ class OnDevice:
         return isinstance(array, np.ndarray)
 
     def _centers(self, expansion: Centered) -> _Centers:
-        """Z, its squared norms, and its halves, on the device."""
         there = expansion.resident
         with there.lock:
             if there.centers is None:
@@ -295,7 +280,6 @@ class OnDevice:
             return centers
 
     def _splits(self, expansion: Centered) -> bool:
-        """Return True if inner products of these rows are products of their halves."""
         wide = expansion.Z.shape[1] >= _SPLIT_WIDTH and expansion.dtype == np.float32
         return wide and self.device.splits and expansion.kernel.profile is not None and expansion.kernel.norm == 2
 
@@ -324,7 +308,6 @@ class OnDevice:
         return S
 
     def _times(self, S: Any, sides: Sides, W: Any) -> Any:
-        """Return K W for the kernel values of ``_inner``."""
         if W.shape[1] <= OUTPUTS:
             return self.device.loops.outputs(S, sides, W)[0]
         if sides.profile is not None:
@@ -341,7 +324,6 @@ class OnDevice:
 
 
 def _as_type(array: Any, dtype: Any) -> Any:
-    """Return a device array in another dtype, by its method or by the array API's function."""
     if hasattr(array, "astype"):
         return array.astype(dtype)
     return array.__array_namespace__().astype(array, dtype)

@@ -12,11 +12,9 @@ from streamkern.gpu.device_operations import OnDevice
 
 
 class DeviceEngine(OnDevice, HostEngine):
-    """Compute rows against centers on a device, and matrices of the set-up on the host, except the factor of K(Z, Z).
+    """Rows against centers on a device; matrices of the set-up on the host, except the factor of K(Z, Z).
 
-    Args:
-        overlaps: ignored, because K(Z, Z) is on the device.
-        alone: whether all blocks are computed in this process.
+    ``overlaps`` is ignored, because K(Z, Z) is on the device. If ``alone``, this process computes all blocks.
     """
 
     def __init__(

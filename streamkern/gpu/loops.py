@@ -1,7 +1,6 @@
 """The loops over a block on a GPU: which variant of which kernel, on how many threads, with which arguments.
 
-The arithmetic is in the CUDA C++ files of ``cuda/``. A subclass says how arrays are made and how a kernel is launched:
-with CuPy on a card (``cupy.py``), and compiled for the host in the tests.
+The arithmetic is in ``cuda/``. A subclass makes arrays and launches kernels: by CuPy on a card, in tests on the host.
 """
 
 from __future__ import annotations
@@ -51,12 +50,8 @@ i32, i64, u32 = np.int32, np.int64, np.uint32
 class Sides(NamedTuple):
     """The parts of kernel values that belong to rows and to centers, and the profile.
 
-    Attributes:
-        x_norms: squared norms of rows, shape (n,); None if S has values already.
-        z_norms: squared norms of centers, shape (p,).
-        x_factors: powers of two of split rows, shape (n,), or None.
-        z_factors: those of centers, shape (p,), or None.
-        profile: (kind, params) as for ``Loops.radial``; None if S has values already.
+    Squared norms of rows (n,) and centers (p,), powers of two of split rows (n,) and centers (p,) or None, and (kind,
+    params) as for ``Loops.radial``. Norms of rows and profile are None if S has values already.
     """
 
     x_norms: Any = None
@@ -67,13 +62,7 @@ class Sides(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """Rows as sums of two numbers of 16 bits, see ``split_rows`` in ``norms.cu``.
-
-    Attributes:
-        numbers: shape (n, 3 w), 16 bits, w the next multiple of 8 of d.
-        norms: squared norms, shape (n,), float32.
-        factors: shape (n,), float32.
-    """
+    """Rows as sums of two 16-bit numbers, (n, 3 w), w ≥ d a multiple of 8; norms and factors (n,), float32."""
 
     numbers: Any
     norms: Any
@@ -93,15 +82,12 @@ class CudaLoops:
     name = "cuda"
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a new array of the device."""
         raise NotImplementedError
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a new array of the device, of zeros."""
         raise NotImplementedError
 
     def put(self, array: Any) -> Any:
-        """Copy an array of the host to the device; return an array of the device unchanged."""
         raise NotImplementedError
 
     def launch(
@@ -191,7 +177,7 @@ class CudaLoops:
         return self.put(np.ascontiguousarray(values, dtype=i64))
 
     def _of_columns(self, values: Any, d: int, real: Any) -> Any:
-        """Return a number for each column: an array of the device of that shape and type unchanged."""
+        """Arrays of the device have the right shape and type."""
         if not isinstance(values, np.ndarray | np.generic | int | float):
             return values
         return self.put(np.ascontiguousarray(np.broadcast_to(np.asarray(values, real), (d,))))
@@ -216,10 +202,7 @@ class CudaLoops:
         return out
 
     def split(self, X: Any, centers: bool) -> Halves:
-        """Return rows as sums of two numbers of 16 bits.
-
-        X (n, d) is float32 and finite. ``centers`` are the right factor of products.
-        """
+        """Return rows (n, d), float32 and finite, as sums of two numbers; ``centers`` are a right factor."""
         n, d = X.shape
         width = -(-d // _ALIGNED) * _ALIGNED
         found = Halves(self.empty((n, 3 * width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
@@ -262,7 +245,7 @@ class CudaLoops:
         self._down("radial", definitions, "radial", n, p, (S, _stride(S), i32(n), i32(p), *args))
 
     def _profile(self, S: Any, sides: Sides) -> tuple[Definitions, tuple[Any, ...]]:
-        """Return the definitions of a profile, and the arguments from the norms to the profile's numbers."""
+        """Definitions of a profile, and the arguments from the norms to the profile's numbers."""
         real, code, (a, b, c), ready = S.dtype.type, DISTANCES, (0.0, 0.0, 0.0), False
         if sides.profile is not None:
             formula, (a, b, c), ready = radial_formula(*sides.profile)
@@ -289,7 +272,6 @@ class CudaLoops:
         self._down("angular", (("ANGLES", 0), ("REAL", _real(S.dtype))), "cosines", n, p, args)
 
     def _down(self, file: str, definitions: Definitions, kernel: str, n: int, columns: int, args: Any) -> None:
-        """Run a kernel whose threads walk down columns."""
         if n and columns:
             across = -(-columns // _COLUMN_THREADS)
             down = max(1, min(_MOST, n, _BLOCKS // across))
@@ -300,8 +282,8 @@ class CudaLoops:
     def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """Return K W for the kernel values K of inner products S, which are not stored, and losses.
 
-        S is (n, p), and W (p, c), c <= ``source.OUTPUTS``, has its type. K W is (n, c). With a target, the residual K W
-        − y, times the rows' weights, is returned in its place, and Σ w ‖K W − y‖² in parts to add up, float64.
+        S is (n, p), and W (p, c), c <= ``OUTPUTS``, has its type. With a target, K W (n, c) is replaced by K W − y
+        times the rows' weights, and losses are Σ w ‖K W − y‖² in parts to add up, float64.
         """
         return self._outputs(S, sides, W, target, len(S), 0)
 
@@ -340,10 +322,7 @@ class CudaLoops:
         return losses
 
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
-        """Return Kᵀ r, shape (p, c), for kernel values as in ``outputs``; added to ``into`` if given.
-
-        The order of sums depends on the shape of S alone.
-        """
+        """Return Kᵀ r (p, c) for K of ``outputs``, added to ``into`` if given; the order of sums depends on shapes."""
         return self._pulled(S, sides, r, into, False)
 
     def _pulled(self, S: Any, sides: Sides, r: Any, into: Any, triangle: bool) -> Any:
@@ -364,7 +343,7 @@ class CudaLoops:
         return g
 
     def _arrived(self, blocks: int) -> Any:
-        """Return counters that every launch of ``pulled`` leaves at zero."""
+        """Counters that every launch of ``pulled`` leaves at zero."""
         return self.zeros((blocks,), u32)
 
     def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
@@ -375,11 +354,7 @@ class CudaLoops:
     def moved(
         self, ahead: Any, before: Any, mean: Any, g: Any, rate: float, gamma: float, second: float, share: float
     ) -> tuple[Any, Any, Any]:
-        """Return α, the weights of the next gradient and the average after a step: see ``Momentum`` of the solvers.
-
-        ``ahead`` (p, c) are the weights at which the gradient was taken, ``before`` is α before, and ``mean`` is
-        float64. ``rate`` is η/m, ``second`` is η₂/η, and ``share`` is the weight of α in the new average.
-        """
+        """Return α, the weights of the next gradient and the average: ``Engine.moved`` for weights, α and mean."""
         real = g.dtype.type
         made = self.empty(g.shape, g.dtype), self.empty(g.shape, g.dtype), self.empty(g.shape, np.float64)
         size = g.shape[0] * g.shape[1]
@@ -401,6 +376,6 @@ def _real(dtype: Any) -> str:
 
 
 def _stride(array: Any) -> np.int64:
-    """Return the numbers from one row to the next of a matrix whose rows are contiguous."""
+    """Numbers from one row to the next of a matrix whose rows are contiguous."""
     assert array.shape[1] <= 1 or array.strides[1] == array.itemsize, "a row is not contiguous"
     return i64(array.strides[0] // array.itemsize)

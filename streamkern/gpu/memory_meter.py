@@ -19,8 +19,6 @@ from streamkern.types import Array
 
 
 class _Loops:
-    """Loops over arrays of the device, which only allocate their results, on the device."""
-
     def __init__(self, meter: CostMeter) -> None:
         self.meter = meter
 
@@ -34,7 +32,6 @@ class _Loops:
         """In place."""
 
     def split(self, X: Any, centers: bool) -> Halves:
-        """Return numbers of 16 bits, norms and factors."""
         n, d = X.shape
         width = 3 * (-(-d // 8) * 8)
         return Halves(self.empty((n, width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
@@ -46,22 +43,18 @@ class _Loops:
         """In place."""
 
     def outputs(self, S: Any, sides: Any, W: Any, target: Any = None) -> tuple[Any, Any]:
-        """Return outputs of each row, and losses."""
         n = len(S)
         return self.empty((n, W.shape[1]), S.dtype), self.empty((n,), np.float64)
 
     def residual(self, F: Any, target: Any) -> Any:
-        """In place; return losses."""
         return self.empty((len(F),), np.float64)
 
     def pulled(self, S: Any, sides: Any, r: Any, into: Any = None) -> Any:
-        """Return sums over rows; they are made in parts."""
         (n, p), c = S.shape, r.shape[1]
         with self.meter.scratch(pulled_splits(n, p) * p * c * S.dtype.itemsize):
             return self.empty((p, c), S.dtype) if into is None else into
 
     def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
-        """Return a matrix as g is, by way of the products with the rows of W."""
         t, _ = self.outputs(W, None, g)
         return self.pulled(W, None, t)
 
@@ -83,7 +76,6 @@ class MeteredDevice:
         self._inside = False
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return at once: shapes do not wait for the device."""
         return nullcontext()
 
     @contextmanager
@@ -103,7 +95,7 @@ class MeteredDevice:
 
     @contextmanager
     def in_threads(self) -> Iterator[None]:
-        """Threads of this process compute."""
+        """Count what is inside as computed by threads of this process."""
         before, self.host.parallel = self.host.parallel, True
         try:
             yield
@@ -134,11 +126,7 @@ class MeteredDevice:
 
 
 class MeteredDeviceEngine(OnDevice, MeterEngine):
-    """The meter of a run whose blocks are computed on a device; ``device.meter.peak`` has the bytes of the device.
-
-    Args:
-        meter: counts the work of the host.
-    """
+    """The meter of a run on a device, whose bytes ``device.meter.peak`` has; ``meter`` counts the host's."""
 
     def __init__(self, meter: CostMeter, real: Engine, slots: int, top: float) -> None:
         super().__init__(meter, real, slots, False, top)
@@ -158,7 +146,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
             return super().predict(basis, X, W)
 
     def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
-        """Count in the weights' precision and, if wider, in the values' precision, since the choice depends on data."""
+        """Count in the weights' precision and in the values', if wider: the choice depends on data."""
         if W.dtype != basis.dtype:
             self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
         with self.device.at_once():
@@ -179,7 +167,6 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         return self.host.packed_factor(expansion, shift, lead)
 
     def kernel_product(self, expansion: Any, V: Array) -> Array:
-        """Count one tile on the device, which represents all."""
         with self.device.in_threads():
             self.block(expansion, expansion.Z[: expansion.row_tile])
         return self.host.kernel_product(expansion, V)

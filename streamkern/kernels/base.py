@@ -1,10 +1,8 @@
 """Kernels, and the evaluation of k(X, Z) by tiles.
 
 A kernel turns inner products into values: k(x, z) = φ(⟨x, z⟩, ‖x‖², ‖z‖²). So one matrix product and one elementwise
-pass make a tile, and only a tile is in memory: ``Expansion`` evaluates f(x) = Σ_j α_j k(x, z_j) within a budget.
-
-Sums, products and positive multiples of kernels are kernels. They are in this module because the operators of
-``Kernel`` return them.
+pass make a tile, and only a tile is in memory: ``Expansion`` evaluates f(x) = Σ_j α_j k(x, z_j) within a budget. Sums,
+products and positive multiples of kernels are here because the operators of ``Kernel`` return them.
 """
 
 from __future__ import annotations
@@ -137,7 +135,7 @@ class Kernel(Parameters, ABC):
         return out.reshape((len(X), *weights.shape[1:]))
 
     def _centred(self, Z: Array) -> tuple[Array, Array]:
-        """Return the centers' mean, or 0 if the kernel forbids centring, and the centers less this point."""
+        """The centers' mean, or 0 if the kernel forbids centring, and the centers less this point."""
         if not (self.translation_invariant and len(Z)):
             return np.zeros((), Z.dtype), Z
         shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
@@ -245,11 +243,7 @@ class _Combined(Kernel):
 class Sum(_Combined):
     """k(x, z) = Σ_i k_i(x, z), the result of ``k1 + k2``. Evaluation copies a strip of a tile, as for ``Product``.
 
-    Args:
-        parts: the kernels to add, at least one.
-
-    Raises:
-        UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
+    ``UsageError`` if ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
     """
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
@@ -268,20 +262,12 @@ class Sum(_Combined):
 
 @dataclass(frozen=True)
 class Product(_Combined):
-    """k(x, z) = Π_i k_i(x, z), the result of ``k1 * k2``; positive definite by Schur's theorem.
-
-    Args:
-        parts: the kernels multiplied, at least one.
-
-    Raises:
-        UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
-    """
+    """k(x, z) = Π_i k_i(x, z), from ``k1 * k2``; positive definite by Schur's theorem. Errors as for ``Sum``."""
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         _fold(self.parts, np.multiply, S, x_norms, z_norms, loops)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
-        """Slopes by the product rule."""
         value: Any = 1.0
         P, Q = S * 0, None
         for part in self.parts:
@@ -297,15 +283,7 @@ class Product(_Combined):
 
 @dataclass(frozen=True)
 class Scaled(Kernel):
-    """k(x, z) = c k_0(x, z), the result of ``c * k0``.
-
-    Args:
-        kernel: k_0.
-        scale: c > 0.
-
-    Raises:
-        UsageError: k_0 is not a kernel, or the scale not a positive finite number.
-    """
+    """k(x, z) = c k_0(x, z), the result of ``c * k0``; ``UsageError`` unless c, ``scale``, is positive and finite."""
 
     kernel: Kernel
     scale: float
@@ -377,7 +355,6 @@ class Basis(ABC):
 
     @property
     def row_tile(self) -> int:
-        """Rows of one panel."""
         return int(np.clip(self.tile_bytes // max(1, self.width * self.dtype.itemsize), 1, ROW_TILE))
 
     @property
@@ -386,7 +363,6 @@ class Basis(ABC):
         return self.row_tile * self.width * self.dtype.itemsize
 
     def predict(self, X: Array, W: Array) -> Array:
-        """f(X) = φ(X) W, shape (b, c)."""
         return self.engine.predict(self, X, W)
 
     def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
@@ -398,12 +374,7 @@ class Basis(ABC):
         return None
 
     def add_penalty(self, A: Array, ridge: float) -> None:
-        """Add λ R to A on its diagonal and below.
-
-        Args:
-            A: shape (M, M), float64; elements above the diagonal's tiles stay.
-            ridge: λ.
-        """
+        """Add λ R to A (M, M), float64, on its diagonal and below; elements above the diagonal's tiles stay."""
         A[np.diag_indices(len(A))] += ridge
 
     def penalise(self, W: Array) -> Array:
@@ -412,7 +383,6 @@ class Basis(ABC):
 
     @cached_property
     def buffers(self) -> list[Array]:
-        """Reusable memory for panels."""
         return []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -423,9 +393,7 @@ class Basis(ABC):
 class Expansion(Basis):
     """f(x) = Σ_j α_j k(x, z_j): a kernel against fixed centers, evaluated by an engine.
 
-    Args:
-        Z: centers, shape (p, d), float32 or float64, already centred if the kernel allows it.
-        tile_bytes: largest panel held by one thread, in bytes.
+    Z (p, d) is float32 or float64, and already centred if the kernel allows it. A thread holds at most ``tile_bytes``.
     """
 
     identity_penalty = False
@@ -535,7 +503,7 @@ def _check_kernels(whole: Kernel, *parts: Any) -> None:
 
 
 def _fold(parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
-    """Combine the parts' values in place, strip by strip of rows, so that temporary arrays stay in the cache."""
+    """Combine the parts' values in place, by strips of rows, so that temporary arrays stay in the cache."""
     for rows in tiles(len(S), STRIP_ROWS):
         strip, norms = S[rows], x_norms[rows]
         values = []

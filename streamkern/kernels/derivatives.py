@@ -132,5 +132,5 @@ def add_slopes(left: Array | None, right: Array | None) -> Array | None:
 
 
 def _namespace(A: Any) -> Any:
-    """Return the array namespace of A; NumPy if A has none, since NumPy's functions also accept CuPy's arrays."""
+    """NumPy if A has none, since NumPy's functions also accept CuPy's arrays."""
     return A.__array_namespace__() if hasattr(A, "__array_namespace__") else np

@@ -69,8 +69,6 @@ class FeatureMap(Protocol):
 
 @dataclass(frozen=True)
 class _FeatureMap(Parameters):
-    """Base class of maps without centers."""
-
     @property
     def needs_centers(self) -> bool:
         return False
@@ -211,8 +209,6 @@ class ReLUFeatures(_FeatureMap):
 
 @dataclass(frozen=True)
 class _AtCenters:
-    """Base class of maps made from a kernel and centers."""
-
     kernel: Kernel
 
     def __post_init__(self) -> None:
@@ -227,14 +223,12 @@ class _AtCenters:
         return self.kernel.translation_invariant
 
     def width(self, d: int, p: int = 0) -> int:
-        """M = p."""
         return p
 
     def to_json(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
 
     def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:
-        """Return Z − center in float64."""
         if Z is None or Z.ndim != 2 or Z.shape[1] != d or not len(Z):
             raise UsageError(
                 f"{type(self).__name__} of rows of width {d} needs centers.",
@@ -303,11 +297,7 @@ _MAPS: dict[str, Any] = {
 
 
 def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
-    """Return the map that ``FeatureMap.to_json`` described, without importing or executing anything.
-
-    Raises:
-        ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
-    """
+    """Return the map that ``to_json`` described, without importing or executing anything."""
     parameters = {key: value for key, value in data.items() if key != "name"}
     if isinstance(parameters.get("kernel"), dict):
         parameters["kernel"] = kernel_from_json(parameters["kernel"])
@@ -320,8 +310,6 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
 
 @dataclass(eq=False)
 class _Columns(Basis):
-    """Return x, given x − center."""
-
     center: Array
     engine: Engine = field(default_factory=default_engine)
 
@@ -340,8 +328,6 @@ class _Columns(Basis):
 
 @dataclass(eq=False)
 class _Projected(Basis):
-    """A function of ⟨ω_j, x⟩ + offset_j."""
-
     omega: Array
     offsets: Array
     engine: Engine = field(default_factory=default_engine)
@@ -424,22 +410,18 @@ def _key(seed: int, purpose: int) -> int:
 
 
 def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
-    """Return standard normals of features, shape (M, d), as float64 with float32 precision."""
+    """Standard normals of features, (M, d), as float64 with float32 precision."""
     normals = np.zeros((M, d), dtype=np.float32)
     default_engine().loops.add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
     return normals.astype(np.float64)
 
 
 def _uniforms(seed: int, M: int) -> Array:
-    """Return uniform numbers on [0, 1), shape (M,)."""
     return np.asarray((row_hash(np.arange(M), _key(seed, _PHASES)) >> np.uint64(11)) * 2.0**-53)
 
 
 def _orthogonalised(rows: Array) -> Array:
-    """Orthogonalise rows (r, d), r <= d, by Gram and Schmidt, keeping each row's length.
-
-    Directions of normal rows are independent of their lengths, so each row is still normal.
-    """
+    """Orthogonalise rows by Gram and Schmidt; normal rows stay so, since directions and lengths are independent."""
     Q, R = np.linalg.qr(rows.T)
     lengths = np.linalg.norm(rows, axis=1)
     return np.asarray((Q * (np.sign(np.diag(R)) * lengths)).T)

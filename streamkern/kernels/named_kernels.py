@@ -62,11 +62,7 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
 
 
 def kernel_from_json(data: dict[str, Any]) -> Kernel:
-    """Return the kernel that ``Kernel.to_json`` described, without importing or executing anything.
-
-    Raises:
-        ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
-    """
+    """Make the kernel that ``to_json`` described, executing nothing; ``ModelFormatError`` if it is unknown."""
     if (parts := _parts(data)) > _MAX_PARTS:
         raise ModelFormatError(
             f"The kernel is combined of {parts:,} kernels.",

@@ -102,8 +102,6 @@ class Radial(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class _Normed(Radial):
-    """A radial kernel of the L2 or the L1 distance."""
-
     norm: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -115,7 +113,7 @@ class _Normed(Radial):
         return f"{type(self).__name__}({given})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parameters; ``norm`` only if 1, to keep the fingerprints of earlier releases."""
+        """Leave out ``norm`` unless it is 1, to keep the fingerprints of earlier releases."""
         found = super().to_json()
         return {name: value for name, value in found.items() if (name, value) != ("norm", 2)}
 
@@ -230,11 +228,7 @@ class UserProfile(Kernel):
             raise UsageError(f"The function is {self.function!r}.", where=type(self).__name__, expected="a function")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the function's module and name.
-
-        Raises:
-            UsageError: the function cannot be imported by another process.
-        """
+        """Return the function's module and name; ``UsageError`` if no other process can import it."""
         return {"name": type(self).__name__, "function": name_of(self.function)}
 
 

@@ -63,12 +63,7 @@ def tiles_of_blocks(blocks: Iterable[Array]) -> Iterator[tuple[slice, Array]]:
 
 @dataclass(eq=False)
 class StreamedExpansion(Basis):
-    """f(x) = Σ_j α_j k(x, z_j) as ``Expansion``, but with centers read tile by tile, in the memory of a tile.
-
-    Args:
-        Z: centers, shape (p, d).
-        center: subtracted from the centers, shape (d,).
-    """
+    """f(x) = Σ_j α_j k(x, z_j) as ``Expansion``, with centers less ``center`` (d,) read tile by tile."""
 
     centers_in_memory = False
 
@@ -96,7 +91,7 @@ class StreamedExpansion(Basis):
         return K
 
     def predict(self, X: Array, W: Array) -> Array:
-        """Return f(X) = k(X, Z) W, shape (b, c), reading the centers once for all of X."""
+        """Read the centers once for all of X."""
         out = np.zeros((len(X), W.shape[1]), dtype=self.dtype)
         for rows, expansion in self._tiles():
             out += expansion.predict(X, W[rows])

@@ -1,7 +1,7 @@
 """Warm start of a partition from a champion: its preprocessing and its cuts stay, and so does every leaf whose rows do.
 
-A leaf is a function of its encoded rows and of the recipe. With the champion's preprocessing and tree, rows that have
-not changed are encoded and routed as they were: the leaf that they make is the one that the run directory has kept.
+A leaf is a function of its encoded rows and of the recipe: rows that have not changed are encoded and routed as they
+were, and make the leaf that the run directory has kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class WarmPartition(Partition):
     champion: Champion | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters of the partition, and the champion's cuts."""
         model = champion_of(self)
         return without_champion(self).to_json() | {"cuts": "" if model is None else model.tree.fingerprint}
 
@@ -69,18 +68,14 @@ def settings_digest(recipe: Recipe, partition: Partition) -> str:
 
 
 def rows_like_champion(recipe: Recipe, champion: PartitionedMachine) -> Dataset:
-    """The training rows with the champion's preprocessing."""
+    """Return the training rows with the champion's preprocessing."""
     scan, _ = champion.blocks(recipe.train)
     rows: Dataset = scan.assembly.dataset
     return rows
 
 
 def champion_encoding(facts: Statistics, champion: PartitionedMachine) -> Statistics:
-    """The statistics of the rows, with the champion's encoding of targets.
-
-    Raises:
-        UnlikeChampionError: the classes, or the number of outputs, are not those of the champion.
-    """
+    """Return statistics with the champion's encoding; ``UnlikeChampionError`` where classes or outputs differ."""
     if not _equal_arrays(facts.encoding, champion.encoding):
         raise UnlikeChampionError(
             "The classes are not those of the champion.",

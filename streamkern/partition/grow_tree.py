@@ -5,7 +5,7 @@ eigenvector of the average gradient outer product of a small ridge regression on
 the sample has ``MIN_SAMPLE_ROWS_OF_LEAF`` rows of the leaf, it is that of these, and one sweep over all rows counts
 those of every leaf when all that are so have been cut. Elsewhere each level has a sweep, in which a block counts, for
 the leaves that are cut, how many of its rows fall between neighbouring quantiles of the sample: the median to a
-    thousandth.
+thousandth.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ MIN_DIRECTION_ROWS = 200
 
 LEAF_ROWS_SLACK = 0.1
 """Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
-errors, and a cut more would read all rows again."""
+errors, and a cut more would read all rows again.
+"""
 
 MIN_SAMPLE_ROWS_OF_LEAF = 1_000
 """Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
@@ -95,12 +96,7 @@ _DRAW = 0x70617274  # name of the draw of the sample
 @serializable_as("Grown")
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A tree, and its leaves as far as they are known.
-
-    Attributes:
-        counts: rows of each leaf, shape (L,).
-        final: leaves that no direction cuts, shape (L,), boolean.
-    """
+    """A tree, rows of each leaf (L,), and the mask of leaves that no direction cuts, (L,)."""
 
     tree: CutTree
     counts: IntArray
@@ -108,13 +104,7 @@ class GrownTree:
 
 
 class Axis(NamedTuple):
-    """A direction, and where rows are counted along it.
-
-    Attributes:
-        direction: shape (d,), float64.
-        edges: ascending, shape (E,).
-        at: where the rows are cut; None for their median.
-    """
+    """A direction (d,), float64, with ascending edges (E,) between counted rows; cut ``at`` a place, or the median."""
 
     direction: Array
     edges: Array
@@ -126,13 +116,7 @@ class Axis(NamedTuple):
 
 
 class SampledAxis(NamedTuple):
-    """The axis of a leaf, and the leaf's rows of the sample along it.
-
-    Attributes:
-        axis: where the leaf can be cut.
-        t: projections of the rows, shape (m,), float64.
-        counts: of ``t``, as ``Axis.counts`` has them.
-    """
+    """The axis of a leaf, projections (m,) of the leaf's rows of the sample on it, and their ``Axis.counts``."""
 
     axis: Axis
     t: Array
@@ -152,7 +136,6 @@ class LeafEdgeCounts:
     lines: dict[int, Axis]
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        """Counts over one block."""
         rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
         for leaf, at in self.tree.training(block.X, block.w):
@@ -164,18 +147,12 @@ class LeafEdgeCounts:
 
 @dataclass(frozen=True, eq=False)
 class ValueTally:
-    """Contributes how many rows have each value of a direction.
-
-    Args:
-        direction: shape (d,).
-        codes: whether several columns make whole numbers, which rounding moves a little.
-    """
+    """Contributes rows by their value of a direction (d,): of ``codes`` a whole number, which rounding moves."""
 
     direction: Array
     codes: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        """Counts over one block."""
         X = block.X if block.w is None else block.X[block.w > 0]
         t = host_loops().project(X, self.direction)
         values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
@@ -186,7 +163,6 @@ class ValueCounts(dict[float, int]):
     """Rows of each value, of no more values than tell that there are too many."""
 
     def __add__(self, other: Mapping[float, int]) -> ValueCounts:
-        """Add the rows of each value."""
         made = dict(self)
         for value, rows in other.items():
             made[value] = made.get(value, 0) + rows
@@ -194,7 +170,7 @@ class ValueCounts(dict[float, int]):
 
 
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
-    """Rows of the sample, of so many rows of ``width`` bytes: for the last cuts of a partition, too, if that is few."""
+    """Return the rows of the sample, of so many of ``width`` bytes: enough for a partition's last cuts, if few."""
     leaves, _ = partition.expected(rows)
     enough = min(
         MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART
@@ -203,7 +179,7 @@ def sample_rows(partition: Partition, rows: int, width: int) -> int:
 
 
 def counting_sweeps(rows: int, sample: int, leaves: int, stored: bool) -> int:
-    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level.
+    """Return the sweeps that count rows until leaves are so many: one for cuts by the sample, one a further level.
 
     Where rows are ``stored`` and the sample makes all cuts, scattering counts them.
     """
@@ -212,7 +188,7 @@ def counting_sweeps(rows: int, sample: int, leaves: int, stored: bool) -> int:
 
 
 def direction_work(size: ProblemSize, rows: int) -> Operations:
-    """Operations of finding the direction of a leaf of so many rows, on arrays of shapes."""
+    """Return the operations of finding the direction of a leaf of so many rows, on arrays of shapes."""
     sample = min(rows, DIRECTION_ROWS)
     fitted, gradients, _ = round_work(sample, max(1, min(DIRECTION_CENTERS, sample // 4)), True, size, DIRECTION_RIDGES)
     return fitted + gradients
@@ -222,9 +198,7 @@ def direction_work(size: ProblemSize, rows: int) -> Operations:
 class TreeBuilder:
     """The data and settings that a tree is grown from.
 
-    Args:
-        count: counts the rows of each leaf of a tree that is probably the last one, as they are scattered; None for a
-            sweep.
+    ``count`` counts each leaf's rows of a tree that is probably the last one, as they are scattered; None for a sweep.
     """
 
     partition: Partition
@@ -235,11 +209,7 @@ class TreeBuilder:
     count: Callable[[CutTree], IntArray] | None = None
 
     def grow(self, keep: Callable[[str, CutTree, Callable[[], GrownTree]], GrownTree]) -> GrownTree:
-        """Return the tree; ``keep`` carries out a level, or has an earlier result: name, tree before, computation.
-
-        Raises:
-            UsageError: the column ``by`` is not among the encoded columns, or has too many values.
-        """
+        """Return the tree; ``keep`` carries out a level, or has its result: name, tree before, computation."""
         data = self.assembly.dataset
         n, d = data.base_rows, data.n_features
         grown = GrownTree(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
@@ -268,7 +238,7 @@ class TreeBuilder:
         return not self._chosen(GrownTree(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 
     def _left_open(self, grown: GrownTree) -> bool:
-        """Return True if the sample sees nothing more to be cut, and all rows are yet to be counted."""
+        """Does the sample see nothing more to be cut, with all rows yet to be counted?"""
         return self.count is not None and not self._whole and not self._chosen(grown)
 
     def _chosen(self, grown: GrownTree, slack: float = 0.0) -> list[int]:
@@ -290,7 +260,6 @@ class TreeBuilder:
 
     @property
     def _whole(self) -> bool:
-        """True if the sample is all rows."""
         return self._sample_rows == self.assembly.dataset.base_rows
 
     @cached_property
@@ -304,12 +273,11 @@ class TreeBuilder:
         return X, y, w
 
     def _from_sample(self, grown: GrownTree) -> GrownTree:
-        """The tree as far as the sample cuts it, and the rows of its leaves."""
         (X, _, w), n = self.sample, self.assembly.dataset.base_rows
         whole = self._whole
 
         def expected(rows: int) -> int:
-            """Rows of a leaf that the sample has so many of: no fewer than there probably are."""
+            """No fewer rows than there probably are."""
             return rows if whole else int((rows + 2 * rows**0.5) * n / len(X))
 
         at = dict(grown.tree.training(X, w))
@@ -330,7 +298,6 @@ class TreeBuilder:
         return grown
 
     def _level(self, grown: GrownTree, chosen: list[int]) -> GrownTree:
-        """The tree with these leaves cut, by counts of all rows."""
         X, _, w = self.sample
         at = dict(grown.tree.training(X, w))
         lines, bins = {leaf: each.axis for leaf, each in self._found(chosen, at).items()}, []
@@ -341,7 +308,6 @@ class TreeBuilder:
         return self._cut(grown, chosen, lines, bins, int)
 
     def _found(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
-        """Return the axes of the leaves that have one, with their rows of the sample."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
         here = self.executor.in_process  # where nothing is sent, no row is copied
@@ -358,7 +324,6 @@ class TreeBuilder:
         self, grown: GrownTree, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
         rows: Callable[[int], int],
     ) -> GrownTree:  # fmt: skip
-        """The tree with leaves cut along their directions, by the rows counted along each of them."""
         tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
         for leaf in chosen:
             final[leaf] = leaf not in lines
@@ -374,7 +339,6 @@ class TreeBuilder:
         return GrownTree(tree, np.array(counts, dtype=np.int64), np.array(final, dtype=bool))
 
     def _by(self, column: str) -> GrownTree:
-        """The tree whose leaves are the values of a column."""
         data = self.assembly.dataset
         names = data.columns
         one_hot = [] if names is None else [j for j, name in enumerate(names) if name.startswith(f"{column}=")]
@@ -425,7 +389,6 @@ class TreeBuilder:
         return GrownTree(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
 
     def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
-        """Rows of each number that a direction gives the values of a category."""
         base, made = float(shift @ direction), Counter[int]()
         for value, rows in self._values(direction, column, True).items():
             made[round(value - base)] += rows
@@ -444,7 +407,6 @@ class TreeBuilder:
 
 
 def _merge_rare_values(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
-    """Neighbouring values together until they have rows for a part: lowest and highest value, rows."""
     parts: list[tuple[float, float, int]] = []
     for value, rows in values:
         if parts and (parts[-1][2] < MIN_ROWS_OF_VALUE or rows < MIN_ROWS_OF_VALUE):
@@ -505,8 +467,6 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
 def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
     """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
 
-    The means are those of Lloyd's method.
-
     The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
     only features are looked at. None if the rows are all alike.
     """
@@ -546,7 +506,7 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
 def leaf_gradient_outer_product(
     X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int
 ) -> Array | None:
-    """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
+    """Return the gradient outer product of rows in memory; None where they allow none."""
     try:
         return gradient_outer_product(
             X, as_values(y, encoding.outputs), w, kernel, seed, centers=DIRECTION_CENTERS, ridges=DIRECTION_RIDGES
@@ -579,10 +539,10 @@ class Split(NamedTuple):
 
 
 def split_at(edges: Array, bins: IntArray, overlap: float, at: float | None = None) -> Split | None:
-    """The edge nearest to a place, or to the median of counted rows, and those about it that bound the overlap.
+    """Cut at the edge nearest to a place, or to the median of counted rows, with those about it that bound the overlap.
 
-    Edges have shape (E,), and bins (E + 1,): rows before the first edge, between neighbours, and from the last on.
-    ``overlap`` is the share of the rows that both sides get. None where a side has too few rows.
+    Edges are (E,), and bins (E + 1,), as of ``Axis.counts``. ``overlap`` is the share of the rows that both sides get.
+    None where a side has too few rows.
     """
     below, n = np.cumsum(bins)[:-1], int(bins.sum())
     k = int(np.argmin(np.abs(below - n / 2 if at is None else edges - at)))

@@ -2,9 +2,8 @@
 
 Of classes each leaf hands over its outputs on some of its rows, each row left out (``calibration.out_of_sample``), and
 all of them together teach one calibration. Of values each leaf learns a scale of its own, as any fit does; the quantile
-of
-|y - f(x)|/s(x) is that of all leaves, in which each weighs as much as its rows. Where there are validation rows, those
-take the place of rows that are left out: they are predicted by the whole model, blending and all.
+of |y - f(x)|/s(x) is that of all leaves, in which each weighs as much as its rows. Where there are validation rows,
+those take the place of rows that are left out: they are predicted by the whole model, blending and all.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ MIN_HELD_OUT_ROWS_OF_LEAF = 500
 
 
 def held_out_rows_of_leaf(task: str, leaves: int, outputs: int) -> int:
-    """Rows of each leaf that are left out one at a time, at most: all leaves' outputs are held together."""
+    """Return each leaf's most rows to leave out one at a time: all leaves' outputs are held together."""
     least = MIN_HELD_OUT_ROWS_OF_LEAF if task == "regression" else 1
     return max(1, min(max(least, MAX_HELD_OUT_ROWS // leaves), MAX_HELD_OUT_VALUES // (leaves * max(1, outputs))))
 
 
 def joint_calibration_bytes(task: str, leaves: int, outputs: int, row: int) -> int:
-    """Bytes that the answers of all leaves take while they are joined; ``row`` are those of a row."""
+    """Return bytes of the answers of all leaves while they are joined; ``row`` are those of a row."""
     rows = leaves * held_out_rows_of_leaf(task, leaves, outputs)
     return (
         8 * _VALUES_PER_OUTPUT * rows * outputs if task == "regression" else calibration_bytes(task, rows, outputs, row)
@@ -51,10 +50,7 @@ def joint_calibration_bytes(task: str, leaves: int, outputs: int, row: int) -> i
 
 
 def out_of_sample_of_constant(constant: Array, y: Array, w: Array | None, encoding: Any, rows: int) -> OutOfSample:
-    """Outputs of a leaf of constant outputs on at most so many rows; leaving these out changes nothing.
-
-    ``constant`` is a class code (1,), or values (c,).
-    """
+    """Return a constant, a class code (1,) or values (c,), on some rows, whose omission changes nothing."""
     at = np.unique(np.linspace(0, len(y) - 1, min(rows, len(y))).astype(np.int64))
     outputs = np.arange(encoding.outputs) == constant if isinstance(encoding, Classes) else constant
     shown = np.broadcast_to(np.asarray(outputs, dtype=np.float64), (len(at), encoding.outputs))
@@ -64,10 +60,9 @@ def out_of_sample_of_constant(constant: Array, y: Array, w: Array | None, encodi
 def out_of_sample_of_leaf(
     outcome: Outcome, problem: Problem, encoding: Any, in_leaf: Callable[[IntArray], Array]
 ) -> OutOfSample | None:
-    """The outputs of a leaf on rows that were left out, as codes and outputs of all classes; None for values.
+    """Return a leaf's outputs on rows that were left out, as codes and outputs of all classes; None for values.
 
-    ``in_leaf`` makes a mask of places of rows, those that the leaf predicts: beyond a border its outputs are worse than
-    the model's.
+    ``in_leaf`` masks the rows that the leaf predicts: beyond a border its outputs are worse than the model's.
     """
     found, own = outcome.out_of_sample, problem.encoding
     if found is None or not isinstance(own, Classes | Indicators):
@@ -88,10 +83,10 @@ def fit_joint_probabilities(
     warn: Callable[[str], None],
     threshold: str | None = None,
 ) -> Calibration | None:
-    """The calibration of probabilities; None where a leaf's solver leaves no rows out and there is no validation.
+    """Fit the calibration; None where a leaf's solver leaves no rows out and there is no validation.
 
-    ``out_of_sample`` and ``mass``, the weight of the rows, are by leaf; the former is not looked at where the problem
-    has validation rows. ``basis`` has the functions of all leaves. ``warn`` hears of classes that the rows lack.
+    ``out_of_sample`` and ``mass``, the weight of the rows, are by leaf; ``basis`` has the functions of all leaves.
+    ``warn`` hears of classes that the rows lack.
     """
     encoding = problem.encoding
     if problem.validation is not None:
@@ -107,7 +102,6 @@ def fit_joint_probabilities(
 
 
 def _joined(out_of_sample: Sequence[OutOfSample], mass: Array) -> OutOfSample:
-    """The rows of all leaves, each leaf with the weight of all its rows."""
     weights = [np.ones(len(each.y)) if each.w is None else np.asarray(each.w) for each in out_of_sample]
     # A leaf may predict none of the rows that were left out of it.
     shares = [w * (m / w.sum() if w.sum() > 0 else 0.0) for w, m in zip(weights, mass, strict=True)]
@@ -122,11 +116,10 @@ def fit_joint_intervals(
     problem: Problem,
     basis: Callable[[list[KernelMachine | None]], Basis],
 ) -> tuple[Calibration | None, list[KernelMachine | None]]:
-    """The intervals, and the models with scales that they understand.
+    """Fit the intervals; return them, and the models with scales that they understand.
 
-    A model is None where a leaf's outputs are constant; ``constant`` has the outputs of these leaves on rows that are
-    left out, and ``mass`` the weight of each leaf's rows. ``basis`` makes the functions of all leaves from their
-    models.
+    A model is None where a leaf's outputs are ``constant``, on rows that are left out; ``mass`` is the weight of each
+    leaf's rows. ``basis`` makes the functions of all leaves from their models.
     """
     c, nothing = problem.encoding.outputs, np.zeros((0, problem.encoding.outputs))
     own = [_intervals(model) for model in models]
@@ -161,14 +154,14 @@ def fit_joint_intervals(
 
 
 def _intervals(model: KernelMachine | None) -> Intervals | None:
-    """The intervals that a leaf has learned, with scales in the units of all rows' encoded targets."""
+    """With scales in the units of all rows' encoded targets."""
     if model is None or not isinstance(model.calibration, Intervals) or not isinstance(model.encoding, Continuous):
         return None
     return replace(model.calibration, mean=model.calibration.mean * model.encoding.unit)
 
 
 def _relative_to(own: Intervals | None, least: Array) -> Intervals | None:
-    """A leaf's scales in parts of ``least``, without its scores, which are those of all leaves."""
+    """In parts of ``least``, without the scores, which are those of all leaves."""
     if own is None:
         return None
     none = own.scores[:0]

@@ -39,13 +39,7 @@ _BLOCK_ROWS = 4096
 
 
 class Leaf(NamedTuple):
-    """Rows of a leaf.
-
-    Attributes:
-        X: encoded features, shape (n, d).
-        y: class codes (n,), int64, or encoded values (n, c), float64.
-        w: sample weights, shape (n,), float64, or None.
-    """
+    """Rows of a leaf: encoded features (n, d); class codes (n,), int64, or values (n, c); weights (n,) or None."""
 
     X: Array
     y: Array
@@ -61,19 +55,14 @@ class LeafRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LeafIds:
-    """Rows of a source in memory, by id.
-
-    Args:
-        rows: all of them, encoded, in the order in which they are stored; or their assembly.
-        ids: of each leaf, ascending: places in ``rows``, where those are encoded.
-    """
+    """Rows of a source in memory, encoded or to be assembled, and the ascending places or ids of each leaf's."""
 
     rows: Leaf | Assembly
     ids: tuple[IntArray, ...]
 
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
-        """One sweep over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
+        """Sweep once over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
         (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _Routed(tree, keep)))
         ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
         before, found = 0, list(pieces)
@@ -89,7 +78,6 @@ class LeafIds:
         return cls(Leaf(X, y, np.concatenate([block.w for _, block in found]) if weighted else None), every)
 
     def read(self, leaf: int) -> Leaf:
-        """Return the rows of a leaf."""
         at = self.ids[leaf]
         if isinstance(self.rows, Leaf):
             rows = self.rows
@@ -102,8 +90,6 @@ class LeafIds:
 
 @dataclass(frozen=True, eq=False)
 class _Routed:
-    """Contributes, of a block, (leaf, positions of rows) for its leaves, with its rows or their ids."""
-
     tree: CutTree
     keep: bool
 
@@ -118,12 +104,7 @@ class _Routed:
 @serializable_as("Prints")
 @dataclass(frozen=True, eq=False)
 class LeafFingerprints:
-    """Fingerprints of the rows of each leaf.
-
-    Attributes:
-        counts: rows of each leaf, shape (L,).
-        digests: of their encoded features, targets and weights, in their order.
-    """
+    """Rows of each leaf, (L,), and digests of their encoded features, targets and weights, in their order."""
 
     counts: IntArray
     digests: tuple[str, ...]
@@ -147,11 +128,9 @@ class RowLayout(NamedTuple):
 
     @classmethod
     def of(cls, rows: Leaf | Block) -> RowLayout:
-        """The layout of some rows."""
         return cls(*(None if v is None else (v.dtype.str, v.shape[1:]) for v in (rows.X, rows.y, rows.w)))  # type: ignore[arg-type]
 
     def empty(self, n: int) -> Leaf:
-        """N rows to be filled."""
         return Leaf(*(None if each is None else np.empty((n, *each[1]), each[0]) for each in self))  # type: ignore[arg-type]
 
 
@@ -169,10 +148,7 @@ class LeafRuns:
 
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, folder: Path) -> LeafRuns:
-        """Write the runs that are not there yet; tasks of the executor, which hold one run each.
-
-        Where a StorageError is raised, because a disk is full, the runs that were written are kept.
-        """
+        """Write the missing runs, in tasks that hold one each; they are kept where a disk is full (StorageError)."""
         scan = routed_scan(assembly)
         first = first_blocks(scan)
         mark = folder / "boot"  # runs are not synced: after a start of the machine they may not be whole
@@ -185,11 +161,9 @@ class LeafRuns:
         return cls(folder, len(first) - 1, tree.leaves, RowLayout.of(scan.block((0,))))
 
     def fingerprints(self) -> LeafFingerprints:
-        """Fingerprints of the rows of each leaf."""
         return _join_fingerprints(self.leaves, map(self._index, range(self.runs)))
 
     def read(self, leaf: int) -> Leaf:
-        """Return the rows of a leaf, run after run."""
         spans = [self._span(run, leaf) for run in range(self.runs)]
         found, done = self.layout.empty(sum(end - begin for begin, end, _ in spans)), 0
         for run, (begin, end, rows) in enumerate(spans):
@@ -240,13 +214,13 @@ class LeafRuns:
 
 
 def routed_scan(assembly: Assembly) -> Scan:
-    """A scan over all rows in blocks that are routed to leaves, none larger than a run."""
+    """Scan all rows in blocks that are routed to leaves, none larger than a run."""
     row = _row_bytes(assembly)
     return Scan(assembly, max(1, min(max(_BLOCK_ROWS, BLOCK_BYTES // row), RUN_BYTES // row)))
 
 
 def first_blocks(scan: Scan) -> IntArray:
-    """The first block of each run, and the number of blocks: by the ids of rows, so that rows at the end move none."""
+    """Return each run's first block, and their number: by the ids of rows, so that rows at the end move none."""
     run_rows = max(1, RUN_BYTES // _row_bytes(scan.assembly))
     return np.append(np.flatnonzero(np.diff(scan.spans[0] // run_rows, prepend=-1)), len(scan))
 
@@ -260,10 +234,7 @@ def _name(run: int) -> str:
 
 
 def sorted_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[Leaf, IntArray]:
-    """The rows of a run, leaf after leaf and in their order within one, and where each leaf begins, shape (L + 1,).
-
-    ``first`` are the blocks with which runs begin.
-    """
+    """Return a run's rows, leaf after leaf, and where each begins, (L + 1,); ``first`` blocks are those of runs."""
     blocks = [scan.block((i,)) for i in range(*first[run : run + 2].tolist())]
     # A block at a time: its rows are in the processor's cache while they go from cut to cut.
     routed = [tree.assigned(block.X, block.w) for block in blocks]
@@ -288,7 +259,7 @@ def sorted_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[Le
 
 
 def fingerprint_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[IntArray, Array]:
-    """Where the rows of each leaf begin in a run, shape (L + 1,), and their digests, shape (L, 32)."""
+    """Return where each leaf's rows begin in a run, (L + 1,), and their digests, (L, 32)."""
     rows, starts = sorted_run(run, scan, tree, first)
     return starts, _digests(rows, starts)
 
@@ -316,7 +287,6 @@ def _digests(rows: Leaf, starts: IntArray) -> Array:
 
 
 def _join_fingerprints(leaves: int, runs: Iterable[tuple[IntArray, Array]]) -> LeafFingerprints:
-    """The fingerprints of leaves from those of runs, in their order."""
     counts, found = np.zeros(leaves, dtype=np.int64), [hashlib.sha256() for _ in range(leaves)]
     for starts, digests in runs:
         sizes = np.diff(starts)

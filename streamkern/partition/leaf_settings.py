@@ -34,7 +34,6 @@ class LeafSettings:
     Attributes:
         recipe: of a leaf, without rows. One thread computes it, in one lane.
         held_out_rows: rows that each leaf leaves out for the whole model's probabilities or intervals, at most.
-        encoding: of the targets of all rows.
         ridge: λ of a solver whose ridge is left open, and the rows that it was found on; or None.
         full_kernel_limit: rows of a leaf up to which all of them are centers, where none are given.
         projected: memory of the largest leaf, where all take the same way: none is then projected by itself.
@@ -51,7 +50,7 @@ class LeafSettings:
 
     @classmethod
     def of(cls, recipe: Recipe, ridge: tuple[float, int] | None = None) -> LeafSettings:
-        """The same kernel, centers, solver and metric, without rows; weights of classes are in those of the rows."""
+        """Take kernel, centers, solver and metric, without rows; these have the weights of classes."""
         leaf = Recipe(
             from_arrays(np.empty((0, 1))), recipe.kernel, recipe.centers, recipe.solver, task=recipe.task,
             preprocess=(), scaling=None, seed=recipe.seed, lanes=1, dtype=recipe.dtype, metric=recipe.metric,
@@ -60,7 +59,7 @@ class LeafSettings:
         return cls(leaf, ridge=ridge, full_kernel_limit=max_full_kernel_rows(max(1, recipe.train.base_rows)))
 
     def like(self, solver: Solver, projected: Footprint) -> LeafSettings:
-        """The settings of leaves that go the way of the largest, whose solver and projection these are."""
+        """Return settings of leaves that go the way of the largest, whose solver and projection these are."""
         made = self.changed(solver=solver)
         if self.recipe.kernel is None:
             return made
@@ -68,30 +67,30 @@ class LeafSettings:
         return replace(made, projected=projected, given=not open_)
 
     def changed(self, **fields: Any) -> LeafSettings:
-        """The settings with other fields of the recipe."""
+        """Return settings with other fields of the recipe."""
         return replace(self, recipe=replace(self.recipe, **fields))
 
     def with_calibration(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafSettings:
-        """The settings, with rows that each leaf leaves out where the whole is to have probabilities or intervals."""
+        """Leave rows out of each leaf, where the whole is to have probabilities or intervals."""
         calibrated = whole.validation is not None and whole.task == "classification"
         rows = 0 if calibrated or not wanted else held_out_rows_of_leaf(whole.task, leaves, encoding.outputs)
         return replace(self, held_out_rows=rows, encoding=encoding)
 
     def chosen(self, choice: KernelChoice | None) -> LeafSettings:
-        """The settings with the kernel that was chosen, and its ridge."""
+        """Return settings with the kernel that was chosen, and its ridge."""
         if choice is None:
             return self
         return replace(self.changed(kernel=choice.kernel), ridge=(choice.ridge, choice.rows))
 
     def with_ridge(self, solver: Solver, n: int) -> Solver:
-        """A solver for n rows with the ridge that was chosen, where its own is left open: noise asks for λ n."""
+        """Return a solver for n rows with the chosen ridge, where its own is left open: noise asks for λ n."""
         if self.ridge is None:
             return solver
         ridge, rows = self.ridge
         return with_ridge(solver, ridge * min(1.0, rows / n))
 
     def on(self, train: Dataset) -> Recipe:
-        """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
+        """Return the recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
         n, recipe = train.base_rows, self.recipe
         centers = recipe.centers or leaf_centers(n, self.full_kernel_limit, recipe.seed)
         if isinstance(centers, Uniform):
@@ -101,11 +100,7 @@ class LeafSettings:
 
 
 class LeafRunner(Runner):
-    """Carries out the stages of a leaf: its solver's warnings are kept, as its rows were looked at with all others.
-
-    Args:
-        held_out_rows: rows that are left out for the whole model's probabilities or intervals, at most.
-    """
+    """Carries out the stages of a leaf, keeping its solver's warnings: rows were looked at with all others."""
 
     search_share = MAX_LEAF_SEARCH_WORK_RATIO
     calibrates_classes = False  # one calibration of probabilities is made of all leaves' rows

@@ -24,11 +24,7 @@ from streamkern.storage.value_digest import digest
 
 @dataclass(eq=False)
 class RowsOfLeaves:
-    """The rows of the leaves of a tree. A context manager: scattered rows are deleted at its end, but for an error.
-
-    Args:
-        folder: where rows are scattered; None for a temporary directory.
-    """
+    """The rows of a tree's leaves, scattered to ``folder`` or a temporary one; deleted at the end, but for an error."""
 
     assembly: Assembly
     executor: Executor
@@ -52,11 +48,10 @@ class RowsOfLeaves:
 
     @property
     def stored(self) -> bool:
-        """True if rows are read from a store, and scattered."""
         return not self.assembly.dataset.source.in_memory
 
     def fingerprints(self, tree: CutTree) -> LeafFingerprints:
-        """Counts and fingerprints of the rows of each leaf: known, or a stage which writes nothing."""
+        """Return counts and fingerprints of each leaf's rows: known, or a stage which writes nothing."""
 
         def read() -> LeafFingerprints:
             found = LeafFingerprints.of(self.assembly, tree, self.executor)
@@ -66,7 +61,7 @@ class RowsOfLeaves:
         return self._noted(tree, "fingerprints", read)
 
     def scatter(self, tree: CutTree) -> LeafFingerprints:
-        """Counts and fingerprints of the rows of each leaf, as a stage which scatters them."""
+        """Return counts and fingerprints of the rows of each leaf, as a stage which scatters them."""
         return self._noted(tree, "scatter", lambda: self._runs(tree).fingerprints())
 
     def _noted(self, tree: CutTree, stage: str, make: Callable[[], LeafFingerprints]) -> LeafFingerprints:
@@ -75,7 +70,6 @@ class RowsOfLeaves:
         return self._known[tree.fingerprint]
 
     def rows(self, tree: CutTree) -> LeafRows:
-        """The rows of the leaves, for reading."""
         if not self.stored:
             keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
             return LeafIds.of(self.assembly, tree, self.executor, keep)
@@ -84,7 +78,6 @@ class RowsOfLeaves:
         return self._scattered[1]
 
     def _runs(self, tree: CutTree) -> LeafRuns:
-        """Runs on the disk; those that are there already are not written again."""
         if self.folder is None:
             self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="streamkern-")
             place = Path(self._temporary.name)
@@ -99,6 +92,5 @@ class RowsOfLeaves:
         return self._scattered[1]
 
     def _key(self, tree: CutTree) -> tuple[Any, ...]:
-        """What the rows of leaves depend on."""
         encoding = self.assembly.encoding
         return rows_key(self.assembly.dataset), tree.fingerprint, encoding_to_json(encoding), self.assembly.dtype.str

@@ -1,7 +1,6 @@
 """Leaves as tasks of an executor, the largest first, each a whole fit in one thread.
 
-A leaf's bits depend on its rows alone. One that is done is kept; after an interruption only those that were running
-begin anew.
+A leaf's bits depend on its rows alone. After an interruption only leaves that were running begin anew.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class LeafTraining:
     at_once: int
 
     def leaves(self) -> list[dict[str, Any]]:
-        """Results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
+        """Return results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
         began, counts = time.perf_counter(), self.grown.counts
         order = np.argsort(-counts, kind="stable").tolist()
         found: dict[int, dict[str, Any]] = {}
@@ -83,7 +82,7 @@ class LeafTraining:
 
     @cached_property
     def fingerprints(self) -> LeafFingerprints:
-        """Fingerprints of each leaf's rows, made on demand, as all keys are: only results that are kept have one."""
+        """Of each leaf's rows, made on demand: only results that are kept have a key."""
         return self.leaf_rows.fingerprints(self.grown.tree)
 
     @cached_property
@@ -98,7 +97,6 @@ class LeafTraining:
         )  # fmt: skip
 
     def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """``fit_leaf`` of leaves, in their order."""
         rows = self.leaf_rows.rows(self.grown.tree)
         shared = (rows, self.settings, self.grown.tree, self.budget)
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
@@ -113,10 +111,9 @@ def _same(value: T) -> T:
 def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:
     """Fit one leaf in one thread: a task.
 
-    Returns:
-        ``rows``, ``mass`` (their weight), ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes),
-        ``warnings``, ``held_out_rows`` (outputs on rows left out), and either ``constant``, outputs (c,) where all rows
-        have one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine._artifact``.
+    ``mass`` is the weight of its rows, ``seen`` the rows of all passes, ``left_out`` its outputs on rows left out.
+    Either ``constant`` has outputs (c,), where all rows have one target or the same features, or ``arrays`` and
+    ``metadata`` of ``KernelMachine._artifact`` have the model.
     """
     began = time.perf_counter()
     X, y, w = rows.read(leaf)
@@ -157,7 +154,6 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
 def _fit_given(
     rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
 ) -> tuple[Fitted, Solver]:
-    """A leaf of which nothing is open, and its solver."""
     recipe = settings.recipe
     assert settings.encoding is not None
     assert settings.projected is not None
@@ -172,7 +168,6 @@ def _fit_given(
 def _fit_open(
     rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
 ) -> tuple[Fitted, Solver]:
-    """A leaf as a fit like any other, and its solver."""
     X, y, w = rows
     chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
     chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
@@ -190,7 +185,7 @@ def _fit_open(
 
 
 def _constant_output(X: Array, y: Array, w: Array | None) -> Array | None:
-    """The mean target of rows that have one target, or the same features, alone: a class code (1,), or values (c,)."""
+    """The mean target of rows that have one target, or the same features: a class code (1,), or values (c,)."""
     if (y == y[0]).all() or (X[0] == X).all():
         if y.ndim > 1:
             return np.asarray(np.average(y, axis=0, weights=w))

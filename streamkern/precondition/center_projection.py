@@ -27,8 +27,9 @@ MEASURED_COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
 
 _JITTER_MULTIPLES = (1.0, 1e3, 1e6, 1e8)
-"""Times ``JITTER``, one after another, until K(Z, Z) has a factor: rows far from their mean have kernel values that are
-uncertain by more than the dtype's epsilon."""
+"""Times ``JITTER``, until K(Z, Z) has a factor: rows far from their mean have kernel values that are uncertain by more
+than the dtype's epsilon.
+"""
 
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
 MEASURED_CENTERS = 512
@@ -50,16 +51,11 @@ sample does not show how large it gets."""
 
 @dataclass(frozen=True, eq=False)
 class ExactProjection:
-    """M = Wᵀ W − I_s Q_s I_sᵀ with Wᵀ W = (K(Z, Z) + ε I)⁻¹ and W lower triangular.
+    """M = Wᵀ W − I_s Q_s I_sᵀ with Wᵀ W = (K(Z, Z) + ε I)⁻¹ and W (p, p) lower triangular, in the centers' dtype.
 
     With X_s the first s centers, one step of EigenPro 3 with exact projection is α ← α − η/m M K(Z, X_m) r, because
     K(Z, Z)⁻¹ K(Z, X_s) selects rows. M is never formed: its rounding errors are those of its largest entries, of order
-    1/ε, while ‖W K(Z, x)‖ is at most k(x, x)^½.
-
-    Args:
-        W: shape (p, p), in the expansion's dtype.
-        nystrom: the preconditioner on X_s, or None.
-        jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
+    1/ε, while ‖W K(Z, x)‖ is at most k(x, x)^½. ``jitter`` is ε as a share of the largest eigenvalue of K(Z, Z).
     """
 
     W: Array
@@ -68,7 +64,6 @@ class ExactProjection:
     jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
-        """M g, shape (p, c)."""
         return self.engine.project(self._placed, g)
 
     @cached_property
@@ -88,13 +83,9 @@ def project_exactly(
     K: Array | None = None,
     scale: float | None = None,
 ) -> ExactProjection:
-    """Factor K(Z, Z) + ε I. The jitter ε changes the speed and not the fixed point.
+    """Factor K(Z, Z) + ε I, where ε changes the speed and not the fixed point; ``scale`` as for ``jittered_factor``.
 
-    K(Z, Z), where it is known, is in float64 or the centers' dtype; it is used up. For ``scale`` see
-    ``jittered_factor``.
-
-    Raises:
-        NumericalError: K(Z, Z) + ε I is not positive definite.
+    K(Z, Z), where it is known, is in float64 or the centers' dtype; it is used up.
     """
     known = [K]  # used up by the first attempt
     del K
@@ -113,13 +104,9 @@ def jittered_factor(
     factor: Callable[[float], _W],
     scale: float | None = None,
 ) -> tuple[_W, float]:
-    """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype; and ε over σ_1.
+    """Return the first factor of K(Z, Z) + ε I that exists, for ε that grow from the jitter of a dtype; and ε over σ_1.
 
-    ``scale`` is an estimate of the largest eigenvalue of K(Z, Z); if None, the preconditioner's, or else the trace is
-    taken.
-
-    Raises:
-        NumericalError: K(Z, Z) + ε I is not positive definite.
+    ``scale`` estimates the largest eigenvalue of K(Z, Z); if None, the preconditioner's, or else the trace is taken.
     """
     p = expansion.p
     if scale is None:
@@ -163,14 +150,10 @@ class InexactProjection:
 
     P stands for K⁻¹ − U (I − σ_{q+1} Σ⁻¹) Σ⁻¹ Uᵀ and is the same on the span of U. On the rest K⁻¹ is replaced by the
     Chebyshev polynomial c that is best on [b/(4k²), b], k − 1 = ``products`` its degree; for k = 1 it is 2/(b + b/4),
-    and K is not needed at all.
+    and K is not needed at all. b, ``bound``, is no less than the largest eigenvalue of V K V where products are taken.
+
     Any symmetric positive definite P gives α ← α − η/m P K(Z, X_m) r the same fixed point, K(Z, X) r = 0: an inexact
     projection costs speed and not accuracy. Batch and step are measured with the P in use.
-
-    Args:
-        nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
-        bound: b, no less than the largest eigenvalue of V K V where products are taken.
-        products: products with K(Z, Z) that one projection takes, each p² kernel values.
     """
 
     expansion: Expansion
@@ -180,7 +163,6 @@ class InexactProjection:
     engine: Engine
 
     def apply(self, g: Array) -> Array:
-        """P g, shape (p, c)."""
         system, engine = self.nystrom.eigensystem, self.engine
         U, k = system.vectors, self.products + 1
         wide = g.astype(np.float64)
@@ -199,12 +181,12 @@ class InexactProjection:
         return x.astype(g.dtype)
 
     def outside(self, v: Array) -> Array:
-        """V v: v less its part in the span of U."""
+        """Return v less its part in the span of U."""
         U = self.nystrom.eigensystem.vectors
         return v - self.engine.product(U, self.engine.product_t(U, v))
 
     def kernel(self, K: Array) -> Array:
-        """K(X, Z) P K(Z, X) for K = k(X, Z), shape (n, p): shape (n, n), float64."""
+        """Return K P Kᵀ for K = k(X, Z), shape (n, p): shape (n, n), float64."""
         out = self.engine.empty((len(K), len(K)))
         for rows in tiles(len(K), MEASURED_COLUMNS):
             out[:, rows] = self.engine.product(K, self.apply(K[rows].T))
@@ -223,7 +205,7 @@ class InexactProjection:
 def project_inexactly(
     expansion: Expansion, nystrom: NystromPreconditioner, products: int, engine: Engine
 ) -> InexactProjection:
-    """An inexact projection that takes a number of products with K(Z, Z)."""
+    """Return an inexact projection that takes a number of products with K(Z, Z)."""
     projection = InexactProjection(expansion, nystrom, nystrom.eigensystem.tail, products, engine.here())
     if not products:
         return projection
@@ -239,16 +221,11 @@ def project_inexactly(
 def center_eigensystem(
     expansion: Expansion, s: int, q: int, floor: float, engine: Engine, K: Array | None = None
 ) -> Eigensystem:
-    """Top eigenpairs of K(Z, Z): exact where s >= p, else of the Nyström approximation K V (Vᵀ K V)⁻¹ Vᵀ K.
+    """Return top q < min(s, p) eigenpairs of K(Z, Z), or where s < p of its approximation K V (Vᵀ K V)⁻¹ Vᵀ K.
 
     V is an orthonormal basis of the extensions K(Z, Z_s) e_i of the top eigenvectors of the first s rows, and K V is
     one product with K(Z, Z) (Frangella, Tropp & Udell 2023, Algorithm 2.1, from a better start than a random one). Its
     eigenvectors are much nearer to the true ones than Ritz vectors in V: what they miss of an eigenvector weighs λ².
-
-    q is below min(s, p); for ``floor`` see ``top_eigensystem``.
-
-    Raises:
-        NumericalError: no eigenvalue is positive.
     """
     p = expansion.p
     if s >= p:
@@ -282,7 +259,7 @@ def center_eigensystem(
 
 
 def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X: Array, engine: Engine) -> StepSize:
-    """β and λ of k_P(x, x') = k(x, x') − Σ_i (1 − σ_{q+1}/σ_i) φ_i(x) φ_i(x')/σ_i, φ_i(x) = K(x, X_s) e_i.
+    """Return β and λ of k_P(x, x') = k(x, x') − Σ_i (1 − σ_{q+1}/σ_i) φ_i(x) φ_i(x')/σ_i, φ_i(x) = K(x, X_s) e_i.
 
     X_s is the first s centers. The held-out rows X (n, d) are centred.
     """
@@ -298,13 +275,10 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
 
 
 class ProjectedKernel:
-    """The kernel K(x, Z) M K(Z, x') of the iteration with exact projection, over held-out rows.
+    """The kernel K(x, Z) M K(Z, x') of the iteration with exact projection, over held-out rows X (n, d), centred.
 
-    M differs between preconditioners of one eigensystem by a low rank only, so the p² work is done once for all.
-
-    Args:
-        projection: M with the deepest preconditioner that is to be measured.
-        X: held-out rows, centred, shape (n, d).
+    M, whose projection is given with the deepest preconditioner that is to be measured, differs between preconditioners
+    of one eigensystem by a low rank only, so the p² work is done once for all.
     """
 
     def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
@@ -332,10 +306,7 @@ class ProjectedKernel:
 
 
 def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Array) -> StepSize:
-    """β and λ of the iteration with inexact projection, whose kernel is K(x, Z) P K(Z, x').
-
-    The held-out rows X (n, d) are centred.
-    """
+    """Return β and λ of the kernel K(x, Z) P K(Z, x') over held-out rows X (n, d), which are centred."""
     K = projection.kernel(projection.engine.values(expansion, X))
     size = measure(np.diag(K), lambda v: K @ v, projection.engine)
     centers = projection.diagonal(expansion.block(expansion.Z[-MEASURED_CENTERS:]))

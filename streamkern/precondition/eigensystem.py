@@ -16,12 +16,9 @@ from streamkern.types import Array
 @serializable
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
-    """Top eigenpairs of a symmetric positive semi-definite matrix of size s.
+    """Top eigenpairs of a symmetric positive semi-definite matrix of size s, in float64.
 
-    Attributes:
-        values: σ_1 >= ... >= σ_q, shape (q,), float64.
-        vectors: E, shape (s, q), float64, orthonormal columns.
-        tail: σ_{q+1}, the next eigenvalue.
+    σ_1 >= ... >= σ_q are ``values`` (q,), orthonormal columns ``vectors`` (s, q), and σ_{q+1} is the ``tail``.
     """
 
     values: Array
@@ -30,17 +27,15 @@ class Eigensystem:
 
 
 def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float = 0.0) -> Eigensystem:
-    """Return the top q eigenpairs of K (s, s) and the next eigenvalue; fewer if the rest are below the floor.
+    """Return the top q < s eigenpairs of K (s, s) and the next eigenvalue; fewer if the rest are below the floor.
 
     If q is far below s, they are Ritz pairs on a block Krylov space (Golub & Underwood 1977) of three times their
     number, with residuals of at most a hundredth of each eigenvalue; if that fails, the whole matrix is decomposed. On
     any space V the approximate inverse V (Vᵀ K V)⁻¹ Vᵀ is at most K⁻¹, so a preconditioned kernel stays positive.
 
-    K (s, s) in float32 takes half the time, but loses eigenpairs below 1e-7 s of the largest. q is below s. ``floor``
-    is the share of σ_1 below which eigenvalues are rounding errors in the arithmetic that uses them.
-
-    Raises:
-        NumericalError: the matrix is not finite, or no eigenvalue is positive.
+    K in float32 takes half the time, but loses eigenpairs below 1e-7 s of the largest. ``floor`` is the share of σ_1
+    below which eigenvalues are rounding errors in the arithmetic that uses them. ``NumericalError`` if none is
+    positive.
     """
     s, engine = len(K), engine or default_engine()
     if not 1 <= q < s:

@@ -34,12 +34,9 @@ _MIN_LEAD_ROWS = 2 * PANEL  # rows of a lead for any budget: about the memory of
 
 
 class PackedTile(NamedTuple):
-    """What belongs to a tile of centers.
+    """What belongs to a tile of centers: its rows of U (t, q), and panels of W as ``Engine.place`` returned them.
 
-    Attributes:
-        place: rows of the lead that are centers of this tile: its first ones; empty beyond the lead.
-        U: rows of U that belong to its centers, shape (t, q).
-        W: panels of the packed factor that belong to its centers, as ``Engine.place`` returned them.
+    ``place`` has the rows of the lead that are centers of this tile: its first ones; empty beyond the lead.
     """
 
     place: slice
@@ -51,10 +48,7 @@ class PackedTile(NamedTuple):
 class ProjectedTiles:
     """M g tile by tile, in four sums over tiles: Uᵀg; the lead's r = Π g; the lead's x = WᵀW r; Uᵀx.
 
-    Products with U are in float64, as the projected part of g is small.
-
-    Args:
-        damping: σ_{q+1} Σ⁻², shape (q,).
+    Products with U are in float64, as the projected part of g is small. ``damping`` is σ_{q+1} Σ⁻², shape (q,).
     """
 
     damping: Array
@@ -65,8 +59,8 @@ class ProjectedTiles:
     def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
         """Return what a tile adds to a sum, and the values that its next call takes.
 
-        ``v`` is g of the tile, shape (t, c), for the first sum; then the values that the call before returned.
-        ``totals`` are the sums before it, of all tiles.
+        ``v`` is g of the tile (t, c) first, then what the call before returned; ``totals`` are the sums before, of all
+        tiles.
         """
         engine, inside = self.engine, tile.place.stop - tile.place.start
         if number == 0:
@@ -90,12 +84,7 @@ class ProjectedTiles:
 
 @dataclass(frozen=True, eq=False)
 class PackedProjection:
-    """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ.
-
-    Args:
-        nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
-        jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
-    """
+    """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ; ``jitter`` is ε as a share of the largest eigenvalue of K(Z, Z)."""
 
     W: PackedFactor
     nystrom: NystromPreconditioner
@@ -103,7 +92,6 @@ class PackedProjection:
     jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
-        """M g, shape (p, c)."""
         by_tile, totals = self.by_tile, list[Parts]()
         v = [g[rows] for rows in self.rows]
         for number in range(by_tile.sums):
@@ -128,7 +116,6 @@ class PackedProjection:
 
     @cached_property
     def tiles(self) -> list[PackedTile]:
-        """What belongs to each tile."""
         U, lead = self.nystrom.eigensystem.vectors, self.W.lead
         return [
             PackedTile(
@@ -139,7 +126,7 @@ class PackedProjection:
 
 
 def packed_lead(p: int, memory: int | None) -> int:
-    """Centers of the lead that a factor of p centers has: half of them, or as many as so much memory has room for.
+    """Return the lead of a factor of p centers: half of them, or as many as so much memory has room for.
 
     Beyond half of them a lead gains no accuracy, and the work of the set-up grows with its square (ADR 21). A small
     factor is whole.
@@ -151,11 +138,7 @@ def packed_lead(p: int, memory: int | None) -> int:
 
 
 def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:
-    """Factor K(Z, Z) + ε I, ε that of float32 whatever the dtype.
-
-    Raises:
-        NumericalError: K(Z, Z) + ε I is not positive definite.
-    """
+    """Factor K(Z, Z) + ε I, ε that of float32 whatever the dtype."""
     W, jitter = jittered_factor(
         expansion, nystrom, engine, np.dtype(np.float32), lambda shift: engine.packed_factor(expansion, shift, lead)
     )
@@ -163,14 +146,10 @@ def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: i
 
 
 class PackedKernel:
-    """The kernel K(x, Z) M K(Z, x') of the iteration with a packed factor, over held-out rows.
+    """The kernel K(x, Z) M K(Z, x') of the iteration with a packed factor, over held-out rows X (n, d), centred.
 
-    It is B Bᵀ − Φ Cᵀ − C Φᵀ + Φ (TᵀT + σ_{q+1} Σ⁻²) Φᵀ with B = K(X, Z) Wᵀ, Φ = K(X, Z) U, T = W U and C = B T: so
-    the work of order p² is done once for all preconditioners of one eigensystem.
-
-    Args:
-        projection: M with the deepest preconditioner that is to be measured.
-        X: held-out rows, centred, shape (n, d).
+    It is B Bᵀ − Φ Cᵀ − C Φᵀ + Φ (TᵀT + σ_{q+1} Σ⁻²) Φᵀ with B = K(X, Z) Wᵀ, Φ = K(X, Z) U, T = W U and C = B T: so the
+    work of order p² is done once, with the deepest preconditioner, for all preconditioners of one eigensystem.
     """
 
     def __init__(self, expansion: Expansion, projection: PackedProjection, X: Array) -> None:

@@ -33,7 +33,7 @@ class CovarianceProduct:
     basis: Basis
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Return the sums over a block for V = ``state``, shape (M, k)."""
+        """Sum over a block for V = ``state``, shape (M, k)."""
         product = self.basis.engine.zeros(state.shape)
         for rows, phi in self.basis.engine.panels(self.basis, block.X):
             F = phi @ state
@@ -45,13 +45,9 @@ class CovarianceProduct:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Top eigenpairs of C = ΦᵀΦ/n: squared singular values, and right singular vectors, of Φ/√n.
+    """Top eigenpairs of C = ΦᵀΦ/n: squared singular values σ² (k,), and right singular vectors u (M, k), of Φ/√n.
 
-    Attributes:
-        values: σ_1² >= ... >= σ_k², shape (k,), float64.
-        vectors: u_1 .. u_k, shape (M, k), float64.
-        residuals: ‖C u_i − σ_i² u_i‖, shape (k,), bounds of the distance from σ_i² to an eigenvalue of C.
-        sweeps: number of sweeps over the rows.
+    Residuals ‖C u_i − σ_i² u_i‖, shape (k,), bound the distance from σ_i² to an eigenvalue of C.
     """
 
     values: Array
@@ -69,16 +65,11 @@ def block_lanczos(
     epsilon: float = 0.5,
     seed: int = 0,
 ) -> Spectrum:
-    """Return the top k eigenpairs of C = ΦᵀΦ/n, in at most ⌈log M/√ε⌉ sweeps over all rows.
+    """Return the top k eigenpairs of C = ΦᵀΦ/n, or as many as its rank, in at most ⌈log M/√ε⌉ sweeps over all rows.
 
     It stops earlier once every residual is below ε σ_k². Products with Φ are computed in the basis's dtype; sums and
-    the linear algebra of the Krylov space, which takes 2 M k numbers for each sweep, in float64.
-
-    ``sweep`` sums a contribution over all rows. Fewer than k pairs are returned if M, or the rank of the data, is
-    smaller.
-
-    Raises:
-        NumericalError: C is not finite, or 0.
+    the linear algebra of the Krylov space, which takes 2 M k numbers for each sweep, in float64. ``sweep`` sums a
+    contribution over all rows.
     """
     if k < 1:
         raise UsageError(f"k is {k}.", where="block_lanczos(k=...)", expected="at least 1")
@@ -131,7 +122,7 @@ def _ritz(Q: Array, W: Array, k: int, engine: Engine) -> tuple[Array, Array]:
 
 
 def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
-    """Return orthonormal columns that span B beyond the span of Q; none if only rounding errors remain."""
+    """Orthonormal columns that span B beyond the span of Q; none if only rounding errors remain."""
     scale = np.linalg.norm(B, axis=0)
     rest = B / np.where(scale > 0, scale, 1.0)
     for _ in range(2):  # twice, because once leaves the error of cancellation
@@ -147,13 +138,7 @@ def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
 @serializable
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """P = Σ_i s_i u_i u_iᵀ + s (I − Σ_i u_i u_iᵀ), positive definite.
-
-    Args:
-        vectors: u_1 .. u_k, orthonormal, shape (M, k).
-        scales: s_1 .. s_k > 0, shape (k,).
-        rest: s > 0.
-    """
+    """P = Σ_i s_i u_i u_iᵀ + s (I − Σ_i u_i u_iᵀ) with orthonormal u, shape (M, k), all s > 0, and s = ``rest``."""
 
     vectors: Array
     scales: Array
@@ -198,9 +183,8 @@ def identity_preconditioner(M: int) -> LowRank:
 def speedup_ratio(eigenvalues: Array, k: int, ridge: float = 0.0) -> float:
     """Return the ratio of average condition numbers without and with the exact sketched preconditioner.
 
-    Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)): the paper's ratio (Gonen et al. 2016, eq. 3) has the ridge λ = 0.
-
-    ``eigenvalues`` (d,) are all eigenvalues of C, in any order; k is in [1, d].
+    Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)) over all eigenvalues (d,) of C, in any order. The paper's ratio
+    (Gonen et al. 2016, eq. 3) has the ridge λ = 0.
     """
     spectrum = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1] + ridge
     if not 1 <= k <= len(spectrum):

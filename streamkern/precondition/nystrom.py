@@ -28,17 +28,14 @@ SUBSAMPLE = 2000
 
 MAX_HALVINGS = 3
 """Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
-largest among the measured ones are then stable, and that one is seldom below 1/16."""
+largest among the measured ones are then stable, and that one is seldom below 1/16.
+"""
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class NystromPreconditioner:
-    """The preconditioner on a subsample of s rows.
-
-    Args:
-        eigensystem: top q eigenpairs of K(X_s, X_s).
-    """
+    """The preconditioner on a subsample of s rows, from the top q eigenpairs of K(X_s, X_s)."""
 
     eigensystem: Eigensystem
 
@@ -67,13 +64,10 @@ class NystromPreconditioner:
 @serializable
 @dataclass(frozen=True)
 class StepSize:
-    """Step sizes for the preconditioned kernel, measured on rows outside the subsample.
+    """Step sizes for the preconditioned kernel k_P, measured on n rows outside the subsample.
 
-    Attributes:
-        beta: mean of the preconditioned kernel's diagonal k_P(x, x).
-        top: λ, the top eigenvalue of the preconditioned kernel's matrix over n rows, divided by n.
-        peak: largest k_P(x, x).
-        halvings: number of times the step was halved because training diverged.
+    β and the ``peak`` are mean and maximum of k_P(x, x); λ, ``top``, is the top eigenvalue of its matrix, divided by n.
+    The step is halved ``halvings`` times, because training diverged.
     """
 
     beta: float
@@ -95,7 +89,6 @@ class StepSize:
         return m / max(self.beta + (m - 1) * self.top, self.peak) / (1 << self.halvings)
 
     def report(self, batch: int, step: float | None) -> dict[str, Any]:
-        """Return fields of a report, for this batch and the user's step, if any."""
         found = {
             "beta": self.beta, "lambda": self.top, "peak": self.peak, "critical_batch": self.critical_batch,
             "batch": batch, "step": step or self.step(batch),
@@ -116,10 +109,8 @@ def with_halved_step(prepared: S, step: float | None) -> S | None:
 def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:
     """Return β and λ of a preconditioned kernel over n held-out rows.
 
-    ``diagonal`` (n,) is k_P(x_i, x_i), and ``matvec`` maps v to K_P v, both (n,).
-
-    Raises:
-        NumericalError: the preconditioned kernel is not positive.
+    ``diagonal`` (n,) is k_P(x_i, x_i), and ``matvec`` maps v to K_P v. ``NumericalError`` if the kernel is not
+    positive.
     """
     n = len(diagonal)
     top = (engine or default_engine()).top_eigenvalue(matvec, n)

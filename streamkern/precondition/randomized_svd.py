@@ -4,8 +4,7 @@ With the top q eigenpairs (λ_i, e_i) of the covariance H_M = ΦᵀΦ/M of M row
 
     P = I − Σ_i (1 − τ λ_{q+1}/λ_i) e_i e_iᵀ
 
-Eigenvalues of the covariance, a mean over rows, estimate those of all n rows without scaling. Table 1 scales singular
-values of Φ_M by √(n/M) for the same purpose.
+Eigenvalues of the covariance, a mean over rows, estimate those of all n rows without the √(n/M) of Table 1.
 """
 
 from __future__ import annotations
@@ -38,17 +37,14 @@ def randomized_eigensystem(
     seed: int = 0,
     floor: float = 0.0,
 ) -> Eigensystem:
-    """Return the top q eigenpairs of a matrix H, given by its products, and the next eigenvalue.
+    """Return the top q < size eigenpairs of H, given by its products, and the next; fewer if others are below a floor.
 
     Subspace iteration from normal random vectors (Halko, Martinsson & Tropp 2011, algorithm 4.4), then Rayleigh and
     Ritz: exact if q + 21 vectors span the space, else Ritz values are at most the eigenvalues. Takes 3 arrays of (size,
-    q + 21) float64. Returns fewer pairs if the rest are below the floor.
+    q + 21) float64.
 
-    ``product`` maps V to H V, shape (size, k), float64, for H symmetric positive semi-definite; q is below ``size``.
-    ``floor`` is the share of λ_1 below which eigenvalues are rounding errors in the arithmetic of H.
-
-    Raises:
-        NumericalError: no eigenvalue is positive.
+    ``product`` maps V to H V, (size, k), float64, for H symmetric positive semi-definite. ``floor`` is the share of λ_1
+    below which eigenvalues are rounding errors. ``NumericalError`` if no eigenvalue is positive.
     """
     if not 1 <= q < size:
         raise UsageError(
@@ -84,11 +80,9 @@ def randomized_eigensystem(
 @serializable
 @dataclass(frozen=True, eq=False)
 class RandomizedSVD:
-    """P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ.
+    """P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ, from the top q eigenpairs of the covariance of M features, E of shape (M, q).
 
-    Args:
-        eigensystem: top q eigenpairs of the covariance of M features, vectors of shape (M, q).
-        tau: damping τ in (0, 1]: makes top directions slower than others, to compensate for errors of the eigenvectors.
+    The damping τ in (0, 1] makes top directions slower than others, to compensate for errors of the eigenvectors.
     """
 
     eigensystem: Eigensystem
@@ -112,10 +106,9 @@ def theorem_1(tail: float, kappa: float, m: int, size: int, delta: float = 0.1) 
         λ_{q+1} + 2 (λ_{q+1} + κ)/(3m) ln(2d/δ) + √(2 λ_{q+1} κ/m ln(2d/δ))
 
     A step of at most its inverse contracts in every such batch. The step of ``StepSize`` only contracts in mean square:
-        its inverse is λ + (β − λ)/m, without the logarithm, and with the mean β of k_P(x, x) in place of the bound κ.
+    its inverse is λ + (β − λ)/m, without the logarithm, and with the mean β of k_P(x, x) in place of the bound κ.
 
-    ``tail`` is λ_{q+1}, the largest eigenvalue of P H; ``kappa`` is κ, an upper bound on φ(x)ᵀ P φ(x); ``size`` is the
-    number d of features.
+    ``tail`` is λ_{q+1}, the largest eigenvalue of P H; ``kappa`` is κ, an upper bound on φ(x)ᵀ P φ(x); ``size`` is d.
     """
     log = np.log(2.0 * size / delta)
     return float(tail + 2.0 * (tail + kappa) / (3.0 * m) * log + np.sqrt(2.0 * tail * kappa / m * log))

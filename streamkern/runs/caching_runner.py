@@ -33,13 +33,8 @@ KEPT_RESULTS = 3
 class CachingRunner(Runner):
     """Carries out stages in order, or takes the results that an earlier run kept.
 
-    Args:
-        timings: seconds of each stage, added to as they end.
-        every: seconds between checkpoints of the training.
-        reuse: whether results and checkpoints of an earlier run may be taken over.
-
-    Attributes:
-        resumed_rows: rows that an earlier run had trained on, and this one did not have to.
+    Seconds of each stage are added to ``timings``; checkpoints of the training are ``every`` so many seconds. With
+    ``reuse`` results and checkpoints of an earlier run may be taken over; it had trained on ``resumed_rows``.
     """
 
     events: EventLog
@@ -51,7 +46,6 @@ class CachingRunner(Runner):
     _found: Any = None
 
     def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        """Return the kept result of the same key, or else compute and keep it."""
         start = time.perf_counter()
         place = self._place(name, key)
         found = None if place is None else self._kept(name, place)
@@ -66,12 +60,11 @@ class CachingRunner(Runner):
         return result
 
     def _place(self, name: str, key: Key | None) -> Path | None:
-        """Folder for the result of a stage, named by its key and the release of this library; None if it has no key."""
+        """Folder of a result, named by its key and the release of this library; None if it has no key."""
         found = None if key is None else key()
         return None if found is None else self.folder / f"{name}-{digest(VERSION, *found)[:16]}"
 
     def _kept(self, name: str, place: Path) -> Any:
-        """Result of this stage from an earlier run, or None."""
         if not self.reuse or not place.exists():
             return None
         try:
@@ -127,7 +120,7 @@ class CachingRunner(Runner):
         return super().result(stage, fit)
 
     def _prepared(self, stage: Stage, fit: Any) -> Any:
-        """What only another stage needs: kept with the checkpoints of that stage, and not asked for once it is done."""
+        """Keep what only another stage needs with that stage's checkpoints; None once that stage is done."""
         begun, key = time.perf_counter(), stage.key
         assert key is not None
         place = self._place(stage.until, lambda: key(fit))
@@ -162,7 +155,6 @@ class CachingRunner(Runner):
         return iteration
 
     def _resumable(self, stage: Stage, fit: Any) -> Any:
-        """What an interrupted run goes on with, from its last checkpoint."""
         start, key, checkpoints = time.perf_counter(), stage.key, self.checkpoints
         assert key is not None
         if self._found is not None:

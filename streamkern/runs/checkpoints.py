@@ -37,15 +37,13 @@ _KIND, _PREPARED = "Checkpoint", "Prepared"
 
 
 class Checkpoints:
-    """Keeps checkpoints of one training in a directory.
+    """Keeps checkpoints of one training in a directory, whose siblings are those of other trainings.
 
     A step passes its state to a thread that writes it, and continues, because states are frozen. The prepared value of
     the solver is written once, with the first checkpoint, so that a short training writes nothing.
 
-    Args:
-        folder: their directory; its siblings are those of other trainings.
-        seconds: between two checkpoints; longer in a sweep over all rows whose sums take long to write.
-        steps: between two checkpoints, as well; None for no such bound. Parts of a sweep over all rows count as steps.
+    Two checkpoints are so many ``seconds`` apart, or ``steps``, among which parts of a sweep over all rows count;
+    longer in a sweep whose sums take long to write.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class Checkpoints:
         return ShareDirectory(self.folder, self.seconds, lambda message: self.events.emit("warning", message=message))
 
     def latest(self) -> tuple[Checkpoint, Any] | None:
-        """The last checkpoint that can be read and the solver's prepared value, or None where that was not kept."""
+        """Return the last checkpoint that can be read and the solver's prepared value; None if not kept."""
         for place in reversed(self._places()):
             found = self._load(place, _KIND)
             if isinstance(found, Checkpoint):
@@ -179,5 +177,4 @@ class Checkpoints:
 
 
 def _set_name(state: Any) -> str:
-    """Name of the set of shares that a state stands on; empty if none."""
     return state.base.name if isinstance(state, SharedState) and state.base is not None else ""

@@ -192,12 +192,7 @@ def _explaining(file: Path, what: str) -> Iterator[None]:
 
 
 class Parameter(NamedTuple):
-    """A setting of a pipeline file.
-
-    Attributes:
-        kind: its annotated type; ``str`` without an annotation.
-        default: its default, or ``inspect.Parameter.empty``.
-    """
+    """A setting of a pipeline file: ``kind`` is its annotated type, ``str`` without an annotation."""
 
     kind: Any
     default: Any
@@ -228,7 +223,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _texts(doc: str) -> dict[str, str]:
-    """Descriptions of parameters, by name, from the section Args of a docstring in Google's style."""
+    """By name, from the section Args of a docstring in Google's style."""
     texts: dict[str, str] = {}
     name, inside = "", False
     for line in doc.splitlines():
@@ -277,7 +272,7 @@ def _function(file: Path) -> Callable[..., Any]:
 
 
 def _as_text(name: str, value: Any) -> str:
-    """Return a setting as the command line would give it, which is how a run records it."""
+    """As the command line would give it, which is how a run records it."""
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, str | bool | int | float | Path | None):
         raise UsageError(
@@ -325,7 +320,6 @@ def type_name(kind: Any) -> str:
 
 
 def _convert(text: str, kind: Any, name: str) -> Any:
-    """Text as a value of an annotated type."""
     options = options_of(kind)
     if type(None) in options and text.lower() in ("none", ""):
         return None

@@ -49,10 +49,7 @@ class PlannedStage:
     """One line of a plan.
 
     Attributes:
-        name: the stage.
         rows: rows it goes over, counting every pass.
-        passes: times it goes over its rows.
-        flops: floating-point operations.
         bytes_read: decoded bytes read from the source.
         memory: projected peak of the process, in bytes.
         seconds: predicted, from the calibration of this machine.
@@ -202,7 +199,6 @@ def plan(
 
 
 def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan:
-    """The plan of one model of all rows."""
     budget, slots = given.budget, given.slots
     pipeline, reason = resolve_with_held_out(without_partition(pipeline), budget)
     pipeline.train._require_rows()
@@ -240,7 +236,6 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
 def _planned(
     listed: Sequence[Stage], fits: Footprint, shape: FitShape, prices: Prices, entry: float | None = None
 ) -> tuple[PlannedStage, ...]:
-    """A line for each stage of a shape: its work, priced, and its memory."""
     entry, why = entry or float(shape.size.entry), reasons(listed, shape)
     return tuple(
         PlannedStage(
@@ -252,7 +247,6 @@ def _planned(
 
 
 def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list[str]:
-    """The distribution of centers over workers, where the solver can share them out."""
     if cost_estimate.shared is None:
         return []
     whole = f"centers can be shared out over workers of a cluster: {format_bytes(cost_estimate.shared.whole)} in all"
@@ -298,7 +292,6 @@ def _unlike(pipeline: Pipeline) -> str | None:
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: ProblemSize) -> list[str]:
-    """The memory of a device, where there is one."""
     device = device_for(pipeline, name)
     if device is None:
         return []
@@ -310,7 +303,7 @@ def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: ProblemSize
 
 
 def measured_prices(pipeline: Pipeline, slots: int, p: int | None = None) -> Prices:
-    """Seconds of operations on this machine at the shapes of a pipeline, measured where they are not known."""
+    """Measure seconds of operations on this machine at the shapes of a pipeline, where they are not known."""
     data = planned_rows(pipeline)
     if p is None:
         p = 0 if pipeline.centers is None else pipeline.centers.count(data)
@@ -323,7 +316,6 @@ def measured_prices(pipeline: Pipeline, slots: int, p: int | None = None) -> Pri
 
 
 def _outputs(pipeline: Pipeline) -> int:
-    """Outputs that seconds are predicted for."""
     target = pipeline.train.target
     if pipeline.task == "regression" and target is not None:
         return max(1, int(np.prod(target.outputs)))

@@ -268,10 +268,7 @@ def _train(
     checkpoint_seconds: float,
     trained: dict[str, Any],
 ) -> dict[str, Any]:
-    """Carry out the stages; return the fields of the result for the evaluation.
-
-    ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
-    """
+    """``trained`` gets the result's fields of the model once it is saved; a failed evaluation leaves them."""
     budget, job = given.budget, Job(pipeline, folder, given.budget, trained)
     with open_executor(given.scheduler, given.threads) as executor:
         _announce(executor, events)
@@ -322,7 +319,7 @@ _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (Keyboar
 
 
 def _resource_fields(counts: WorkerCounts | None = None) -> dict[str, Any]:
-    """Fields of every line of the event log: memory in bytes, and requests to remote stores, workers' included."""
+    """Memory in bytes, and requests to remote stores, workers' included, for every line of the event log."""
     store: dict[str, Any] = REQUEST_COUNTS.now()
     if workers := {} if counts is None else counts.by_worker():
         store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
@@ -332,7 +329,7 @@ def _resource_fields(counts: WorkerCounts | None = None) -> dict[str, Any]:
 
 
 def _last_done(path: Path) -> dict[str, Any] | None:
-    """The last complete result, which ``model.zarr`` belongs to. A failed run carries it on, so that it is not lost."""
+    """The last complete result, of ``model.zarr``. A failed run carries it on, so that it is not lost."""
     found = read_json(path) or {}
     done = found if found.get("status") == "done" else found.get("last_done")
     return done if isinstance(done, dict) else None

@@ -40,13 +40,7 @@ from streamkern.user_code_digest import described
 
 @dataclass(eq=False)
 class Job:
-    """What a run makes of a fit.
-
-    Attributes:
-        trained: the fields of the result for the model, once it is saved.
-        measured: those of its evaluation.
-        arithmetic: why the dtype is not the default one; empty if it is.
-    """
+    """What a run makes of a fit: fields of its result; ``arithmetic`` says why the dtype is not the default one."""
 
     pipeline: Pipeline
     folder: Path
@@ -89,12 +83,11 @@ def after_fit(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _require_unchanged(fit: Any) -> None:
-    """Refuse data that changed while they were trained on, before their model takes the place of an earlier one."""
+    """Refuse data that changed in training, before their model takes the place of an earlier one."""
     require_unchanged(fit.recipe.train, fit.recipe.validation)
 
 
 def _save(fit: Any) -> None:
-    """Write the model, and the fields of the result that describe it."""
     job, fitted, runner = fit.runner.job, fit.fitted, fit.runner
     median = {} if fitted.median is None else {"median_distance": fitted.median}
     job.model = model = model_of(fitted, pipeline=job.pipeline.name, **median, **job.arithmetic)
@@ -145,7 +138,7 @@ def _trained_fields(
 
 
 def _device_memory(device: Device, problem: Problem) -> dict[str, int]:
-    """Memory of a device in a run: the most that arrays held, and what was projected, with the rows that stay there."""
+    """The most that arrays held, and what was projected, with the rows that stay there."""
     stored = stored_bytes(problem.train)
     projected = device.budget - problem.device_rest + (stored if stored <= problem.device_rest else 0)
     return {"device_peak_bytes": device.peak_bytes, "device_projected_bytes": projected}
@@ -176,10 +169,7 @@ def _evaluation_key(fit: Any) -> tuple[Any, ...]:
 
 
 def _evaluate(fit: Any) -> dict[str, Any]:
-    """Metrics of the model on a sample of the training rows, and on the test rows.
-
-    Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
-    """
+    """Keep confusion counts or a sample of predictions for reports, and a few rows as training saw them."""
     model, train, test, problem = fit.runner.job.saved, fit.problem.train, _test_rows(fit), fit.problem
     with (
         unchanging(fit.recipe.train, fit.recipe.test),
@@ -210,7 +200,6 @@ def _take_evaluation(fit: Any, found: dict[str, Any]) -> None:
 
 
 def _diagnose(fit: Any) -> dict[str, Any]:
-    """Compare the weights with the least-squares solution, and describe the spectrum."""
     return diagnose(fit.problem, fit.runner.job.saved.weights)
 
 
@@ -219,7 +208,6 @@ def _take_diagnosis(fit: Any, found: dict[str, Any]) -> None:
 
 
 def _normal_equations(shape: FitShape) -> FitShape:
-    """The fit by normal equations of the same rows, and nothing around it."""
     return FitShape(
         shape.dataset, shape.p, shape.outputs, Direct(), shape.budget, shape.baseline, shape.slots, shape.lanes,
         shape.itemsize, better=True,

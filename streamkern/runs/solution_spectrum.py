@@ -15,16 +15,10 @@ from streamkern.types import Array
 
 
 def rayleigh_quotient(K: Array, b: Array) -> float:
-    """‖K b‖²/‖b‖² of b = α − α̂ (Luo, Huo & Mei 2022, Figure 1): large where b lies along large eigenvalues of K.
+    """Return ‖K b‖²/‖b‖² of b = α − α̂ (Luo, Huo & Mei 2022, Figure 1): large where b is along large eigenvalues of K.
 
-    At a given training loss ‖K b‖² the error of the estimate, bᵀ K b, is the smaller the larger the quotient is.
-
-    Args:
-        K: kernel matrix of the training rows, shape (n, n).
-        b: difference of coefficients from those that interpolate, shape (n,) or (n, c).
-
-    Raises:
-        UsageError: b is zero, where there is no direction.
+    At a given training loss ‖K b‖² the error of the estimate, bᵀ K b, is the smaller the larger the quotient is. K (n,
+    n) is the kernel matrix of the training rows; b (n,) or (n, c) is the difference from coefficients that interpolate.
     """
     squared = float(np.sum(np.square(b, dtype=np.float64)))
     if squared == 0.0:
@@ -38,24 +32,12 @@ def rayleigh_quotient(K: Array, b: Array) -> float:
 
 
 def relative_rayleigh_quotient(K: Array, b: Array) -> float:
-    """The Rayleigh quotient over its largest value σ_1², in [0, 1] (ibid., appendix H.2).
-
-    Raises:
-        UsageError: b is zero.
-    """
+    """Return the Rayleigh quotient over its largest value σ_1², in [0, 1] (ibid., appendix H.2)."""
     return rayleigh_quotient(K, b) / float(np.linalg.norm(K, 2)) ** 2
 
 
 def effective_dimension(eigenvalues: Array, ridge: float) -> float:
-    """N(λ) = Σ σ_i/(σ_i + λ) of a covariance (Carratino et al. 2018, assumption 5): how many directions λ leaves free.
-
-    Args:
-        eigenvalues: of the covariance, or of K/n, shape (k,); non-negative.
-        ridge: λ > 0, in the same units.
-
-    Raises:
-        UsageError: the ridge is not positive.
-    """
+    """Return N(λ) = Σ σ_i/(σ_i + λ) of K/n's eigenvalues (k,), λ > 0 (Carratino et al. 2018, assumption 5)."""
     if not ridge > 0:
         raise UsageError(f"The ridge is {ridge}.", where="effective_dimension(ridge)", expected="above 0")
     values = np.asarray(eigenvalues, dtype=np.float64)
@@ -63,21 +45,15 @@ def effective_dimension(eigenvalues: Array, ridge: float) -> float:
 
 
 def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | None = None) -> dict[str, Any]:
-    """Compare weights with the least-squares solution, and return the spectrum found on the way; one sweep over rows.
+    """Compare weights (M, c) with the least-squares solution, and return the spectrum; one sweep over rows.
 
     With Φ the basis on the n training rows, ŵ the least squares solution of smallest norm and b = w − ŵ, the Rayleigh
     quotient is ‖Φ b‖²/‖b‖²: that of ``rayleigh_quotient`` where every row is a center.
 
-    Args:
-        problem: the problem that was solved.
-        weights: w, shape (M, c).
-        k: rank of the sketch whose speed-up is reported; less where there are fewer functions.
-        ridge: λ of the effective dimension; 1/√n by default (Carratino et al. 2018, Corollary 1).
-
     Returns:
         ``rayleigh_quotient`` and ``relative_rayleigh_quotient`` of b, None where b is zero; ``excess_loss`` ‖Φ b‖²/n;
-        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``; and
-        ``speedup_ratio`` at ``k`` (Gonen et al. 2016, eq. 3).
+        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``, 1/√n by default
+        (Carratino et al. 2018, Corollary 1); and ``speedup_ratio`` of a sketch of rank k (Gonen et al. 2016, eq. 3).
     """
     basis = problem.basis()
     equations = NormalEquations(basis, problem.encoding.outputs)

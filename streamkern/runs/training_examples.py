@@ -28,11 +28,10 @@ _DRAW = 7  # distinguishes this draw from others of the data set
 
 
 def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
-    """A fixed draw of training rows, scaled, and their first copies.
+    """Draw training rows, always the same, scaled, and their first copies.
 
-    Returns:
-        ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
-        encoded, shape (k,) or (k, c); ``ids``, shape (k,). Nothing where rows are wider than ``MAX_EXAMPLE_FEATURES``.
+    ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
+    encoded, (k,) or (k, c); ``ids`` (k,). Nothing where rows are wider than ``MAX_EXAMPLE_FEATURES``.
     """
     if dataset.n_features > MAX_EXAMPLE_FEATURES:
         return {}

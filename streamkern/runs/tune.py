@@ -333,7 +333,7 @@ def _bandwidth_trials(
 
 
 def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
-    """The command to type next, where settings of the file give the choice, else the lines to write into the file."""
+    """Return the command to type next, or the lines to write into the file, if settings do not give the choice."""
     wanted = found.pipeline
     sigma = None if found.search is not None else _bandwidth(found.kernel)
     given = {"bandwidth": sigma, "centers": getattr(wanted.centers, "p", None)}
@@ -354,14 +354,7 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _TrialData:
-    """The data of trials: the two parts of the subsample, preprocessed, and centers among the first.
-
-    Attributes:
-        fit: rows that trials are fitted to.
-        held: rows they are scored on.
-        problem: on the first of them; its kernel is that of the trial.
-        choice: of a kernel that is left open, on all of the subsample.
-    """
+    """The two parts of the subsample, preprocessed, to fit and to score; ``choice`` is of an open kernel."""
 
     fit: Dataset
     held: Dataset
@@ -403,11 +396,9 @@ class _TrialData:
 
     @property
     def metric(self) -> str:
-        """Name of the score."""
         return "accuracy" if isinstance(self.problem.encoding, Classes) else "r2"
 
     def trials(self, kernel: Kernel) -> list[Trial]:
-        """Every ridge, at all centers."""
         problem = replace(self.problem, kernel=kernel)
         return self._scored(problem, RidgePath.of(problem), len(problem.centers.Z))
 
@@ -439,7 +430,6 @@ def _pipeline(
     scaling: str | None,
     centers: int | None,
 ) -> Pipeline:
-    """The pipeline given, or one for the rows given."""
     if isinstance(data, Dataset):
         return Pipeline(
             data, AUTO, Uniform(centers or min(DEFAULT_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
@@ -468,7 +458,6 @@ def _pipeline(
 
 
 def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:
-    """The kernels whose bandwidths are sought."""
     if kernel is None or kernel == "auto":
         return (pipeline.kernel or AUTO_KERNEL,)
     given = (kernel,) if isinstance(kernel, Kernel | str) else tuple(kernel)
@@ -484,7 +473,6 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
 
 
 def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
-    """A fixed subsample in memory: each chunk that it lies in is read once."""
     train._require_rows()
     if rows < 10:
         raise UsageError(
@@ -512,7 +500,6 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
 
 
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
-    """Centers of the trials."""
     if centers is None:
         assert pipeline.centers is not None
         return min(pipeline.centers.count(pipeline.train), MAX_TRIAL_CENTERS, fit.base_rows)
@@ -530,7 +517,6 @@ def _chosen(
     pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int,
     search: KernelChoice | None,
 ) -> tuple[Pipeline, tuple[str, ...]]:  # fmt: skip
-    """The pipeline with the choice in it, and the reasons of the choice."""
     most, n = curve[-1], pipeline.train.base_rows
     ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
     reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
@@ -579,7 +565,6 @@ def _chosen(
 def _timed(
     pipeline: Pipeline, curve: Sequence[Trial], budget: int, slots: int, prices: Prices | None
 ) -> tuple[Trial, ...]:
-    """The curve with the seconds of a run at each number of centers."""
     if not isinstance(pipeline.centers, Uniform):
         return tuple(curve)
     prices = prices or measured_prices(pipeline, slots)
@@ -600,10 +585,7 @@ def _best_trial(trials: Sequence[Trial]) -> Trial:
 
 
 def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
-    """The kernel nearest to the median distance among those like the best, within ``MAX_ERROR_INCREASE`` of its error.
-
-    A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
-    """
+    """Among those like the best: far out on a plateau a kernel scores no better, and is worse conditioned."""
     least = _best_trial(trials)
     if not isinstance(least.kernel, Radial):
         return least
@@ -616,7 +598,7 @@ def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
 
 
 def _at(kernel: Radial, sigma: float) -> Radial:
-    """The kernel at a bandwidth of four digits, as a person would type it."""
+    """With four digits, as a person would type it."""
     return replace(kernel, bandwidth=float(f"{sigma:.4g}"))
 
 
@@ -625,12 +607,10 @@ def _bandwidth(kernel: Kernel) -> float | None:
 
 
 def _differ_in_bandwidth(kernel: Kernel, other: Kernel) -> bool:
-    """Return True if two kernels differ in their bandwidths only."""
     return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
 
 
 def _family(kernel: Kernel) -> str:
-    """A kernel's name without its bandwidth."""
     described = kernel.to_json()
     rest = ", ".join(
         f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) in (int, float)

@@ -1,7 +1,6 @@
 """The directions along which the outputs change most, from a small ridge regression on few rows in memory.
 
-What ``selection.learned_metric`` does in rounds on a sample, once and without a metric, for each of the many nodes of a
-partition: there reading rows through a dataset, sweeps and draws by the rows' ids took half of the time.
+It is a round of ``learned_metric`` for the many nodes of a partition, where reading rows took half of the time.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ MEDIAN_ROWS = 128
 def gradient_outer_product(
     X: Array, Y: Array, w: Array | None, kernel: Kernel, seed: int, *, centers: int, ridges: Sequence[float]
 ) -> Array:
-    """The average gradient outer product G of a model of rows: shape (d, d), or its diagonal (d,) of very wide rows.
+    """Return the average gradient outer product of a model of rows: (d, d), or its diagonal (d,) of very wide rows.
 
-    X has shape (n, d), float32 or float64, Y (n, c), float64, and the positive weights (n,). The seed draws centers, at
-    most a quarter of the rows, held-out rows and signs. The model has the ridge that is best on a fifth of the rows.
-
-    DataError is raised where the rows are too few, or all alike; NumericalError where a kernel matrix is not positive
-    definite.
+    X is (n, d), Y (n, c), float64, weights (n,) are positive. The seed draws centers, at most a quarter of the rows,
+    held-out rows and signs. The model has the ridge that is best on a fifth of the rows. ``DataError`` is raised where
+    the rows are too few, or all alike; ``NumericalError`` where a kernel matrix is not positive definite.
     """
     engine, random, d = default_engine(), generator("direction", seed), X.shape[1]
     at = random.permutation(len(X))

@@ -4,14 +4,13 @@ A search in two parts. On few rows with few centers, for each norm, bandwidths a
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
-to be better than none by
-``MIN_IMPROVEMENT`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``.
-Bandwidths about that of the best are compared last, at finer steps of the ridge.
+to be better than none by ``MIN_IMPROVEMENT`` of the squared error, a full one than a diagonal one, and anything than
+``default_kernel``. Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
 a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
-the choice is the same on any machine, on threads and workers.
-Where not even the smallest search is allowed, the kernel is ``default_kernel``.
+the choice is the same on any machine, on threads and workers. Where not even the smallest search is allowed, the kernel
+is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
 rows left out one at a time (``selection.leave_one_out_search``), and no metric is learned. There the standard error
@@ -64,7 +63,7 @@ SUBSAMPLE_SIZES = tuple(
 """Rows of the subsample and centers of its models, the largest first."""
 
 MIN_ROWS_TO_HOLD_OUT = SUBSAMPLE_SIZES[-1][0]
-"""Rows of which a third is held out: a third of fewer says too little, and they are left out one at a time."""
+"""Rows of which a third is held out: a third of fewer says too little; they are left out one by one."""
 
 HELD_OUT_SHARE = 1 / 3
 """Share of the subsample that models are compared on: an error takes less than a fit."""
@@ -160,10 +159,8 @@ _FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(FINAL_BANDWIDTHS)  # 
 class Search:
     """The trials of a search.
 
-    Attributes:
-        smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see
-            ``BANDWIDTH_TIE``.
-        linear: whether a linear part added to the kernel is tried, for values.
+    With ``smaller`` a bandwidth may be smaller than the best, where least squares is as good: see ``BANDWIDTH_TIE``.
+    With ``linear`` a linear part added to the kernel is tried, for values.
     """
 
     rows: int
@@ -208,7 +205,6 @@ class Search:
 
     @property
     def _some(self) -> int:
-        """Models of a norm on few rows, at most."""
         return len(BANDWIDTH_MULTIPLES) + len(self.kinds) * (_METRIC_ROUNDS + len(SMALLER_BANDWIDTHS))
 
     def work(self, size: Any) -> Operations:
@@ -231,7 +227,6 @@ class Search:
         return total
 
     def cost_estimate(self, size: Any, rows: int) -> SearchCost:
-        """The cost for so many training rows."""
         found = self.agop.cost_estimate(size, rows)
         if self.leave_one_out:
             found = found._replace(rows=float(self.rows * (1 + self.fits)))
@@ -239,7 +234,7 @@ class Search:
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
 
     def memory(self, size: Any, rows: int, together: int) -> int:
-        """Bytes at the peak, with the sample; ``together`` models are fitted at once in two-stage set-ups."""
+        """Return bytes at the peak, with the sample, where ``together`` models are fitted at once."""
         metric, one = self.agop.cost_estimate(size, rows).memory, replace(size, slots=1)
         if self.leave_one_out or self.all_rows_are_centers:
             own = sampled_bytes(self.rows, size) + self._peak(size)
@@ -247,7 +242,6 @@ class Search:
         return metric + ((together - 1) * self._peak(one) if size.overlapping else 0)
 
     def _peak(self, size: Any) -> int:
-        """Bytes of a model of the last part while it is fitted."""
         if self.leave_one_out:
             return fit_work(self.rows, size)[2]
         return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
@@ -274,16 +268,11 @@ class Search:
 @serializable
 @dataclass(frozen=True, eq=False)
 class KernelChoice:
-    """The kernel that was chosen, and why.
+    """The kernel that was chosen, as JSON, with its ridge for ``rows`` rows, and why.
 
-    Attributes:
-        described: the kernel as JSON.
-        ridge: the best λ, for ``rows`` rows.
-        rows: rows that it was fitted to.
-        metric: the metric; of kind ``none`` where none is better.
-        trials: kernel, kind, round, rows, centers, ridge, squared error and score of every model, in order.
-        simple: squared error of ``default_kernel`` on the same rows.
-        best: that of the choice.
+    The metric is of kind ``none`` where none is better. ``trials`` have kernel, kind, round, rows, centers, ridge,
+    squared error and score of every model, in order. ``simple`` is the squared error of ``default_kernel``, ``best`` of
+    the choice.
     """
 
     described: dict[str, Any]
@@ -296,16 +285,14 @@ class KernelChoice:
 
     @property
     def leave_one_out(self) -> bool:
-        """True if rows were left out one at a time."""
         return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel."""
         return kernel_from_json(self.described)
 
     def reason(self) -> str:
-        """The choice and its reasons, in a sentence."""
+        """Return the choice and its reasons, in a sentence."""
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         head = f"kernel: {self.kernel!r}, the root mean square distance; "
         if self.best == self.simple:
@@ -328,7 +315,7 @@ class KernelChoice:
         return bool(trial["kernel"] == self.described and trial["mse"] == self.best)
 
     def summary(self) -> dict[str, Any]:
-        """JSON-serialisable facts, for results."""
+        """Return JSON-serialisable facts, for results."""
         return {
             "best": self.best,
             "kernel": dict(self.described),
@@ -340,7 +327,7 @@ class KernelChoice:
         }
 
     def lines(self) -> list[str]:
-        """A table of the models, in order."""
+        """Return a table of the models, in order."""
         head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", "mse")
         lines = ["".join(f"{name:>10}" for name in head)]
         for trial in self.trials:
@@ -359,10 +346,7 @@ class KernelChoice:
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
-    """Laplace with the root mean square distance of two rows as bandwidth: σ² = 2 Σ_j var(x_j), in scaled units.
-
-    So a typical kernel value is near 1/e, whatever the width of the rows and their units.
-    """
+    """Return Laplace with σ² = 2 Σ_j var(x_j), in scaled units, so that a typical kernel value is near 1/e."""
     spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
 
@@ -387,20 +371,16 @@ def with_ridge(given: Solver, ridge: float) -> Solver:
 
 
 def ridge_under_weights(given: Solver, rows: int) -> Solver:
-    """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
-
-    A model that passes through every row has the same outputs whatever rows weigh.
-    """
+    """Return the solver with the ridge 1/n, if its own is the default, so that weights of classes count."""
     return with_ridge(given, 1 / rows)
 
 
 def max_rows_as_centers(rows: int, d: int, budget: int) -> int:
-    """Rows that are all centers by default, at most; arguments as in ``default_centers``."""
+    """Return the rows that are all centers by default, at most."""
     return min(MAX_ROWS_AS_CENTERS, _center_limit(rows, d, budget))
 
 
 def _center_limit(rows: int, d: int, budget: int) -> int:
-    """Centers that the budget has room for, and wide rows the time."""
     room = int((budget / (4 * 3 * 8)) ** 0.5)
     return (
         room
@@ -410,7 +390,7 @@ def _center_limit(rows: int, d: int, budget: int) -> int:
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
-    """The centers where not all rows are: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
+    """Return 2,000 centers, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000: where not all rows are.
 
     There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
     centers of wide rows a sixteenth, or a pass over many wide rows more than ``MAX_PASS_WORK``; and no quarter of the
@@ -430,7 +410,7 @@ def needs_kernel_search(recipe: Any) -> bool:
 def search_for(
     cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None
 ) -> Search | None:
-    """The largest search that a fit allows; None where not even the smallest is.
+    """Return the largest search that a fit allows; None where not even the smallest is.
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
@@ -473,7 +453,6 @@ def search_for(
 
 
 def _fitted_rows(rows: int) -> int:
-    """Rows of a subsample that models of the last part are fitted to."""
     return rows - round(HELD_OUT_SHARE * rows)
 
 
@@ -491,7 +470,7 @@ def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bo
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    """The kernel of training rows; that of the problem, and its centers, are not looked at."""
+    """Return the kernel of training rows; that of the problem, and its centers, are not looked at."""
     if search.leave_one_out:
         return _chosen_by_leave_one_out(search, default, problem)
     rounds = replace(
@@ -533,7 +512,6 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    """The kernel of few rows, by the errors of rows left out one at a time."""
     rounds, trials = LeaveOneOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
     own: Any = default  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
@@ -550,10 +528,7 @@ def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) 
 
 
 def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:
-    """The best model, or one with a linear part added to a kernel in the L2 norm, where that is surely better.
-
-    The L1 norm has no products to add.
-    """
+    """The best, or one with a linear part where that is surely better; the L1 norm has no products to add."""
     square = float(rounds.variance.sum())
     if isinstance(rounds.encoding, Classes) or not square > 0 or best.exact:
         return best
@@ -591,7 +566,6 @@ def _with_best_bandwidth(
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:
-    """The best, where a model without a metric is simpler than one with a diagonal one, and that than a full one."""
     for kind in ("none", "diagonal", "full"):
         simple = _preferred(simple, [each for each in more if each.kind == kind])
     return simple
@@ -600,26 +574,21 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
     """The least squared error of more, where it is better by ``MIN_IMPROVEMENT``, or else the simpler model.
 
-    Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
-    simpler model, by more than the standard error, are left out.
+    A metric may lower the squared error of classes and decide worse (ADR 22): models that are right less often than the
+    simpler one, by more than the standard error, are left out.
     """
     least = _least_error([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
     return least if least.mse < (1 - MIN_IMPROVEMENT) * simpler.mse and not simpler.exact else simpler
 
 
 class _Trials:
-    """Fits models, and notes them in order.
-
-    Args:
-        overlaps: two are fitted at a time: while one holds Python's lock or has few blocks, the other has the threads.
-    """
+    """Fits and notes models; with ``overlaps`` two at a time, as one may hold Python's lock or have few blocks."""
 
     def __init__(self, overlaps: bool) -> None:
         self.made: list[dict[str, Any]] = []
         self.overlaps = overlaps
 
     def each(self, calls: Sequence[Callable[[], list[Round]]]) -> list[list[Round]]:
-        """The rounds of each call."""
         if self.overlaps and len(calls) > 1:
             with ThreadPoolExecutor(CONCURRENT_FITS, "streamkern-search") as pool:
                 found = list(pool.map(lambda call: call(), calls))
@@ -631,7 +600,6 @@ class _Trials:
         return found
 
     def noted(self, fits: Sequence[Callable[[], Round]]) -> list[Round]:
-        """The round of each fit."""
         return [made for (made,) in self.each([lambda fit=fit: [fit()] for fit in fits])]  # type: ignore[misc]
 
 

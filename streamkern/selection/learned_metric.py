@@ -143,7 +143,6 @@ class Metric:
 
     Attributes:
         kind: ``diagonal``, ``full``, or ``none`` where no round was better than the rows as they are.
-        round: the round that was kept.
         M: the metric, in the units of the rows after preprocessing, its largest entry 1: shape (d,) or (d, d).
         factor: of rows: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
         importances: share of each feature in the squared gradient of the kept round's model, features in units of their
@@ -161,7 +160,7 @@ class Metric:
     metric: str = "r2"
 
     def applied(self, dataset: Dataset) -> Dataset:
-        """Rows of a dataset through the metric, after preprocessing."""
+        """Return rows of a dataset through the metric, after preprocessing."""
         if self.kind == "none":
             return dataset
         if self.kind == "diagonal":
@@ -201,12 +200,10 @@ class Metric:
 
 @dataclass(eq=False)
 class GradientOuter(Contribution):
-    """Contributes Σ w g gᵀ of gradients g in float64, or its diagonal, and Σ w.
+    """Contributes Σ w g gᵀ of gradients g in float64, or its diagonal unless ``full``, and Σ w.
 
-    With several outputs g is Σ_l s_l ∇f_l(x) with random signs s of the row: the mean of g gᵀ over signs is
-    Σ_l ∇f_l ∇f_lᵀ, and one product does for all outputs.
-
-    ``full`` asks for the matrix, not its diagonal.
+    With several outputs g is Σ_l s_l ∇f_l(x) with random signs s of the row: the mean of g gᵀ over signs is Σ_l ∇f_l
+    ∇f_lᵀ, and one product does for all outputs.
     """
 
     expansion: Expansion
@@ -215,7 +212,6 @@ class GradientOuter(Contribution):
     seed: int
 
     def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
-        """Sums over the block under weights ``state``, shape (p, c)."""
         engine = self.expansion.engine
         g = engine.gradients(self.expansion, block.X, state, self._signs(block)).astype(np.float64)
         mass = float(len(block.ids))
@@ -236,10 +232,7 @@ class GradientOuter(Contribution):
 
 
 class Round(NamedTuple):
-    """A model on rows through a metric: weights have shape (p, c), in the arithmetic's dtype.
-
-    ``mse``, ``score`` and ``errors``, of each row where they are known, are on ``held`` held-out rows.
-    """
+    """A model on rows through a metric: weights (p, c), and ``mse``, ``score`` and ``errors`` on held-out rows."""
 
     kind: str
     number: int
@@ -255,7 +248,7 @@ class Round(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Error of accuracy on held-out rows. It changes nothing for values: a lower squared error is a higher R²."""
+        """Error of accuracy on held-out rows; it changes nothing for values: a lower error is a higher R²."""
         return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
 
     @property
@@ -269,10 +262,7 @@ class Round(NamedTuple):
 
 
 def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
-    """The metric of training rows; the kernel and centers of the problem are not looked at.
-
-    A bandwidth that is a median is that of each round's rows.
-    """
+    """Learn the metric of training rows; a median bandwidth is of each round's rows, kernel and centers unused."""
     rounds = Rounds.of(agop, kernel, problem)
     plain = rounds.plain()
     made = [plain]
@@ -285,12 +275,9 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
 class Rounds:
     """The data of rounds: the sample in memory, in two parts, and centers among the first.
 
-    Attributes:
-        held: rows they are compared on.
-        like: executor, lanes and engine.
-        variance: of each feature, shape (d,).
-        covariance: of the features, shape (d, d); None where no full matrix is tried.
-        blocks: features that are indicators of one category, which a diagonal metric weighs alike.
+    Rounds are compared on the rows ``held``; ``like`` has executor, lanes and engine. ``variance`` (d,) and
+    ``covariance`` (d, d), or None where no full matrix is tried, are of the features; ``blocks`` are features that
+    indicate one category, which a diagonal metric weighs alike.
     """
 
     agop: AGOP
@@ -315,10 +302,7 @@ class Rounds:
         held_out: float = HELD_OUT_SHARE,
         all_rows_are_centers: bool = False,
     ) -> Rounds:
-        """The sample is read here, once, and ``held_out`` of it is for comparisons.
-
-        With ``all_rows_are_centers``, all other rows are centers.
-        """
+        """Read the sample, of which ``held_out`` is for comparisons; all others are centers, or some."""
         base, encoding, X, _ = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
         train, held = base.split(held_out, agop.seed)
@@ -341,7 +325,7 @@ class Rounds:
 
     @staticmethod
     def sample(agop: AGOP, problem: Problem) -> tuple[Dataset, Encoding, Array, Array | None]:
-        """The sample in memory, and the encoding of its targets; its features and sample weights."""
+        """Return the sample in memory, and the encoding of its targets; its features and sample weights."""
         data = problem.train.plain()
         ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], _DRAW, agop.seed))
         X, y, w = gather_weighted(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
@@ -359,23 +343,22 @@ class Rounds:
         return len(self.variance)
 
     def on(self, kernel: Kernel) -> Rounds:
-        """The same rows under another kernel."""
         return replace(self, kernel=kernel)
 
     def fewer(self, rows: int, p: int) -> Rounds:
-        """Fitted to fewer rows with fewer centers, and compared on the same rows."""
+        """Return rounds of fewer rows with fewer centers, compared on the same rows."""
         return replace(self, train=self.train.sample(rows, self.agop.seed), p=p)
 
     def plain(self) -> Round:
-        """Round 0: no metric."""
+        """Fit round 0: no metric."""
         return self.fit("none", 0, np.ones(self.d), np.ones(self.d))
 
     def through(self, made: Round) -> Round:
-        """A model through the metric of another."""
+        """Fit a model through the metric of another."""
         return self.fit(made.kind, made.number, made.M, made.factor, made.ridge)
 
     def learned(self, first: Round, kind: str, rounds: int | None = None) -> list[Round]:
-        """Rounds of one kind that follow another: while the error falls, and the first with which it does not."""
+        """Fit rounds of one kind that follow another: while the error falls, and the first with which it does not."""
         current, made = first, []
         for number in range(first.number + 1, first.number + 1 + (self.agop.rounds if rounds is None else rounds)):
             M = self.outer(current, kind == "full")
@@ -391,7 +374,7 @@ class Rounds:
         return made
 
     def metric(self, best: Round, made: Iterable[Round]) -> Metric:
-        """The metric that a round has learned, with the history of all that were made."""
+        """Return the metric that a round has learned, with the history of all that were made."""
         share = self.outer(best, False) * self.variance
         share = share if share.sum() > 0 else np.ones(self.d)
         history = tuple(each.facts() for each in made)
@@ -399,7 +382,7 @@ class Rounds:
         return Metric(best.kind, best.number, best.M, best.factor, share / share.sum(), history, score)
 
     def factor(self, M: Array) -> Array:
-        """M^½, times the number that keeps the mean distance of rows: the mean square, or the mean in the L1 norm."""
+        """Return M^½ times what keeps the mean distance of rows: the mean square, or the mean in the L1 norm."""
         if M.ndim == 1:
             root, after = np.sqrt(M), M * self.variance
         else:
@@ -413,7 +396,7 @@ class Rounds:
         return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
 
     def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
-        """The round's model, at the best ridge; ``near`` is one that is best for a similar model."""
+        """Fit the round's model, at the best ridge; ``near`` is one that is best for a similar model."""
         problem = self.problem_through(kind, number, M, factor)
         held = Metric(kind, number, M, factor, M).applied(self.held)
         if self.p >= self.train.base_rows:
@@ -449,7 +432,7 @@ class Rounds:
         )  # fmt: skip
 
     def outer(self, made: Round, full: bool) -> Array:
-        """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
+        """Return G of a round's model, in the units of the rows before the metric: (d, d), or its diagonal (d,)."""
         problem, factor = made.problem, made.factor
         turned = factor.ndim == 2
         work = ScanWork(
@@ -512,7 +495,7 @@ def require_metric(recipe: Any) -> None:
 
 
 def sampled_bytes(rows: int, size: ProblemSize) -> int:
-    """Bytes of a sample in memory, and of its copies while it is made."""
+    """Return bytes of a sample in memory, and of its copies while it is made."""
     return rows * (size.d * (2 * size.itemsize + 16) + 8 * size.outputs + 64)
 
 
@@ -525,11 +508,10 @@ def round_work(
     compared: int | None = None,
     likely: bool = False,
 ) -> tuple[Operations, Operations, int]:
-    """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
+    """Return operations of a round's fit with its errors and of its gradients, and bytes at the peak, on shapes.
 
-    Of the size, what belongs to the fit and not to the sample is not looked at, as n and p. ``full`` sums a matrix;
-    errors are taken on ``compared`` rows, ``HELD_OUT_SHARE`` of the sample by default. With ``likely`` a factor is
-    taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
+    ``full`` sums a matrix; errors are taken on ``compared`` rows, ``HELD_OUT_SHARE`` of the sample by default. With
+    ``likely`` a factor is taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
     """
     size = replace(
         size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, memory=None, better=False,

@@ -36,12 +36,7 @@ RIDGES = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 
 
 class RidgeSolutions(NamedTuple):
-    """Solutions for several ridges.
-
-    Attributes:
-        weights: of the rows as centers, side by side: shape (n, k c).
-        missed: targets less the outputs of rows that are left out, shape (n, k, c).
-    """
+    """Weights (n, k c) for k ridges, and targets less the outputs of rows that are left out, (n, k, c)."""
 
     weights: Array
     missed: Array
@@ -50,7 +45,7 @@ class RidgeSolutions(NamedTuple):
 def leave_one_out_path(
     engine: Engine, K: Array, Y: Array, root: Array, n: float, ridges: Sequence[float]
 ) -> RidgeSolutions:
-    """Ridge regression on rows that are all centers, for every ridge; K (m, m), float64, is overwritten.
+    """Solve ridge regression on rows that are all centers, for every ridge; K (m, m), float64, is overwritten.
 
     Y has shape (m, c); ``root``, shape (m, 1), are square roots of the rows' positive weights, whose sum is n.
     """
@@ -68,10 +63,7 @@ def leave_one_out_path(
 
 @lru_cache(maxsize=256)
 def fit_work(rows: int, size: ProblemSize) -> tuple[Operations, Operations, int]:
-    """Operations of a round with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
-
-    The n and p of the size are not looked at.
-    """
+    """Return operations of a round with its errors and of its gradients, and bytes at the peak, on shapes."""
     size = replace(size, n=rows, p=rows, features=None, stored=False, blocks=None)
     meter = CostMeter()
     engine = MeterEngine(meter, default_engine(), size.slots, False)
@@ -87,17 +79,13 @@ def fit_work(rows: int, size: ProblemSize) -> tuple[Operations, Operations, int]
 
 @dataclass(eq=False)
 class LeaveOneOutRounds(Rounds):
-    """Rounds of a few rows in memory: each is fitted to all of them, and compared on each row without it.
-
-    Attributes:
-        span: mean L1 distance of two rows.
-    """
+    """Rounds of few rows, fitted to all and compared on each without it; ``span`` is the mean L1 distance."""
 
     span: float = 0.0
 
     @classmethod
     def all_rows(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> LeaveOneOutRounds:
-        """All training rows, with every one as a center."""
+        """Take all training rows, with every one as a center."""
         base, encoding, X, w = cls.sample(agop, problem)
         mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         wide = X.astype(np.float64)
@@ -137,7 +125,7 @@ class LeaveOneOutRounds(Rounds):
 
 
 def _mean_distance(X: Array, mass: Array) -> float:
-    """The mean L1 distance of two rows, each drawn by its weight: Σ_j ∫ 2 F_j (1 − F_j)."""
+    """Of two rows, each drawn by its weight, in the L1 norm: Σ_j ∫ 2 F_j (1 − F_j)."""
     order = np.argsort(X, axis=0, kind="stable")
     below = np.cumsum(mass[order], axis=0)[:-1] / mass.sum()
     return float(np.sum(2 * below * (1 - below) * np.diff(np.take_along_axis(X, order, axis=0), axis=0)))

@@ -1,8 +1,7 @@
 """``bandwidth="median"``: the median distance of two training rows, found out before the kernel is used.
 
-The median heuristic (Garreau, Jitkrittum, Kanagawa 2017, "Large sample analysis of the median heuristic"): a typical
-kernel value is then far from 0 and from 1, whatever the units and the width of the rows, and a few rows that lie far
-out do not move it.
+A typical kernel value is then far from 0 and from 1, whatever the units and the width of the rows, and outliers do not
+move it (Garreau, Jitkrittum, Kanagawa 2017, "Large sample analysis of the median heuristic").
 """
 
 from __future__ import annotations
@@ -33,13 +32,10 @@ R = TypeVar("R")
 
 
 def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
-    """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
+    """Return the median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
 
-    Of ``MEDIAN_ROWS`` rows at most, a function of the row ids alone: the same bits under any chunking and on any
-    executor.
-
-    ``norm`` is 2, or 1 for Σ_k |x_k − z_k|. Rows are rounded to the dtype of the streaming arithmetic; distances are
-    taken in float64. Rows that are all the same raise DataError.
+    Of ``MEDIAN_ROWS`` rows at most, rounded to the dtype of the arithmetic, a function of the row ids alone: the same
+    bits under any chunking and on any executor. Distances are in float64. ``DataError`` if all rows are the same.
     """
     data = dataset.plain()
     X, _ = gather(executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), _DRAW))
@@ -47,10 +43,7 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
 
 
 def median_of_rows(X: Array, norm: int = 2) -> float:
-    """Median distance of two of these rows (n, d), over the pairs that differ, in float64.
-
-    Rows that are all the same raise DataError.
-    """
+    """Return the median distance of rows (n, d), over pairs that differ; ``DataError`` if there are none."""
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
     distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")

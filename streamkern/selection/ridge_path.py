@@ -31,14 +31,7 @@ from streamkern.types import Array
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """The whitened normal equations of P centers.
-
-    Attributes:
-        factor: L, shape (P, P), lower triangular, float64.
-        gram: A, shape (P, P).
-        moment: b, shape (P, c).
-        engine: decomposes and solves.
-    """
+    """The whitened normal equations of P centers, in float64: L and A are (P, P), b is (P, c)."""
 
     factor: Array
     gram: Array
@@ -47,7 +40,7 @@ class RidgePath:
 
     @classmethod
     def of(cls, problem: Problem) -> RidgePath:
-        """One sweep over the training rows of a problem, and one factorisation, in float64."""
+        """Sweep once over the training rows of a problem, and factor once."""
         basis, engine = problem.expansion(), problem.engine
         equations = NormalEquations(basis, problem.encoding.outputs)
         gram, moment, _, n = problem.sweep(equations)
@@ -59,7 +52,7 @@ class RidgePath:
         return cls(L, (A + A.T) / 2, engine.triangular_solve(L, moment / n, lower=True), engine)
 
     def weights(self, p: int, ridges: Sequence[float]) -> Array:
-        """Weights of the first p centers for each ridge, side by side: shape (p, len(ridges) c), float64."""
+        """Return weights of the first p centers for each ridge, side by side: (p, len(ridges) c), float64."""
         values, vectors = self.engine.eigh(self.gram[:p, :p])
         inside = vectors.T @ self.moment[:p]
         spread = np.maximum(values, 0.0)[:, None, None] + np.asarray(ridges, dtype=np.float64)[:, None]
@@ -67,7 +60,7 @@ class RidgePath:
         return self.engine.triangular_solve(self.factor[:p, :p], V, lower=True, transposed=True)
 
     def solved(self, ridges: Sequence[float]) -> Array:
-        """As ``weights`` of all centers, by a factorisation for each ridge: less work than one decomposition.
+        """Return ``weights`` of all centers, by a factorisation for each ridge: less work than one decomposition.
 
         Where λ is below the rounding of A, as for smooth kernels in float32, by the decomposition after all.
         """
@@ -88,9 +81,7 @@ class RidgePath:
 class PathError:
     """Contributes Σ(f(x) − y)² and the rows whose largest output is right, under several weights; Σy, Σy² and the rows.
 
-    Each sum counts a row by its sample weight.
-
-    Σy and Σy² are 0 for class codes.
+    Each sum counts a row by its sample weight. Σy and Σy² are 0 for class codes.
     """
 
     basis: Basis
@@ -98,7 +89,7 @@ class PathError:
     classify: bool
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block, shape (k, c) and (k,), under k weights side by side, shape (M, k c)."""
+        """Sum over the block, (k, c) and (k,), under k weights side by side, shape (M, k c)."""
         k, c = state.shape[1] // self.outputs, self.outputs
         error, correct = np.zeros((k, c)), np.zeros(k)
         assert block.y is not None
@@ -119,10 +110,7 @@ class PathError:
 
 
 def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array, Array]:
-    """Mean squared error over rows and outputs, and accuracy or R², of weights (p, k c) on held-out rows: each (k,).
-
-    Rows count by their sample weights.
-    """
+    """Return weighted mean squared error, and accuracy or R², of weights (p, k c) on held-out rows: (k,) each."""
     basis, encoding = problem.expansion(), problem.encoding
     classify = isinstance(encoding, Classes)
     work = ScanWork(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))

@@ -1,7 +1,5 @@
 """Rows of a step, passes where none are given, the step under sample weights, and averages of iterates.
 
-A step has as many rows as the measured spectrum allows, and at least so many as keep the processor busy.
-
 Sample weights of mean 1 scale the residuals: minimise 1/n Σ w_i ‖f(x_i) − y_i‖². A row of weight w is k(·, x) scaled by
 √w: all that is said of the kernel of an iteration is then to be said of diag(w)^½ K diag(w)^½. In mean square a step on
 a batch of m rows is bound by E[w² k(x, x) k_x ⊗ k_x]/m besides the squared mean E[w k_x ⊗ k_x], so that in place of the
@@ -45,13 +43,10 @@ def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
-    """Return rows to measure the kernel of an iteration on, and their weights.
+    """Return rows (k, d) to measure the kernel of an iteration on, and weights (k,) of mean 1 over all rows, or None.
 
-    If rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
-    matrix then stands for that of the weighted kernel, however it is computed.
-
-    Returns:
-        X of shape (k, d), as the basis takes them, and weights (k,) of mean 1 over the training rows, or None.
+    If rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel matrix
+    then stands for that of the weighted kernel, however it is computed.
     """
     X, w = problem.rows(ids)
     if w is None:
@@ -65,13 +60,10 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
 
 
 def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize:
-    """Return the step for weighted residuals, from measurements on ``measured_rows``.
+    """Return the step for weighted residuals, from measurements ``size`` on ``measured_rows``, whose weights are ``w``.
 
     The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
     its value of the preconditioned diagonal are assumed to be independent.
-
-    ``size`` has β, λ and the largest diagonal value of rows drawn by weight, and ``w`` their weights; for None ``size``
-    is returned.
     """
     if w is None:
         return size

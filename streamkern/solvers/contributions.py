@@ -38,11 +38,8 @@ class Gradient(Contribution):
 class TiledGradient(Gradient):
     """``Gradient`` of kernel values at centers, whose outputs are added tile by tile of centers, in a tree's order.
 
-    So bits are the same if each worker holds some of the tiles; workers call ``outputs``, ``respond`` and ``pulled``.
-
-    Args:
-        basis: the kernel at the centers; a worker needs none of them.
-        panel: rows whose kernel values are in memory at a time.
+    So bits are the same if each worker holds some of the tiles; workers, whose basis has no centers, call ``outputs``,
+    ``respond`` and ``pulled``. Kernel values of ``panel`` rows are in memory at a time.
     """
 
     panel: int
@@ -128,12 +125,11 @@ class NormalProduct(Contribution):
 class NormalEquations(Contribution):
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    The matrix is packed: tiles on the diagonal and below it, see ``engine.packed_triangle``. In float32 the sums would
-    not be positive definite at n = 60,000 and p = 5,000.
+    The matrix is packed: see ``engine.packed_triangle``. In float32 the sums would not be positive definite at n =
+    60,000 and p = 5,000.
 
-    Args:
-        change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
-        totals: whether φ(X)ᵀ W 1, shape (M, 1), yᵀ W 1, shape (c, 1), and Σ w follow the first two.
+    A ``change`` (rows, right) has the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it. With
+    ``totals`` φ(X)ᵀ W 1, shape (M, 1), yᵀ W 1, shape (c, 1), and Σ w follow the first two.
     """
 
     basis: Basis

@@ -55,13 +55,7 @@ Half = Callable[[Array], Array]
 
 @serializable
 class Solved(NamedTuple):
-    """The solution.
-
-    Attributes:
-        weights: shape (M, c).
-        out_of_sample: leave-one-out outputs on training rows, or None.
-        sums: the normal equations, if they are kept.
-    """
+    """The solution (M, c), leave-one-out outputs on training rows or None, and the normal equations, if kept."""
 
     weights: Array
     out_of_sample: OutOfSample | None = None
@@ -152,10 +146,7 @@ class DirectIteration(FullPassIteration):
         return Solved(self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype))
 
     def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
-        """Sum the normal equations and solve them, in a better basis if rounding spoils them.
-
-        If every row is a center, factor the kernel matrix instead.
-        """
+        """Sum and solve, in a better basis if rounding spoils that; if all rows are centers, factor their matrix."""
         if self.problem.all_rows_are_centers and self.given is None and not self.solver.keep_sums:
             return self._of_every_row(sweep)
         sums = self.given or self._summed(sweep, None, 0.0)
@@ -196,7 +187,7 @@ class DirectIteration(FullPassIteration):
         return sums if self.solver.keep_sums else None
 
     def _equations(self, gram: Array, n: float) -> Array:
-        """Return ΦᵀΦ/n + λ R, on its diagonal and below."""
+        """ΦᵀΦ/n + λ R, on its diagonal and below."""
         A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
@@ -209,7 +200,7 @@ class DirectIteration(FullPassIteration):
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
 
     def _with_jitter(self, sums: Sums, scale: float) -> tuple[Array, Array, Half]:
-        """Solve with the least diagonal that makes a Cholesky factor exist; memory allows no second sweep."""
+        """Solve with the least diagonal that gives a Cholesky factor; memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
             A = self._equations(sums.gram, sums.mass)
@@ -269,7 +260,6 @@ class DirectIteration(FullPassIteration):
         return self._in_better_basis(self._summed(sweep, change, scale))
 
     def _in_better_basis(self, sums: Sums) -> Solved:
-        """Solve for sums over functions ψ = Vᵀ φ."""
         assert sums.change is not None
         engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
         eps = float(np.finfo(np.float64).eps)
@@ -317,7 +307,7 @@ class DirectIteration(FullPassIteration):
             raise _unusable() from None
 
     def _reached(self, residual: float, condition: float, jitter: float) -> None:
-        """Report the residual, and warn if it is too large. The jitter is in units of the ridge."""
+        """The jitter is in units of the ridge."""
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
         narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
@@ -355,10 +345,7 @@ class Sums:
     Attributes:
         gram: Σ w φφᵀ, packed: see ``engine.packed_triangle``; float64.
         moment: Σ w φ yᵀ, shape (M, c), with targets y as the model's encoding makes them.
-        ones: Σ w φ, shape (M, 1).
-        targets: Σ w y, shape (c, 1).
-        mass: Σ w.
-        rows: number of rows.
+        ones: Σ w φ, shape (M, 1); ``targets`` are Σ w y, shape (c, 1), and ``mass`` is Σ w.
         unit: divisor of the weights of rows.
         ridge: λ of the solution.
         change: (rows, V) if the functions are ψ = Vᵀ φ[rows], or None.
@@ -382,7 +369,7 @@ class Sums:
 
     @classmethod
     def of(cls, parts: Parts, unit: float, ridge: float, change: Change | None, scale: float) -> Sums:
-        """Return sums from the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
+        """Take the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
         gram, moment, *totals, _, n = parts
         ones, targets = totals[:2] if totals else (moment[:, :0], moment[:0])
         return cls(gram, moment, ones, targets, n, n, unit, ridge, change, scale)
@@ -411,18 +398,14 @@ class Sums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         arrays = (self.gram, self.moment, self.ones, self.targets, *(self.change or ()))
         return sum(array.nbytes for array in arrays)
 
     def plus(self, parts: Parts, sign: int, unit: float = 1.0) -> Sums:
-        """Return the sums with those of other rows added or subtracted; arrays of ``parts`` are overwritten.
+        """Return the sums with those of other rows added or subtracted (``sign`` -1), whose arrays are overwritten.
 
-        ``parts`` are contributions of ``normal_equations``. ``sign`` is 1 to add, -1 to subtract; ``unit`` is the
-        divisor that their weights still need.
-
-        Raises:
-            DataError: more is subtracted than there is.
+        ``parts`` are contributions of ``normal_equations``; ``unit`` is the divisor that their weights still need.
+        ``DataError`` if more is subtracted than there is.
         """
         *arrays, mass, _, n = parts
         factor = sign / unit
@@ -482,9 +465,8 @@ class Sums:
     def nearest(self, weights: Array, centers: IntArray, engine: Engine) -> Array:
         """Return weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
 
-        This is least squares over the rows of the sums, with a ridge that rounding requires.
-
-        ``weights`` (q, c) are those of the first functions, and ``centers`` (k,) those to remove.
+        This is least squares over the rows of the sums, with a ridge that rounding requires. ``weights`` (q, c) are
+        those of the first functions, and ``centers`` (k,) those to remove.
         """
         assert self.change is None
         M = len(self.moment)
@@ -505,11 +487,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class StoredSums:
-    """The sums of a saved model, read when rows are added or subtracted.
-
-    Args:
-        weights: digest of the model's weights.
-    """
+    """The sums of a saved model, read when rows are added or subtracted; ``weights`` is the digest of the model's."""
 
     path: Path
     weights: str
@@ -518,12 +496,7 @@ class StoredSums:
     shape: tuple[int, ...]
 
     def load(self) -> Sums:
-        """Read and verify the sums.
-
-        Raises:
-            StorageError: they are missing.
-            ModelFormatError: they are damaged, of a newer format, or of another model.
-        """
+        """Read the sums; ``StorageError`` if they are missing, ``ModelFormatError`` if damaged or another model's."""
         arrays, about = load_artifact(self.path / MEMBER, KIND, links=False)
         sums = None
         if about.get("format") == FORMAT and about.get("weights") == self.weights:
@@ -550,7 +523,7 @@ def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
 
 
 def bound_rows(train: Dataset) -> str:
-    """Return why rows of a fit cannot be subtracted: its features depended on more than the row; empty if any can."""
+    """Return why rows of a fit cannot be subtracted, if features depended on more than the row; or empty text."""
     if train.augmentations or len(train) != train.base_rows:
         return "the rows were augmented, or repeated"
     if any(

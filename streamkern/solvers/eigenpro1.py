@@ -112,11 +112,7 @@ class EigenPro1(NoChoices):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedFeatures:
-    """The values that the first step needs.
-
-    Attributes:
-        size: measured β, λ and the largest diagonal value of the preconditioned features.
-    """
+    """What the first step needs; ``size`` has β, λ and the peak of the preconditioned features."""
 
     preconditioner: RandomizedSVD
     size: StepSize

@@ -32,7 +32,7 @@ _GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
-    """Return the least jitter on the diagonal of K(Z, Z), of mean ``scale``, that makes a Cholesky factor exist."""
+    """The least jitter on the diagonal of K(Z, Z), of mean ``scale``, that makes a Cholesky factor exist."""
     return expansion.p * scale * float(np.finfo(expansion.dtype).eps)
 
 
@@ -79,13 +79,7 @@ class Falkon(NoChoices):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors that the first pass needs: T and A, upper triangular, shape (p, p), float64.
-
-    Attributes:
-        T: factor of K(Z, Z).
-        A: factor of T Tᵀ/p + λ I.
-        products: dtype of products with kernel values: float64 if float32 would lose the iteration's directions.
-    """
+    """T and A, upper triangular, (p, p), float64; ``products`` are in float64 if float32 would lose directions."""
 
     T: Array
     A: Array
@@ -93,11 +87,7 @@ class Factors:
 
 
 def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
-    """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
-
-    Raises:
-        NumericalError: K(Z, Z) is not positive definite to working precision.
-    """
+    """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A."""
     problem.refuse_features(f"{solver} needs a kernel at centers, not features.")
     expansion, engine = problem.expansion(), problem.engine
     p = expansion.p
@@ -122,19 +112,19 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
 
 
 def _center_weights(problem: Problem) -> Array | None:
-    """Return sample weights of the centers, shape (p,); None if the centers are not training rows with weights."""
+    """Sample weights of the centers, (p,); None if the centers are not training rows with weights."""
     if not problem.train.weighted or problem.centers.ids is None:
         return None
     return problem.rows(problem.centers.ids)[1]
 
 
 def _unequal(problem: Problem) -> bool:
-    """Return True if the training rows' sample weights, of mean 1, differ by more than rounding."""
+    """Do the training rows' sample weights, of mean 1, differ by more than rounding?"""
     return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
 
 
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
-    """Estimate Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, from the centers and rows drawn by weight: shape (p, p), float64."""
+    """Estimate Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, from the centers and rows drawn by weight: (p, p), float64."""
     engine, p = expansion.engine, expansion.p
     ids, w = problem.drawn_by_weight(_TIMES * p)
     A = engine.zeros((p, p))
@@ -151,15 +141,10 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
 @serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
-    """Conjugate gradients on β; arrays of shape (p, c), float64; norms of columns, shape (c,).
+    """Conjugate gradients on β; arrays of shape (p, c), float64.
 
-    Attributes:
-        beta: the iterate.
-        residual: right-hand side − W β.
-        direction: the search direction.
-        norm: squared norms of the residual's columns.
-        first: squared norms of the right-hand side's columns.
-        iterations: number of iterations; -1 before the right-hand side is known.
+    The residual is the right-hand side − W β; ``norm`` and ``first`` are squared norms of its columns and the
+    right-hand side's, (c,). ``iterations`` is -1 before the right-hand side is known.
     """
 
     beta: Array
@@ -238,11 +223,9 @@ class FalkonIteration(FactoredIteration):
         return self._wide(state).astype(self.expansion.dtype)
 
     def _wide(self, state: FalkonState) -> Array:
-        """Return α = T⁻¹ A⁻¹ β in float64."""
         return self._solve(self.T, self._solve(self.A, state.beta))
 
     def _reached(self, state: FalkonState) -> None:
-        """Report the preconditioned system's residual, and warn if it is too large."""
         engine, expansion = self.expansion.engine, self.expansion
         residual = float(np.sqrt(np.max(state.norm / np.where(state.first > 0, state.first, 1.0))))
         alpha, pivots = self._wide(state), np.diag(self.T)
@@ -269,5 +252,4 @@ class FalkonIteration(FactoredIteration):
         )
 
     def _adjoint(self, h: Array) -> Array:
-        """Return A⁻ᵀ T⁻ᵀ h."""
         return self._solve_t(self.A, self._solve_t(self.T, h))

@@ -126,17 +126,9 @@ class LogisticGradient(Gradient):
 class LogisticState:
     """L-BFGS on β; arrays of shape (p, K), float64.
 
-    Attributes:
-        beta: the best iterate.
-        value: the objective at ``beta``.
-        gradient: its gradient at ``beta``.
-        direction: the search direction from ``beta``.
-        step: share of the direction at which the next pass evaluates the objective.
-        steps: differences of iterates, the latest last, shape (10, p, K); 0 if there were fewer.
-        turns: differences of their gradients.
-        pairs: number of these differences.
-        iterations: passes so far; 0 before the first.
-        decrease: expected decrease of the objective in the next pass.
+    ``value`` and ``gradient`` are the objective's at the best iterate ``beta``; the next pass evaluates it at ``step``
+    of the ``direction``, and is expected to lower it by ``decrease``. ``steps`` and ``turns`` are differences of
+    iterates and gradients, the latest last, (10, p, K), of which the last ``pairs`` are used.
     """
 
     beta: Array
@@ -196,7 +188,7 @@ class LogisticIteration(FactoredIteration):
         return found
 
     def _turned(self, state: LogisticState) -> LogisticState:
-        """Return the state with a new direction, −H g, by the two loops of L-BFGS."""
+        """A new direction, −H g, by the two loops of L-BFGS."""
         q = state.gradient
         pairs = [(state.steps[i], state.turns[i]) for i in range(_MEMORY - state.pairs, _MEMORY)]
         shares = []
@@ -222,7 +214,6 @@ class LogisticIteration(FactoredIteration):
         return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
 
     def _reached(self, state: LogisticState) -> None:
-        """Report the objective, and its expected decrease in the next pass, as a share."""
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)

@@ -43,7 +43,8 @@ _CLOSE = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-4}
 _PIVOT = 128
 """Units of rounding of its diagonal element that a pivot in float32 has, at least: a factor errs by about a dozen
 (``tests/benchmarks/factor.py``). Where rows are so near to others, the rest of a pivot is rounding, which weights and
-outputs of rows left out amplify, and which no residual tells."""
+outputs of rows left out amplify, and which no residual tells.
+"""
 
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
@@ -80,13 +81,9 @@ class SquaredTargets(Contribution):
 def solve_every_row(
     problem: Problem, basis: Expansion, ridge: float, rows: tuple[Array, Array, Array | None] | None = None
 ) -> tuple[Array, OutOfSample | None, dict[str, Any]]:
-    """Solve ridge regression with all training rows as centers.
+    """Solve ridge regression with all training rows as centers, read here unless ``rows`` are given.
 
-    ``rows`` are the centers as ``Problem.full_rows`` reads them; None reads them. Return weights in the order of the
-    centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
-
-    Raises:
-        NumericalError: A is not finite.
+    Return weights in the order of the centers, shape (n, c), leave-one-out outputs or None, and fields of the report.
     """
     engine, ids = problem.engine, problem.centers.ids
     assert ids is not None
@@ -123,10 +120,7 @@ def solve_every_row(
 def _factored(
     engine: Engine, basis: Expansion, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, Array, dict[str, Any]]:
-    """Return the factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 if that is not accurate enough.
-
-    If A has no factor in float64 either, add the least diagonal that gives it one.
-    """
+    """L of A and b = A⁻¹ B, in float64 if need be, and with the least diagonal that gives a factor."""
     wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
     ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
@@ -158,7 +152,7 @@ def _factored(
 def _factor(
     engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Return the factor of S K S + shift I in ``dtype``, and the product of K with weights, as predictions compute K.
+    """Factor S K S + shift I in ``dtype``; return also the product of K with weights, as predictions compute K.
 
     In the arithmetic's float32 the factored values are kept for the products. In float64 only a few tiles of K are in
     memory, and products evaluate it again.
@@ -186,7 +180,7 @@ def _factor(
 def _solved(
     engine: Engine, times: Callable[[Array], Array], L: Array, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, float]:
-    """Return b = A⁻¹ B in float64, by a factor in the arithmetic's dtype or a wider one; and its relative residual."""
+    """Solve A b = B in float64, by a factor in the arithmetic's dtype or a wider one; with the relative residual."""
 
     def inverse(R: Array) -> Array:
         half = engine.triangular_solve(L, R.astype(L.dtype), lower=True)
@@ -204,7 +198,7 @@ def _solved(
 
 
 def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray) -> Array:
-    """Return vᵀA⁻¹v of the groups of equal rows that the rows at ``at`` are in, shape (m, 1).
+    """vᵀA⁻¹v of the groups of equal rows that the rows at ``at`` are in, shape (m, 1).
 
     ``v`` has the unit vectors of all groups in one array of shape (n,), and ``codes`` the number of each row's group.
     """
@@ -230,8 +224,8 @@ def leave_one_out(
     rows that are copies are left out together (``copies_remain``). A row that is a center is removed as a center too,
     unless an equal row stays: otherwise the row's own kernel function would leak its target.
 
-    ``weights`` (M, c) are the solution in float64. ``half`` is a linear map of rows φ, shape (t, M) to (t, r), with
-    φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ). ``n`` is the number of rows that G is a mean over, or their total weight.
+    ``weights`` (M, c) are the solution in float64; ``half`` is linear, with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ), from rows (t, M)
+    to (t, r). ``n`` is the number of rows that G is a mean over, or their total weight.
     """
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), HELD_OUT_DRAW)
@@ -267,7 +261,7 @@ def leave_one_out(
 
 
 def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
-    """Return the positions of the centers that are rows of each group, except for the group -1."""
+    """Positions of the centers that are rows of each group, except for the group -1."""
     centers = problem.centers.ids
     found: dict[int, list[int]] = {}
     if centers is None or problem.features is not None or not len(centers):

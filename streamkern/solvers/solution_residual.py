@@ -38,10 +38,7 @@ _UNREACHED = "has not reached the exact solution"
 
 
 def relative_residual(residual: Array, whole: Array) -> float:
-    """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
-
-    Both are (M, c), float64.
-    """
+    """Return the largest ‖r_j‖/‖b_j‖ over outputs j, of (M, c) each; 0 for an output whose b_j is 0."""
     found, size = (np.sum(np.square(x), axis=0) for x in (residual, whole))
     return float(np.sqrt(np.max(np.where(size > 0, found / np.where(size > 0, size, 1.0), 0.0))))
 
@@ -49,11 +46,7 @@ def relative_residual(residual: Array, whole: Array) -> float:
 def report_residual(
     report: dict[str, Any], solver: str, residual: float, causes: Sequence[str], remedies: Sequence[str], far: bool
 ) -> None:
-    """Add a residual to a report, and a warning if it is too large.
-
-    ``report`` gets ``residual``, and ``warnings`` if it is too large (``far``). ``causes`` are why it is large, if
-    known, and ``remedies`` what to change, both in words.
-    """
+    """Add a residual to a report and, if it is ``far``, a warning with causes and remedies, in words."""
     report["residual"] = residual
     # A residual that was reported before is replaced; other warnings stay.
     said = [message for message in report.pop("warnings", ()) if _UNREACHED not in message]
@@ -71,8 +64,8 @@ def report_unlearned(
 ) -> None:
     """Measure what is left to learn, and add it to the report of a fit as ``residual``, with a warning if it is much.
 
-    The report is unchanged if the method measures its residual itself. ``passes`` is their number in words. If later
-    passes were ``worse`` on validation rows, more are no remedy, and nothing is warned.
+    The report is unchanged if the method measures its residual itself. If later passes were ``worse`` on validation
+    rows, more are no remedy, and nothing is warned.
     """
     if measured_by_itself(report):
         return
@@ -91,15 +84,9 @@ def measured_by_itself(report: dict[str, Any]) -> bool:
 def unlearned(problem: Problem, weights: Array) -> float | None:
     """Return the part of the outputs that the basis still predicts of the errors of training rows, in [0, 1].
 
-    A plan runs this on shapes too, so that its memory is projected.
-
-    Args:
-        problem: the problem that was solved.
-        weights: the solution, shape (M, c).
-
-    Returns:
-        The root of the squared error that a fit to the errors would remove, relative to that of predicting 0; 0 if it
-        is within two standard errors of 0. None if the rows are too few, or the centers stay in their files.
+    It is the root of the squared error that a fit to the errors would remove, relative to that of predicting 0; 0 if it
+    is within two standard errors of 0. None if the rows are too few, or the centers stay in their files. A plan runs
+    this on shapes too, so that its memory is projected.
     """
     basis = problem.predictor()
     if not basis.centers_in_memory:  # whose rows are too wide for memory

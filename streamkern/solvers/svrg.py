@@ -53,11 +53,7 @@ _LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 @dataclass(eq=False)
 class WeightedProduct(Contribution):
-    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w), both of shape (M, c).
-
-    Args:
-        weights: a_i of the stored rows, shape (source rows,); sample weights multiply them.
-    """
+    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖² and the rows, for a state (v, w); a is by stored row."""
 
     basis: Basis
     weights: Array
@@ -95,7 +91,7 @@ class RowNorms:
 
 
 def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
-    """Return ‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), by one sweep; 0 for a row that takes no part."""
+    """Return ‖P^{−1/2} φ_i‖² of the stored rows, by one sweep; 0 for a row that takes no part."""
     data = problem.train.plain()
     if problem.train._last_round:
         raise UsageError(
@@ -195,12 +191,7 @@ class SVRG(NoChoices):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedSketch:
-    """The values that the first step needs.
-
-    Attributes:
-        size: measured β, λ_1 and the largest β_i of the preconditioned rows.
-        norms: β_i of the stored rows, shape (source rows,), if they are sampled by importance.
-    """
+    """What the first step needs: P, β, λ_1 and the largest β_i; β_i of all stored rows, if they are sampled by it."""
 
     P: LowRank
     size: StepSize
@@ -209,7 +200,7 @@ class PreparedSketch:
 
 
 def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling: str) -> StepSize:
-    """Measure β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} on rows drawn from the training data."""
+    """β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} on rows drawn from the training data."""
     engine = problem.engine
     held, w = measured_rows(problem, problem.draw(HELD_OUT))
     phi = engine.values(basis, held, lambda values: P.inverse_root(values.astype(np.float64)))
@@ -229,13 +220,10 @@ class SVRGState:
 
     Attributes:
         snapshot: w̃, exact in the arithmetic's dtype.
-        gradient: ∇L(w̃).
-        first: P^{−1/2} ∇L(0).
+        gradient: ∇L(w̃); ``first`` is P^{−1/2} ∇L(0).
         residual: largest norm of a column of P^{−1/2} ∇L(w̃), relative to that of ``first``.
-        w: the iterate.
-        mean: average of the iterates of the last half of the pass.
+        mean: average of the iterates of the last half of the pass, ``averaged`` in number.
         slope: average of the gradients at these iterates: ∇L is linear, so this is ∇L(mean) without another sweep.
-        averaged: number of these iterates.
     """
 
     snapshot: Array
@@ -282,7 +270,6 @@ class SVRGIteration(MinibatchIteration):
         }
 
     def rate(self, rows: int) -> float:
-        """Return η for a batch of ``rows``."""
         return self.solver.step or self.noise.step(rows)
 
     def init(self) -> SVRGState:
@@ -301,7 +288,6 @@ class SVRGIteration(MinibatchIteration):
         return SVRGState(snapshot, gradient, first, residual, snapshot, zero, zero, 0)
 
     def settle(self, state: SVRGState) -> SVRGState:
-        """Report the residual, and warn if it is too large."""
         residual = state.residual
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)
@@ -310,7 +296,6 @@ class SVRGIteration(MinibatchIteration):
         return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:
-        """Return w minus the snapshot, and w."""
         dtype = self.basis.dtype
         return (state.w - state.snapshot).astype(dtype), state.w.astype(dtype)
 
