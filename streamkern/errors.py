@@ -130,7 +130,7 @@ RENAMED: dict[str, str] = {
     "footprint_": "result_.footprint",
     **{
         name: f"resources: resources=sk.Resources({name}=...)"
-        for name in ("scheduler", "device", "workers", "worker_memory", "worker_threads")
+        for name in ("scheduler", "device", "worker_memory", "worker_threads")
     },
 }
 """Old names of arguments (of one function, or of all) and attributes, and their new names."""

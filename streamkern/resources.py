@@ -1,4 +1,4 @@
-"""What a call may use: memory, threads, a scheduler, a device, and workers of a cluster."""
+"""What a call may use: memory, threads, a scheduler, a device, and the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Resources:
     """The memory, threads, scheduler, device and workers that a call may use.
 
     Every call that takes ``resources=`` also takes ``memory=`` and ``threads=``. A call looks at the fields that
-    concern it: only training computes on a device, and only ``plan`` looks at the last three. Threads, scheduler and
+    concern it: only training computes on a device, and only ``plan`` looks at the last two. Threads, scheduler and
     workers do not change the weights.
 
     Args:
@@ -36,7 +36,6 @@ class Resources:
             pickle has its address.
         device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU of a kind that has been
             measured, for as much work as opening it is worth, else the CPU.
-        workers: workers of a cluster that ``plan`` shares the centers out over; 0: unknown.
         worker_memory: bytes that each worker may hold, or a size. None: ``plan`` compares it with nothing.
         worker_threads: threads of a worker.
 
@@ -48,12 +47,11 @@ class Resources:
     threads: int | None = None
     scheduler: Scheduler = "threads"
     device: str = "auto"
-    workers: int = 0
     worker_memory: str | int | None = None
     worker_threads: int = 1
 
     def __post_init__(self) -> None:
-        require_counts(self, threads=1, workers=0, worker_threads=1)
+        require_counts(self, threads=1, worker_threads=1)
         for name in ("memory", "worker_memory"):
             if getattr(self, name) is not None:
                 parse_bytes(getattr(self, name), name)

@@ -53,7 +53,7 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
 LONG = (
     "test_memory.py", "test_docs.py", "test_cli.py", "test_estimators.py", "test_examples.py",
     "storage/test_writer.py", "solvers/test_eigenpro.py", "solvers/test_conformance.py", "solvers/test_costs.py",
-    "report/test_browser.py", "execute/test_clusters.py", "execute/test_shared.py", "registry/test_retrain.py",
+    "report/test_browser.py", "execute/test_clusters.py", "registry/test_retrain.py",
 )  # fmt: skip
 """Files of half a minute or more, of many tests."""
 

@@ -4,10 +4,6 @@ The driver serialises the state and sends it to each root in turn, which hands i
 compute their lanes, sums come back up the trees and are added, the driver updates; a worker begins its next block ahead
 as far as one panel goes. Processes on the same cores share them evenly. If a worker dies, its lanes are placed on the
 others and the step is repeated.
-
-Where centers are shared out (``SharedCosts``), each worker has some of them for all rows of a step. Rows, outputs and
-what follows from those go up the tree of workers of ``execute/sharded_centers_worker.py`` and down again, the rows of a
-step while the one before it is computed; the driver hears from the root, and is at most one step behind.
 """
 
 from __future__ import annotations
@@ -18,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from streamkern.execute.dask_actors import MAX_TREE_ROOTS, tree_roots
-from streamkern.execute.tree_allreduce import Route
 from streamkern.rng import generator
 
 
@@ -321,185 +315,6 @@ def ideal(costs: Costs, layout: Machines) -> float:
     """Seconds of a step where nothing is paid but its arithmetic, evenly shared by all cores."""
     cores = min(layout.workers, layout.lanes, layout.cores or layout.workers)
     return costs.lane * layout.lanes / cores
-
-
-@dataclass(frozen=True)
-class SharedCosts:
-    """Constants of a step with shared-out centers, in seconds of one core unless they say otherwise.
-
-    Attributes:
-        forward: kernel values and outputs of all rows of a step at one tile of centers.
-        backward: the sums that follow from them, and the update of the tile's weights.
-        build: reading and assembling all rows of a step, which workers share.
-        update: on the driver.
-        handle: sending or taking a message, whatever its length.
-        copy: sending or taking a byte.
-        rows: bytes of all rows of a step.
-        outputs: bytes of their outputs.
-        inner: bytes of the sums that follow.
-        latency: a message's way, not a core's time.
-        bandwidth: bytes a second that a worker sends.
-        contention: how much slower a core computes when all others of its machine do.
-        straggle: σ of the logarithm of a tile's time, beside its mean; of all tiles of a worker alike.
-    """
-
-    forward: float
-    backward: float = 0.0
-    build: float = 0.0
-    update: float = 0.0
-    handle: float = 0.0
-    copy: float = 0.0
-    rows: float = 0.0
-    outputs: float = 0.0
-    inner: float = 0.0
-    latency: float = 0.0
-    bandwidth: float = math.inf
-    contention: float = 1.0
-    straggle: float = 0.0
-
-
-class SharedTimes(NamedTuple):
-    """Of a step: seconds of the clock, seconds of the busiest worker's core, messages, bytes that the root sends."""
-
-    clock: float
-    busiest: float
-    messages: float
-    sent: float
-
-
-def simulate_shared(
-    costs: SharedCosts, workers: int, tiles: int, cores: int | None = None, steps: int = 10, seed: int = 0
-) -> SharedTimes:
-    """Means of steps, one after another, without the first.
-
-    Args:
-        costs: what a step is made of.
-        workers: worker processes of one thread each.
-        tiles: of centers, shared out evenly in contiguous ranges.
-        cores: of the one machine that holds the driver and all workers; None: each has its own.
-        steps: how many.
-        seed: of stragglers.
-    """
-    return _SharedRun(costs, workers, tiles, cores, steps, seed).times()
-
-
-class _SharedRun:
-    """Each worker goes through its steps by itself; ``together`` makes it wait for the others."""
-
-    def __init__(self, costs: SharedCosts, workers: int, tiles: int, cores: int | None, steps: int, seed: int) -> None:
-        self.costs, self.workers, self.steps = costs, workers, steps
-        self.rng, self.clock = generator("simulate", seed), _Clock()
-        self.tiles = [tiles * (w + 1) // workers - tiles * w // workers for w in range(workers)]
-        self.host = _Cores(self.clock, cores or 1, costs.contention)
-        self.machines = [self.host if cores else _Cores(self.clock, 1, 1.0) for _ in range(workers)]
-        self.wires = [_Cores(self.clock, 1, 1.0) for _ in range(workers)]
-        peers = tuple((str(w), "") for w in range(workers))
-        routes = [Route(w, peers, 1.0) for w in range(workers)]
-        self.parents, self.children = [route.parent for route in routes], [route.children for route in routes]
-        self.busy = [0.0] * workers
-        self.messages, self.sent = 0, 0.0
-        self.missing: dict[tuple[int, str, int], int] = {}
-        self.then: dict[tuple[int, str, int], Callable[[], None]] = {}
-        self.known: set[tuple[int, str, int]] = set()
-        self.updated = -1
-        self.waiting: Callable[[], None] | None = None
-        self.ends: list[float] = []
-        self.marks: list[tuple[float, int, float]] = []
-
-    def times(self) -> SharedTimes:
-        for w in range(self.workers):
-            self.begin_rows(0, w)
-            self.begin(0, w)
-        self.clock.run()
-        count = self.steps
-        busy, messages, sent = (b - a for a, b in zip(self.marks[0], self.marks[-1], strict=True))
-        return SharedTimes((self.ends[-1] - self.ends[0]) / count, busy / count, messages / count, sent / count)
-
-    def run(self, w: int, seconds: float, then: Callable[[], None]) -> None:
-        """Have a worker's core do something."""
-        self.busy[w] += seconds
-        self.machines[w].run(seconds, then)
-
-    def begin_rows(self, step: int, w: int) -> None:
-        """Read a share of a step's rows, and exchange them."""
-        self.run(w, self.costs.build / self.workers, partial(self.together, step, "rows", w))
-
-    def begin(self, step: int, w: int) -> None:
-        """A step of a worker, once its rows are there; the root's, once the driver is not two behind."""
-        if step > self.steps:
-            return
-        if not w and step > self.updated + 2:
-            self.waiting = partial(self.begin, step, w)
-            return
-        self.when((step, "rows", w), partial(self.forward, step, w))
-
-    def forward(self, step: int, w: int) -> None:
-        self.begin_rows(step + 1, w)
-        sigma = self.costs.straggle
-        factor = float(np.exp(self.rng.normal() * sigma - sigma * sigma / 2)) if sigma else 1.0
-        tiles = self.tiles[w] * factor
-        self.run(w, tiles * self.costs.forward, partial(self.together, step, "outputs", w))
-        back = partial(self.run, w, tiles * self.costs.backward, partial(self.together, step, "inner", w))
-        self.when((step, "outputs", w), back)
-        self.when((step, "inner", w), partial(self.end, step, w))
-
-    def end(self, step: int, w: int) -> None:
-        if not w:
-            self.ends.append(self.clock.now)
-            self.marks.append((max(self.busy), self.messages, self.sent))
-            self.host.run(self.costs.update + self.costs.handle, partial(self.update, step))
-        self.begin(step + 1, w)
-
-    def update(self, step: int) -> None:
-        """The driver's."""
-        self.updated, waiting, self.waiting = step, self.waiting, None
-        if waiting is not None:
-            waiting()
-
-    def when(self, name: tuple[int, str, int], then: Callable[[], None]) -> None:
-        """Go on once a worker has what all of them exchange."""
-        if name in self.known:
-            self.known.remove(name)
-            then()
-        else:
-            self.then[name] = then
-
-    def together(self, step: int, what: str, w: int) -> None:
-        """A worker, or one below it, has its part of an exchange: up the tree when all have theirs, and down again."""
-        name = (step, what, w)
-        self.missing[name] = self.missing.get(name, 1 + len(self.children[w])) - 1
-        if self.missing[name]:
-            return
-        del self.missing[name]
-        if w:
-            share = self.below(w) / self.workers if what == "rows" else 1.0
-            self.send(w, self.parents[w], what, share, partial(self.together, step, what, self.parents[w]))
-        else:
-            self.down(step, what, w)
-
-    def below(self, w: int) -> int:
-        """Workers of a subtree."""
-        return min(w & -w, self.workers - w)
-
-    def down(self, step: int, what: str, w: int) -> None:
-        for child in self.children[w]:
-            share = 1.0 - self.below(child) / self.workers if what == "rows" else 1.0
-            self.send(w, child, what, share, partial(self.down, step, what, child))
-        name = (step, what, w)
-        if name in self.then:
-            self.then.pop(name)()
-        else:
-            self.known.add(name)
-
-    def send(self, start: int, end: int, what: str, share: float, then: Callable[[], None]) -> None:
-        """A message: the sender's core, its wire, the way, the taker's core."""
-        size = share * {"rows": self.costs.rows, "outputs": self.costs.outputs, "inner": self.costs.inner}[what]
-        seconds = self.costs.handle + self.costs.copy * size
-        self.messages += 1
-        self.sent += 0.0 if start else size
-        take = partial(self.run, end, seconds, then)
-        way = partial(self.clock.after, self.costs.latency, take)
-        self.run(start, seconds, partial(self.wires[start].run, size / self.costs.bandwidth, way))
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,6 @@ PLAIN = {
     "execute/base.py": "protocol",
     "execute/dask_executor.py": "LostError, caught where the step is repeated",
     "execute/dask_actors.py": "LostError, caught where the step is repeated",
-    "execute/sharded_centers_driver.py": "LostError, caught where the step is repeated",
-    "execute/sharded_centers_worker.py": "LostError, caught where the step is repeated; what another worker raised",
     "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",
@@ -301,7 +299,6 @@ VALUES: list[tuple[str, str]] = [
     ("sk.plan(job(), memory='4GiB', resources=sk.Resources(worker_memory='100MiB'))", "100.0 MiB"),
     ("sk.Laplace(1.0)(X, X, threads=0)", "threads is 0"),
     ("sk.Resources(worker_threads=0)", "worker_threads is 0"),
-    ("sk.Resources(workers=-1)", "workers is -1"),
     ("sk.Resources(device='tpu')", "tpu"),
     ("sk.Resources(memory='much')", "much"),
     ("sk.run(job(), memory='1GiB', resources=sk.Resources('2GiB'))", "1GiB"),
@@ -771,8 +768,6 @@ cpu/elementwise.py: Outputs of
     cpu/test_fused_predict.py::test_shapes_that_do_not_fit_are_refused
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
-execute/sharded_centers_checkpoint.py: The shares of a checkpoint have
-    pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
 execute/worker_protocol.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
 execute/dask_executor.py: A worker has no memory left:

@@ -30,8 +30,6 @@ DOORS = {
         "execute/dask_executor.py",
         "execute/dask_actors.py",
         "execute/tree_allreduce.py",
-        "execute/sharded_centers_worker.py",
-        "execute/sharded_centers_driver.py",
         "execute/worker_protocol.py",
     },
     "fcntl": {"storage/atomic_writes.py"},

@@ -158,27 +158,6 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     assert projected - mapped <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 
-@pytest.mark.slow
-def test_workers_hold_at_most_what_is_projected_for_a_share_of_the_centers(stores: dict[str, str]) -> None:
-    """Of three tiles one has two: centers, panels of the factor, rows of U, weights, and values of a step."""
-    data = sk.open_dataset(stores["wide"], target="target").scale(1 / 255)
-    recipe = recipe_of(data, 4_600, sk.EigenPro(epochs=1, projection="packed"), sk.Laplace(1.0))
-    anew = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})  # as users' do
-    with anew, open_executor("processes:2", 1) as executor:
-        client = executor.client  # type: ignore[attr-defined]
-        before = client.run(peak_resident_bytes)
-        fitted = fit(recipe, executor, resident_bytes() + (1 << 30))
-        after = client.run(peak_resident_bytes)
-    projected = fitted.footprint.workers.bytes(1)
-    assert fitted.footprint.workers.share
-    grown = max(after[address] - held for address, held in before.items())
-    # Nothing is evaluated here, for which the plan counts all centers on each worker.
-    assert grown <= projected <= grown + fitted.footprint.workers.held["centers"] + 200 * MIB, (
-        f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
-    )
-
-
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_a_pass(
     stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
 ) -> None:

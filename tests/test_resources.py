@@ -20,7 +20,7 @@ X = np.random.default_rng(0).standard_normal((80, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
 DOORS = (sk.run, sk.resume, sk.plan, sk.tune, sk.predict, sk.retrain, sk.update_model, sk.ingest, sk.inspect,
          sk.KernelClassifier, sk.KernelRegressor)  # fmt: skip
-FIELDS = ("scheduler", "device", "workers", "worker_memory", "worker_threads")
+FIELDS = ("scheduler", "device", "worker_memory", "worker_threads")
 
 
 def job(**given: Any) -> sk.Pipeline:
@@ -43,7 +43,7 @@ def test_only_what_differs_from_the_defaults_is_printed():
 @pytest.mark.parametrize(
     ("field", "value"),
     [("memory", "much"), ("threads", 0), ("threads", 1.5), ("scheduler", "slurm"), ("scheduler", None),
-     ("device", "tpu"), ("workers", -1), ("worker_memory", "a lot"), ("worker_threads", 0)],
+     ("device", "tpu"), ("worker_memory", "a lot"), ("worker_threads", 0)],
 )  # fmt: skip
 def test_a_wrong_value_is_named(field: str, value: Any):
     with pytest.raises(sk.UsageError) as caught:

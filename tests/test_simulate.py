@@ -12,11 +12,9 @@ from tests.simulate import (
     Costs,
     LeafCosts,
     Machines,
-    SharedCosts,
     ideal,
     simulate,
     simulate_leaves,
-    simulate_shared,
 )
 
 REAL = Costs(
@@ -93,60 +91,6 @@ def test_a_seed_is_a_run():
     costs = replace(REAL, straggle=0.3, mtbf=10.0, recover=1.0)
     assert simulate(costs, Machines(8, 8), 20, seed=1) == simulate(costs, Machines(8, 8), 20, seed=1)
     assert simulate(costs, Machines(8, 8), 20, seed=1) != simulate(costs, Machines(8, 8), 20, seed=2)
-
-
-SHARED = SharedCosts(
-    0.01, backward=0.002, build=0.02, update=0.004, handle=0.001, copy=1e-9, rows=3e5, outputs=4e4, inner=1.6e4,
-    latency=1e-4, bandwidth=1e9, contention=1.05,
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@given(workers=st.integers(1, 40), each=st.integers(1, 5))
-def test_shared_out_without_overhead_a_step_is_its_arithmetic(workers, each):
-    found = simulate_shared(SharedCosts(0.1, backward=0.05), workers, workers * each, steps=3)
-    assert found.clock == found.busiest == pytest.approx(0.15 * each)
-    assert found.messages == 3 * 2 * (workers - 1)
-
-
-def test_what_workers_exchange_adds_up_on_two():
-    """Outputs and sums go up and down one after the other; rows do while workers compute."""
-    costs = SharedCosts(1.0, backward=0.5, handle=0.01, copy=0.001, rows=10, outputs=20, inner=30, latency=0.03)
-    # Up and down: sent and taken, 4 times; a 5th because the root computes on the same core while it sends down.
-    ways = sum(5 * (0.01 + 0.001 * size) + 2 * 0.03 for size in (20, 30))
-    rows = 2 * (0.01 + 0.001 * 5)  # of its core, by each worker, for half of the next step's, sent and taken
-    found = simulate_shared(costs, 2, 2, steps=4)
-    assert found.clock == pytest.approx(1.5 + ways + rows)
-    assert found.busiest == pytest.approx(1.5 + 2 * 0.03 + 2 * 0.04 + rows)
-    assert found.sent == 5 + 20 + 30
-
-
-def test_the_driver_costs_nothing_until_it_takes_longer_than_a_step():
-    costs = SharedCosts(1.0)
-    assert simulate_shared(replace(costs, update=0.9), 2, 2).clock == pytest.approx(1.0)
-    assert simulate_shared(replace(costs, update=3.0), 2, 2, steps=40).clock == pytest.approx(3.0, rel=0.05)
-
-
-@given(workers=st.integers(1, 12), cores=st.integers(1, 8))
-def test_workers_on_one_machine_share_its_cores(workers, cores):
-    found = simulate_shared(SharedCosts(0.1), workers, workers, cores, steps=3)
-    assert found.clock == pytest.approx(0.1 * workers / min(workers, cores))
-
-
-@pytest.mark.parametrize("name", ["forward", "backward", "handle", "copy", "rows", "outputs", "inner", "latency"])
-@pytest.mark.parametrize(("workers", "cores"), [(2, 2), (7, None), (64, None)])
-def test_more_of_any_cost_of_shared_centers_is_never_faster(name, workers, cores):
-    times = [
-        simulate_shared(replace(SHARED, **{name: getattr(SHARED, name) * k}), workers, 128, cores, 4).clock
-        for k in (1, 2, 8)
-    ]
-    assert times == pytest.approx(sorted(times), rel=0.01)
-    assert times[0] < times[2]
-
-
-def test_stragglers_of_shared_centers_cost_what_the_slowest_does():
-    plain = simulate_shared(SharedCosts(0.1), 64, 64, steps=30).clock
-    assert 1.15 < simulate_shared(SharedCosts(0.1, straggle=0.1), 64, 64, steps=30).clock / plain < 1.35
 
 
 def test_leaves_are_shared_out_evenly_until_the_driver_keeps_them_more_slowly_than_they_come():

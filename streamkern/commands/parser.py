@@ -243,7 +243,6 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
         help='most memory of a worker of a cluster, such as "64GiB"; more is refused',
     )
     command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
-    command.add_argument("--workers", type=_count, default=0, metavar="N", help="workers that share the centers")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--beside", metavar="RUN_DIR", help="a run that has ended: what its stages took, beside the plan")
     form.add_argument("--json", action="store_true", help="as JSON")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
-from streamkern.costs.sharded_centers_memory import SharedMemory, basis_bytes, bytes_of, shared_memory
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
+from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine
@@ -123,7 +123,6 @@ class MemoryEstimate:
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
         sweeps: times that a pass goes over all rows in its beginning, with all threads.
-        waiting: of the process that updates, while it does not, and holds no state.
     """
 
     setup: int
@@ -136,7 +135,6 @@ class MemoryEstimate:
     evaluation: int
     batch: int
     sweeps: int
-    waiting: int
 
 
 @dataclass(frozen=True)
@@ -165,12 +163,6 @@ class CostEstimate:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
         found: MemoryEstimate = self._once(_memory, self.model_rows)
         return found
-
-    @cached_property
-    def shared(self) -> SharedMemory | None:
-        """Bytes where workers share the centers out; None where the method cannot share them out."""
-        run = _DryRun(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH)
-        return shared_memory(run.iteration, self.size.lanes, run.meter)
 
     @cached_property
     def on_device(self) -> int:
@@ -224,7 +216,7 @@ class _DryRun:
 
     def memory(self, model_rows: int) -> MemoryEstimate:
         iteration, meter = self.iteration, self.meter
-        setup, waiting = max(self.setup_peak, meter.peak), meter.alive
+        setup = max(self.setup_peak, meter.peak)
         basis = self.problem.predictor()
         centers = self.problem.held.nbytes + basis_bytes(basis)
         meter.peak = before = meter.alive
@@ -241,7 +233,7 @@ class _DryRun:
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return MemoryEstimate(
             setup, training, residual, self.block, self.sums, self.state, centers, evaluation, batch,
-            iteration.sweeps, waiting,
+            iteration.sweeps,
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
@@ -410,10 +402,6 @@ class _Tiles:
     def cuts(self, ids: Array) -> list[slice]:
         return [slice(0, len(ids))]
 
-    def tile(self, index: int) -> Block:
-        X: Any = self.problem.meter.array((len(self.problem.train), self.problem.size.d), self.problem.dtype)
-        return Block(X, None, self.problem.draw(self.rows), (index,))
-
     def __call__(self, state: Any) -> Iterator[Block]:
         n, meter = len(self.problem.train), self.problem.meter
         with meter.scaled(n / self.rows):
@@ -470,11 +458,6 @@ class ShapeProblem(Problem):
         engine: Any = self.engine
         meter: CostMeter = engine.meter
         return meter
-
-    @property
-    def shares_out(self) -> bool:
-        """False: a plan of shared centers is that of one process, divided."""
-        return False
 
     @property
     def held(self) -> Any:
@@ -576,6 +559,20 @@ class _Features(Basis):
         engine: Any = self.engine
         values: Array = engine.evaluated(len(X), self.width, self.dtype, out)
         return values
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of the arrays of shapes in nested tuples."""
+    if isinstance(value, AbstractArray | PackedFactor):
+        return value.nbytes
+    if isinstance(value, Expansion):
+        return basis_bytes(value)
+    return sum(map(bytes_of, value)) if isinstance(value, tuple) else 0
+
+
+def basis_bytes(basis: Basis) -> int:
+    """Bytes of a metered basis."""
+    return basis.Z.nbytes + basis.resident.nbytes if isinstance(basis, Expansion) else bytes_of(vars(basis).get("held"))
 
 
 def nominal_work(solver: Solver, size: ProblemSize) -> float:

@@ -16,15 +16,12 @@ from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
 from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
-from streamkern.costs.sharded_centers_memory import SharedMemory
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
-from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.evaluation.score import MAX_SAMPLED_ROWS
-from streamkern.execute.base import LOG_BYTES, LOG_STEPS
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
@@ -112,7 +109,6 @@ class FitShape:
         model_rows: rows in a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         overlaps: as for ``ProblemSize``; so are ``better`` and ``all_rows_are_centers``.
-        processes: workers that centers may be shared out over, 0 for none.
         most_rows: those of a chunk, as if the rows were stored in chunks of so many; None for the chunks there are.
         spare: whether chunks that are kept leave room for a better solve.
     """
@@ -136,7 +132,6 @@ class FitShape:
     search: SampledSearch | None = None
     calibration: CalibrationSource | None = None
     better: bool = False
-    processes: int = 0
     all_rows_are_centers: bool = False
     most_rows: int | None = None
     spare: bool = False
@@ -371,7 +366,7 @@ class FitShape:
 
     @cached_property
     def workers(self) -> Workers:
-        """Memory of worker processes: with all centers, or with their share of them where that is less."""
+        """Memory of worker processes, each with all centers."""
         # A worker has the lanes' blocks or tiles of the set-up: a copy of the work, messages, and what a thread holds.
         takes, rows = self.takes, row_bytes(self.dataset.n_features, self.itemsize, self._values) * self.batch
         thread = THREAD_BYTES + self.transforming + takes.block + self.read(1) + self.lanes * takes.sums + rows
@@ -379,43 +374,17 @@ class FitShape:
             "centers": 3 * takes.centers, "weights": 2 * takes.state,
             "rows": self.streaming + self.needed + self.ids, "thread": thread,
         }  # fmt: skip
-        whole, tiles = Workers(held, self.training), -(-self.p // CENTER_TILE)
-        shared = self.cost_estimate.shared if 0 < self.processes <= tiles else None
-        if shared is None:
-            return whole
-        sharing = self._sharing(shared, held, shared.of(-(-tiles // self.processes), tiles))
-        return sharing if sharing.bytes() <= max(self.budget, whole.bytes()) else whole
-
-    def _sharing(self, shared: SharedMemory, held: dict[str, int], share: int) -> Workers:
-        # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
-        held = held | {
-            "share": share, "rows": self.streaming + self.needed // self.processes + self.ids,
-            "thread": held["thread"] + shared.working,
-            "step": 4 * (shared.exchanged + shared.own) + 2 * LOG_BYTES + 3 * shared.given,
-        }  # fmt: skip
-        # The driver has the steps since the workers wrote their shares; weights when a pass is evaluated, and at the
-        # end. A set of shares that is held here, for want of a directory, comes while the one before is still there.
-        log = 2 * max(LOG_BYTES, LOG_STEPS * shared.own)
-        training = self.takes.waiting + 4 * (shared.exchanged + shared.given) + log + 3 * self.weights
-        sharing = Workers(held, max(training + self.validating, self.measuring), share=True)
-        if FRESH_BYTES + sharing.bytes() > self.budget and not self.stored_centers:
-            less = {name: size for name, size in held.items() if name not in ("centers", "weights")}
-            return sharing._replace(held=less, evaluates_here=True)
-        return sharing
+        return Workers(held)
 
 
 class Workers(NamedTuple):
-    """Memory of worker processes of a cluster, and of the process that they work for.
+    """Memory of worker processes of a cluster.
 
-    ``held`` has bytes of centers, weights and rows in a worker, by name, and of a thread with its blocks and sums;
-    ``training`` those of the process that updates. Models are evaluated in it, where workers would have too many
-    centers.
+    Attributes:
+        held: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks and sums.
     """
 
     held: dict[str, int]
-    training: int
-    share: bool = False
-    evaluates_here: bool = False
 
     def bytes(self, threads: int = 1) -> int:
         """Return the bytes that a worker needs at its peak, beyond its memory before the run."""

@@ -69,10 +69,7 @@ class Footprint:
     def worker_text(self, threads: int = 1) -> str:
         """The memory of a worker process by name, the largest first."""
         parts = self.workers.held | {"thread": threads * self.workers.held["thread"]}
-        names = {
-            "thread": "threads" if threads > 1 else "its thread", "share": "its share of the centers",
-            "step": "rows and sums of a step",
-        }  # fmt: skip
+        names = {"thread": "threads" if threads > 1 else "its thread"}
         largest = sorted(parts, key=lambda name: -parts[name])
         return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
 
@@ -81,10 +78,9 @@ class Footprint:
         needed, held = FRESH_BYTES + self.workers.bytes(threads), self.workers.held
         if needed <= limit:
             return
-        shared = 0 if self.cost_estimate.shared is None else self.cost_estimate.shared.whole
-        fixed, centers, remedies = needed - held.get("share", 0), held.get("centers", 0), ["give workers more memory"]
-        if shared and fixed < limit:
-            remedies.append(f"use at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out")
+        centers, remedies = held.get("centers", 0), ["give workers more memory"]
+        if self.cost_estimate.size.stored:
+            remedies.append("use EigenPro with fewer centers, or a partition")
         elif not centers:
             remedies.append("use smaller leaves")
         elif fewer := max(0, limit - needed + centers) * p // centers:
@@ -190,7 +186,7 @@ def _with_better(shape: FitShape, stages: Sequence[Projected], result: Footprint
 
     def needed(budget: int) -> int:
         found = replace(usual, budget=budget)
-        return found.held + found.workers.training + found.extra
+        return found.held + found.training + found.extra
 
     if needed(result.budget) <= result.budget:
         return projection(replace(shape, spare=True), stages)

@@ -25,11 +25,7 @@ class AllTiles:
         return AllTiles, (self.stream, self.rows)
 
     def __call__(self, state: Any) -> Iterator[Block]:
-        return map(self.tile, range(len(self.scan)))
-
-    def tile(self, index: int) -> Block:
-        """Return one tile."""
-        return self.scan.block((index,))
+        return (self.scan.block((index,)) for index in range(len(self.scan)))
 
     def cuts(self, ids: IntArray) -> list[slice]:
         """Return slices of ``ids``, ascending row ids, one for each tile."""

@@ -112,8 +112,8 @@ class TaskRunner(Protocol):
         """True if two stages of the set-up may run concurrently, on threads that would otherwise wait."""
 
     @property
-    def processes(self) -> int:
-        """Worker processes that compute blocks; 0 if this one does."""
+    def in_process(self) -> bool:
+        """True if this process computes blocks."""
 
     def host_map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Return ``fn(item)`` for all items, computed in threads of this process."""

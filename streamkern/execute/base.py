@@ -8,16 +8,12 @@ same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.worker_roster import WorkerLog
-from streamkern.storage.serialize import serializable
-from streamkern.types import Array
 
 Parts = tuple[Any, ...]
 """The contribution of a block: values that add with ``+``, each to its like."""
@@ -55,159 +51,6 @@ class LaneWork(Protocol):
 
     def contribute(self, block: Any, state: Any, prepared: Any = None) -> Parts:
         """The block's contribution under ``state``; ``prepared`` is the token of ``begin``, or None."""
-
-
-class SharedWork(Protocol):
-    """Work of a step for workers that each hold some tiles of the centers and see all rows. Picklable.
-
-    A step is ``forward`` for all blocks, whose sums over tiles everybody gets, and ``respond``; then as many ``addend``
-    as there are sums, each of which everybody gets; then ``advance`` with what is ``common`` to all tiles and the
-    tile's ``own``. Both together, of all tiles, are the step's sums, from which any tile's state follows again.
-
-    Attributes:
-        leaves: tiles of centers; a number that no worker has a say in.
-        lanes: blocks of rows.
-        sums: sums over tiles after the responses, at least one.
-        owns: whether ``own`` returns anything; the driver then receives it.
-    """
-
-    leaves: int
-    lanes: int
-    sums: int
-    owns: bool
-
-    def among(self, workers: int) -> SharedWork:
-        """The work of so many workers, which keep stored rows in parts."""
-
-    def build(self, pass_: int, lane: int, step: int) -> Any:
-        """Read and assemble a block of rows; called ahead of time, from a thread of its own."""
-
-    def hold(self, leaf: int, constants: Any) -> Any:
-        """A tile of centers, and what belongs to it whatever the state: read, or from the iteration's ``constants``."""
-
-    def start(self, held: Any, kept: Tile | None, steps: int) -> Any:
-        """A tile's part of a state.
-
-        ``kept`` has arrays of a state, as ``kept`` returned them, or is None for those of the first state; ``steps``
-        were taken before that state.
-        """
-
-    def kept(self, part: Any) -> Tile:
-        """The arrays of a tile's part that a state is made of, which later steps may overwrite."""
-
-    def weights(self, part: Any) -> Array:
-        """The solution for a tile's centers, shape (rows, c)."""
-
-    def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
-        """Return the tile's sums for each block, such as its outputs, and the values for the first ``addend``."""
-
-    def respond(self, block: Any, *sums: Any) -> Any:
-        """The block's response to the sums over all tiles, which may be overwritten."""
-
-    def addend(self, number: int, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Any:
-        """Return a tile's contributions to a sum, each of which is summed by itself, and ``values`` of the next call.
-
-        ``values`` are those that the call before returned; at first those of ``forward``, for each block. ``totals``
-        has, of each sum before, the list of contributions of all tiles.
-        """
-
-    def common(self, blocks: Sequence[Any], responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
-        """Return the step's sums that all tiles share; its last entries are those of every iteration's parts."""
-
-    def own(self, held: Any, values: Any, responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
-        """Return the step's results that belong to one tile; empty for a method without any."""
-
-    def advance(self, held: Any, part: Any, parts: Parts) -> Any:
-        """Return a tile's part of the state after a step.
-
-        ``parts`` are sums of the step: ``own``, of all tiles or of this one, and ``common``.
-        """
-
-
-LOG_BYTES = 4 << 20
-"""Bytes of steps from which on a new set of shares is made: workers that are given tiles go over these steps again."""
-
-LOG_STEPS = 4
-"""Steps of which a new set is not made earlier, however large their sums."""
-
-Tile = Mapping[str, Array]
-"""Arrays of a tile of centers, by name, with a row for each center."""
-
-
-class ShareDirectory(NamedTuple):
-    """Directory for sets of shares.
-
-    Attributes:
-        folder: of the checkpoints, in which each set has a directory of its own.
-        seconds: between two sets, where the steps since the last are not more than ``LOG_BYTES``.
-        warn: called with a sentence for the user.
-    """
-
-    folder: Path
-    seconds: float
-    warn: Callable[[str], None]
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class KeptShares:
-    """A complete set of shares.
-
-    Attributes:
-        name: of its directory; empty for one in the memory of the driver.
-        steps: taken before.
-        starts: the first tile of each share, ascending.
-        tiles: all tiles in order, for a set in memory.
-    """
-
-    name: str
-    steps: int
-    starts: tuple[int, ...] = ()
-    tiles: tuple[Tile, ...] = ()
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class SharedState:
-    """State of a training whose centers are shared out.
-
-    Attributes:
-        base: shares of an earlier state; None for those of the first state.
-        log: position and sums of each step since.
-    """
-
-    base: KeptShares | None = None
-    log: tuple[tuple[Position, Parts], ...] = ()
-
-    @property
-    def first(self) -> int:
-        """Steps taken before those of the log."""
-        return 0 if self.base is None else self.base.steps
-
-    @property
-    def steps(self) -> int:
-        """Steps taken."""
-        return self.first + len(self.log)
-
-    @property
-    def long(self) -> bool:
-        """True if the log is as long as one should become."""
-        return len(self.log) >= LOG_STEPS and len(self.log) * nbytes(self.log[-1]) >= LOG_BYTES
-
-    def after(self, position: Position, parts: Parts, newest: KeptShares | None) -> SharedState:
-        """Return the state after a step, on the newest set of shares that is complete."""
-        plain = tuple(tuple(part) if isinstance(part, Stack) else part for part in parts)
-        log = (*self.log, (position, plain))
-        if newest is None or newest.steps <= self.first:
-            return SharedState(self.base, log)
-        return SharedState(newest, log[newest.steps - self.first :])
-
-
-def nbytes(value: Any) -> int:
-    """Return the bytes of the arrays in nested tuples."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    return sum(map(nbytes, value)) if isinstance(value, tuple) else 0
 
 
 class Share(NamedTuple):
@@ -295,25 +138,6 @@ class Placement(Protocol):
         """Release resident state."""
 
 
-class SharedPlacement(Protocol):
-    """Tiles of centers placed on workers, with their parts of the state.
-
-    A step follows the one before: of its state only the first is looked at, and that after a worker is lost.
-    """
-
-    def step(self, position: Position, state: SharedState, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum of all lanes' contributions to the step at ``position``; later steps may be begun meanwhile."""
-
-    def after(self, position: Position, state: SharedState, parts: Parts) -> SharedState:
-        """The state after a step whose sums are ``parts``."""
-
-    def weights(self, state: SharedState) -> list[Array]:
-        """The solution that a state stands for, tile by tile."""
-
-    def close(self) -> None:
-        """Release resident state."""
-
-
 class Executor(Protocol):
     """An executor of blocks. Parallelism is across blocks: inside one, BLAS has one thread.
 
@@ -334,10 +158,6 @@ class Executor(Protocol):
     @property
     def in_process(self) -> bool:
         """True if blocks run in threads of this process: what they are given is not copied."""
-
-    @property
-    def processes(self) -> int:
-        """Worker processes that centers can be shared out over; 0 where blocks run in this one."""
 
     @property
     def overlaps(self) -> bool:
@@ -372,17 +192,6 @@ class Executor(Protocol):
 
     def place(self, work: LaneWork, lanes: int) -> Placement:
         """Place ``lanes`` lanes of ``work``."""
-
-    def share(
-        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
-    ) -> SharedPlacement | None:
-        """Share the centers of ``work`` out; None where they would not be, as where blocks run in this process.
-
-        Args:
-            work: of the workers.
-            constants: tile -> what the worker that holds the tile has of the iteration besides the state.
-            keep: where shares of the state are kept; None for the memory of this process.
-        """
 
 
 def add(a: Parts, b: Parts) -> Parts:

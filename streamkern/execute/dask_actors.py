@@ -12,7 +12,7 @@ import platform
 import secrets
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -105,27 +105,20 @@ class Lanes:
             StorageError: the cluster is gone, has no workers, or loses them at every attempt.
         """
         before = self.executor.losses
-
-        def once() -> tuple[Parts, tuple[Share, ...], float]:
-            start = time.perf_counter()
-            self._place(state)
-            parts, shares, slowest = self._step(position, state, tuple(ahead))
-            return parts, shares, time.perf_counter() - start - slowest
-
-        (parts, shares, reduce), retries = self._tried(f"Pass {position[0] + 1}, step {position[1] + 1}", once)
-        return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
-
-    def _tried(self, name: str, once: Callable[[], T]) -> tuple[T, int]:
-        """The result of calls to the actors, repeated from the start if a worker is lost; and how often it was."""
         for retries in range(MAX_ATTEMPTS):
+            start = time.perf_counter()
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
-                    return once(), retries
+                    self._place()
+                    parts, shares, slowest = self._step(position, state, tuple(ahead))
             except LostError as error:
                 self._stop()
                 self._drop()
                 lost = error
-        raise too_many_losses_error(name) from lost
+            else:
+                reduce = time.perf_counter() - start - slowest
+                return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
+        raise too_many_losses_error(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
     def close(self) -> None:
         self._stop()
@@ -141,7 +134,7 @@ class Lanes:
         self._futures.clear()
         self._actors.clear()
 
-    def _place(self, state: Any) -> None:
+    def _place(self) -> None:
         """Create actors if absent, or again if the current workers would need fewer rounds for a step."""
         executor = self.executor
         executor.update_workers(WORKER_UPDATE_SECONDS if self._actors else 0.0)
@@ -154,18 +147,13 @@ class Lanes:
                 return
             self.close()
         deadline = time.monotonic() + executor.step_timeout
-        self._futures = self._submitted(parts, threads, state)
+        self._futures = self._submitted(parts, threads)
         self._actors = [
             PlacedActor(address, assigned, threads[address], future, executor.wait(future, address, deadline))
             for (address, assigned), future in zip(parts.items(), self._futures, strict=True)
         ]
-        self._begin(state, deadline)
 
-    def _begin(self, state: Any, deadline: float) -> None:
-        """Give new actors what they lack: here nothing."""
-
-    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
-        """An actor for each part."""
+    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int]) -> list[Future[Any]]:
         broadcast, name = self.executor.broadcast(self.payload), f"streamkern-lanes-{secrets.token_hex(8)}"
         peers, roots = [(address, f"{name}-{number}") for number, address in enumerate(parts)], tree_roots(len(parts))
         futures = list[Future[Any]]()
@@ -191,7 +179,6 @@ class Lanes:
     def _step(
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
-        """The sums, the share of each worker, and the seconds of the slowest."""
         executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
         self._number += 1
         message, deadline = dumps((self._number, position, state, ahead)), time.monotonic() + executor.step_timeout
@@ -219,7 +206,7 @@ class Lanes:
                 raise LostError from error
 
     def _late(self, placed: PlacedActor) -> PlacedActor:
-        """Return the actor at the end of the chain of actors that wait for one another, from a root on."""
+        """Return the actor that the others wait for, a root through those below it: the root itself may be well."""
         below = {each.address: each for each in self._actors}
         while True:
             try:
@@ -231,11 +218,7 @@ class Lanes:
             placed = below[address]
 
     def _require_others(self) -> None:
-        """Check that all actors are alive, since a reply may depend on any of them.
-
-        Raises:
-            LostError: one of them is gone.
-        """
+        """Raise ``LostError`` where an actor is gone, since a reply may depend on any of them."""
         if any(
             placed.address not in self.executor.workers or placed.future.status in FAILED_STATUSES
             for placed in self._actors
@@ -243,11 +226,8 @@ class Lanes:
             raise LostError
 
     def _stop(self) -> None:
-        """End the actors' waiting for one another."""
-        if len(self._actors) > MAX_TREE_ROOTS:
-            self._stop_actors()
-
-    def _stop_actors(self) -> None:
+        if len(self._actors) <= MAX_TREE_ROOTS:  # none waits for another
+            return
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):
@@ -255,16 +235,13 @@ class Lanes:
 
 
 def tree_roots(workers: int, most: int | None = None) -> list[int]:
-    """Return the numbers of the workers that are roots; each tree has a root and the workers up to the next root.
-
-    There are at most ``most`` roots, ``MAX_TREE_ROOTS`` by default.
-    """
+    """Return the numbers of the workers that are roots, at most ``most``; a tree ends before the next root."""
     count = min(MAX_TREE_ROOTS if most is None else most, workers)
     return [workers * number // count for number in range(count)]
 
 
 class PlacedActor(NamedTuple):
-    """An actor: where it is, its lanes, its threads, the future that keeps it alive, and its proxy."""
+    """An actor, its lanes and threads, and the future that keeps it alive."""
 
     address: str
     assigned: range
@@ -273,14 +250,10 @@ class PlacedActor(NamedTuple):
     actor: Any
 
 
-def call_actor(placed: PlacedActor, message: bytes, method: str = "step") -> Any:
-    """Ask an actor for a step, or call another of its methods.
-
-    Raises:
-        LostError: it is gone.
-    """
+def call_actor(placed: PlacedActor, message: bytes) -> Any:
+    """Ask an actor for a step; an actor that is gone is a ``LostError``, not one of the work."""
     try:
-        return getattr(placed.actor, method)(message)
+        return placed.actor.step(message)
     except RuntimeError as error:
         raise LostError from error
 
@@ -291,14 +264,7 @@ def large_arguments() -> dask.config.set:
 
 
 class TreeResult(NamedTuple):
-    """Reply of a root for all workers of its tree.
-
-    Attributes:
-        sums: sums of the largest complete subtrees of lanes, by (level, index).
-        shares: the share of each worker in the step.
-        elapsed: seconds of the slowest worker from request to sums.
-        counts: counts of each worker's requests to stores.
-    """
+    """Reply of a root for all workers of its tree; ``elapsed`` are the seconds of the slowest."""
 
     sums: dict[tuple[int, int], Parts]
     shares: tuple[Share, ...]
@@ -320,11 +286,11 @@ class LaneActor:
         self._pool = LanePool(shared.value, assigned, lanes, self._threads)
 
     async def step(self, message: bytes) -> bytes:
-        """Run a step, called at a root; return a pickled ``TreeResult``, or the exception."""
+        """Run a step; called at a root."""
         return await asyncio.wrap_future(self._steps.submit(self._context.copy().run, self._step, message))
 
     async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Accept a message of another worker: the request for a step, or sums for the running step."""
+        """Accept the request for a step, or sums for the running one, from another worker."""
         if name[0] == "go":
             self._steps.submit(self._context.copy().run, self._step, message)
         else:

@@ -16,11 +16,7 @@ CONNECT_SECONDS = 5.0
 
 
 class _Client(Client):
-    """Closed at once where it cannot be started.
-
-    Dask leaves such a client half made, with its thread: it would close when Python collects it, in whatever thread
-    that happens, and while another client starts the two wait for each other.
-    """
+    """Dask leaves a client that cannot be started with its thread, and a deadlock once Python collects it."""
 
     def start(self, **kwargs: Any) -> None:
         try:
@@ -33,14 +29,7 @@ class _Client(Client):
 
 @contextmanager
 def connect(address: str) -> Iterator[Any]:  # a Client, whose methods have no types
-    """A client of the scheduler, which prints no tracebacks in addition to our error when it loses the scheduler.
-
-    The address is ``tcp://HOST:PORT`` or ``tls://HOST:PORT``.
-
-    Raises:
-        StorageError: nobody answers there.
-        UsageError: the address, or the settings of TLS, cannot be used.
-    """
+    """A client that prints no tracebacks beside our error when it loses the scheduler."""
     with _silent("distributed.client", "distributed.batched"), _client(address) as client:
         yield client
 

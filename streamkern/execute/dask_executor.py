@@ -1,8 +1,7 @@
 """Blocks on the workers of a Dask cluster: anything that a ``distributed.Client`` can talk to.
 
 Sweeps are tasks, a bounded number in flight. Minibatch steps are calls to one long-lived actor a worker, which holds
-its lanes' blocks and the centers: a task a step would cost several times as much. Where the solver can, the centers are
-shared out instead, see ``execute/sharded_centers_worker.py``.
+its lanes' blocks and the centers: a task a step would cost several times as much.
 
 Nothing waits for ever. A worker that dies is noticed at once; one that is silent for ``stall_timeout``, or does not
 answer a step within ``step_timeout``, is removed from the cluster and counts as lost; a run without any worker for
@@ -26,11 +25,10 @@ from distributed.client import FutureCancelledError
 
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
+from streamkern.execute.base import Allowance, LaneWork
 from streamkern.execute.dask_actors import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.dask_client import CONNECT_SECONDS, connect
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.sharded_centers_driver import SharedLanes
 from streamkern.execute.threads_executor import blas_kernels
 from streamkern.execute.worker_protocol import (
     MAX_ATTEMPTS,
@@ -55,7 +53,7 @@ _WORKER_SETTINGS = {  # of workers started here, which share their cores with ar
 
 
 class _WorkerState(NamedTuple):
-    """A worker as last seen: threads, whether it takes tasks, its last heartbeat, and seconds listened without one."""
+    """A worker as last seen; ``silent`` are seconds listened without a heartbeat."""
 
     threads: int
     running: bool
@@ -195,11 +193,6 @@ class DaskExecutor:
         return sum(self.workers.values())
 
     @property
-    def processes(self) -> int:
-        """Workers, when they were last looked at."""
-        return len(self.workers)
-
-    @property
     def overlaps(self) -> bool:
         """No: one thread at a time requests kernel values of the set-up from the workers."""
         return False
@@ -246,18 +239,8 @@ class DaskExecutor:
         """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
         return Lanes(self, dumps(work), lanes)
 
-    def share(
-        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
-    ) -> SharedLanes | None:
-        """Tiles of centers in contiguous ranges on the workers; not where some would have none."""
-        return SharedLanes(self, work, constants, keep) if work.leaves >= len(self.workers) else None
-
     def broadcast(self, payload: bytes) -> Future[Shared]:
-        """Unpickle ``payload`` once, on a worker; the others copy it when they need it.
-
-        It travels as the argument of a task, so that the scheduler can make it again; what is scattered to a worker is
-        lost with the worker.
-        """
+        """Send ``payload`` as the argument of a task: what is scattered to a worker is lost with the worker."""
         with large_arguments():
             broadcast: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
             return broadcast
@@ -331,14 +314,9 @@ class DaskExecutor:
             self.update_workers()
 
     def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
-        """The result of a future.
+        """The result of a future, whose task raises only where the cluster is at fault.
 
-        The function of its task raises only where the cluster is at fault. ``worker`` is the only one that can run it,
-        or None if any can. At ``deadline``, on the monotonic clock, the worker is given up; None is never.
-
-        Raises:
-            LostError: a worker was lost, and the future may be.
-            StorageError: the cluster is gone, or cannot run the task.
+        ``worker`` is the only one that can run it, and is given up at ``deadline``.
         """
         while True:
             try:
@@ -362,12 +340,7 @@ class DaskExecutor:
                 ) from error
 
     def explain_delay(self, future: Future[Any], worker: str | None, deadline: float | None) -> None:
-        """Look for the reason why an answer that depends on ``future`` is late; arguments as for ``wait``.
-
-        Raises:
-            LostError: a worker was lost, and the answer may be.
-            StorageError: the cluster is gone or has no workers.
-        """
+        """Raise ``LostError`` where an answer is late because a worker is gone or silent; arguments as for ``wait``."""
         self.update_workers()
         silent = [address for address, seen in self._workers.items() if seen.silent > self.stall_timeout]
         if worker is not None and deadline is not None and time.monotonic() > deadline:

@@ -40,10 +40,7 @@ class Prefetch:
         return block, time.perf_counter() - start
 
     def peek(self, key: tuple[Hashable, ...], wait: bool = True) -> Any:
-        """The block once it is made, which ``take`` still hands out; None where it is not announced, or fails.
-
-        Without ``wait``, it is None also where it is not made yet.
-        """
+        """The block, which ``take`` still hands out; None where there is none, without ``wait`` none yet."""
         with self._lock:
             future = self._ready.get(key)
         try:
@@ -52,5 +49,4 @@ class Prefetch:
             return None
 
     def close(self) -> None:
-        """Stop the thread that reads ahead."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -31,7 +31,7 @@ class ProcessCounts(NamedTuple):
 
 
 def process_counts(worker: str, before: dict[str, int]) -> ProcessCounts | None:
-    """Return the counts of this process; None if it has sent no request."""
+    """Counts of this process; None if it has sent no request."""
     now = REQUEST_COUNTS.now()
     return ProcessCounts(_name(), worker, before, now) if now["requests"] else None
 
@@ -43,7 +43,7 @@ class WorkerCounts:
         self._processes: dict[str, ProcessCounts] = {}
 
     def add(self, counts: ProcessCounts | None) -> None:
-        """Add the counts of a reply, in any order; those of this process are left out, since it counts its own."""
+        """Add the counts of a reply; those of this process are left out, since it counts its own."""
         if counts is None or counts.process == _name():
             return
         old = self._processes.get(counts.process, counts)

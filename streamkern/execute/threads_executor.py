@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_info
@@ -15,13 +14,10 @@ from threadpoolctl import threadpool_info
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.execute.base import (
     Allowance,
-    Executor,
     LaneWork,
     Parts,
     Position,
     Share,
-    ShareDirectory,
-    SharedWork,
     StepResult,
     Tree,
 )
@@ -36,7 +32,7 @@ R = TypeVar("R")
 
 
 def blas_kernels() -> tuple[str, ...]:
-    """Names of the kernels that BLAS has chosen in this process: others round differently."""
+    """Kernels that BLAS has chosen in this process: others round differently."""
     found = {f"{info['internal_api']} {info.get('architecture', '')}".strip() for info in threadpool_info()
              if info["user_api"] == "blas"}  # fmt: skip
     return tuple(sorted(found))
@@ -46,15 +42,11 @@ _thread = threading.local()
 
 
 def _serve(executor: object) -> None:
-    """Note in a thread of a pool whose it is."""
     _thread.executor = executor
 
 
 def _is_served_by(executor: object) -> bool:
-    """Return True if this thread is one of the executor's own: waiting there for its other threads could deadlock.
-
-    A block whose contribution calls a verb of an engine that is bound to the executor evaluates it by itself.
-    """
+    """A thread of the executor that waited for its other threads could deadlock: it computes by itself."""
     return getattr(_thread, "executor", None) is executor
 
 
@@ -67,7 +59,6 @@ class ThreadsExecutor:
 
     name = "threads"
     in_process = True
-    processes = 0
     dashboard = None
     allowed: Allowance | None = None
 
@@ -139,28 +130,11 @@ class ThreadsExecutor:
             return SingleThreadLanes(work, lanes)
         return LanePool(work, range(lanes), lanes, self.pool, self.slots)
 
-    def share(self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None) -> None:
-        """Not here: this process holds whatever is held."""
-
-
-@contextmanager
-def evaluation_executor(executor: Executor, here: bool) -> Iterator[Executor]:
-    """Where a model is evaluated: the executor; or threads of this process, where no worker may hold all centers."""
-    if not here:
-        yield executor
-        return
-    with ThreadsExecutor(min(executor.slots, thread_count(None))) as threads:
-        yield threads
-
 
 class SubtreeSums(NamedTuple):
-    """Sums of the largest complete subtrees over some lanes, by (level, index), and the seconds they took.
+    """Sums of the largest complete subtrees over some lanes, by (level, index), and seconds.
 
-    Attributes:
-        wait: seconds that threads waited for rows, together.
-        compute: seconds that they computed, together.
-        elapsed: seconds from the call to the sums.
-        adding: of these, seconds that sums were added up.
+    Those of ``wait`` and ``compute`` are of all threads together; ``adding`` is a part of ``elapsed``.
     """
 
     sums: dict[tuple[int, int], Parts]
@@ -178,17 +152,13 @@ class _Begun:
         self.token: Any = None
 
     def result(self) -> Any:
-        """The token, once the thread has ended; None where it failed, which the contribution will do again."""
+        """The token; None where the thread failed, which the contribution will do again."""
         self.ended.wait()
         return self.token
 
 
 class LanePool:
-    """Some of a run's lanes, stepped by a pool of threads.
-
-    Args:
-        begin: lanes of the next step that are begun before this one's sums are returned.
-    """
+    """Some of a run's lanes; ``begin`` of the next step are begun before this one's sums are returned."""
 
     def __init__(
         self, work: LaneWork, own_lanes: Sequence[int], lanes: int, pool: ThreadPoolExecutor, begin: int = 0
@@ -234,11 +204,7 @@ class LanePool:
         return SubtreeSums(tree.nodes, wait, compute, time.perf_counter() - started, adding)
 
     def begin_ahead(self, position: Position, count: int, wait: bool = True) -> None:
-        """Have threads begin blocks of the step at ``position``, as far as that goes without the state.
-
-        Once that step comes, nothing more is begun. At most ``count`` blocks are begun, since they stay in memory;
-        ``wait`` says whether to wait for blocks that are not made yet.
-        """
+        """Begin blocks before their state is known; at most ``count``, since they stay in memory."""
         with self._lock:
             self._ahead = position
 
@@ -277,7 +243,6 @@ class SingleThreadLanes:
         self.work, self.lanes = work, lanes
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sums over all lanes, in the tree's order."""
         tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
         for lane in range(self.lanes):
             started = time.perf_counter()

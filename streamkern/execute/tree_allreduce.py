@@ -1,4 +1,4 @@
-"""Messages among the workers of a step, which form a tree: each sends its result up, and receives the total from above.
+"""Messages among the workers of a step, which form a tree: a request goes down it, and sums go up.
 
 A message is a call of an actor on another worker, over the connections that Dask's workers have to each other.
 """
@@ -41,20 +41,20 @@ class Route(NamedTuple):
 
     @property
     def children(self) -> list[int]:
-        """Ranks of the workers that send their results here, in the order of their lanes or tiles."""
+        """Ranks of the workers that send their results here, in the order of their lanes."""
         below = self.rank & -self.rank or len(self.peers)
         return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
 
 
 class Failed(NamedTuple):
-    """Message with the error of a worker, which all workers of the tree then raise."""
+    """Message with the error of a worker, which those above it raise, too."""
 
     error: Exception
 
 
 class Peers:
-    """Send messages to the other workers of a tree, and wait for theirs."""
+    """The other workers of a tree."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -63,22 +63,17 @@ class Peers:
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
         self._mail: dict[Any, bytes] = {}
         self._came = threading.Condition()
-        self._waiting = set[tuple[Any, ...]]()  # names of messages; the rows of the next step are a thread of their own
-
-    @property
-    def closed(self) -> bool:
-        """True after ``close``."""
-        return _CLOSED in self._mail
+        self._waiting: tuple[Any, ...] | None = None  # name of the message that the step's thread waits for
 
     @property
     def awaited(self) -> str | None:
-        """Address of a child whose message a thread waits for; None if no thread waits for a child."""
+        """Address of the child whose message the step's thread waits for, or None."""
         with self._came:
-            senders = {name[-1] for name in self._waiting} & set(self.route.children)
-        return self.route.peers[min(senders)][0] if senders else None
+            waiting = self._waiting
+        return None if waiting is None else self.route.peers[waiting[-1]][0]
 
     def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Store a message for the thread that waits for it, now or later."""
+        """Store a message: the thread that it is for may wait for it only later."""
         with self._came:
             self._mail[name] = message
             self._came.notify_all()
@@ -94,78 +89,29 @@ class Peers:
         for child in self.route.children:
             self._send(child, ("go", number), message)
 
-    def together(
-        self,
-        name: tuple[Any, ...],
-        compute: Callable[[], Any],
-        join: Callable[[Any, Any], Any],
-        close: Callable[[Any], T],
-        rest: Callable[[T, Any], Any] | None = None,
-    ) -> T:
-        """Combine the results of all workers up the tree, and return the total, which the root sends down.
-
-        ``join`` combines the results of two neighbours. ``close`` is called at the root, and returns the total from the
-        results of all workers. ``rest`` returns the part of the total that a child lacks, given the result of the
-        child, which then joins the two; without it, the total is sent.
-
-        Raises:
-            LostError: a message did not arrive in time, or ``close`` was called.
-            Exception: the exception of one of the workers.
-        """
-        value, below = self._up(name, compute, join)
-        if self.route.rank:
-            found = loads(self._take((*name, self.route.parent)))
-            if rest is not None and not isinstance(found, Failed):
-                found = join(value, found)
-        else:
-            found = value if isinstance(value, Failed) else close(value)
-        for child, part in below.items():
-            sent = found if rest is None or isinstance(found, Failed) else rest(found, part)
-            self._send(child, (*name, self.route.rank), dumps(sent))
-        if isinstance(found, Failed):
-            raise found.error
-        done: T = found
-        return done
-
     def gathered(self, name: tuple[Any, ...], compute: Callable[[], T], join: Callable[[T, T], T]) -> T | None:
-        """Combine the results of all workers up the tree; return them at the root, and None elsewhere.
-
-        Arguments and exceptions are those of ``together``.
-        """
-        value, _ = self._up(name, compute, join)
-        if isinstance(value, Failed):
-            raise value.error
-        found: T | None = None if self.route.rank else value
-        return found
-
-    def _up(
-        self, name: tuple[Any, ...], compute: Callable[[], Any], join: Callable[[Any, Any], Any]
-    ) -> tuple[Any, dict[int, Any]]:
-        """Combine this worker's result with its children's and send it to the parent; return it, and the children's."""
+        """Combine the results of all workers up the tree; return them at the root, and None elsewhere."""
+        value: T | Failed
         try:
             value = compute()
         except LostError:
             raise
         except Exception as error:
             value = Failed(sendable_error(error))
-        below = {}
         for child in self.route.children:
-            other = below[child] = loads(self._take((*name, child)))
+            other: T | Failed = loads(self._take((*name, child)))
             if not isinstance(value, Failed):
                 value = other if isinstance(other, Failed) else join(value, other)
         if self.route.rank:
             self._send(self.route.parent, (*name, self.route.rank), dumps(value))
-        return value, below
+        if isinstance(value, Failed):
+            raise value.error
+        return None if self.route.rank else value
 
     def _take(self, name: tuple[Any, ...]) -> bytes:
-        """Return a message, after waiting for it. The last entry of its name is the sender's rank.
-
-        Raises:
-            LostError: the message did not arrive in time, or ``close`` was called.
-        """
         deadline = time.monotonic() + self.route.timeout
         with self._came:
-            self._waiting.add(name)
+            self._waiting = name
             try:
                 while name not in self._mail:
                     if _CLOSED in self._mail or time.monotonic() > deadline:
@@ -173,10 +119,10 @@ class Peers:
                     self._came.wait(_TICK)
                 return self._mail.pop(name)
             finally:
-                self._waiting.discard(name)
+                self._waiting = None
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
-        """Send a message to another worker, without waiting for its arrival; call ``close`` if it cannot be sent."""
+        """Send without waiting: if the message is lost, threads that wait for an answer to it must not."""
         address, key = self.route.peers[rank]
 
         async def send() -> None:

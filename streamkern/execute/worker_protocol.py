@@ -36,7 +36,7 @@ class LostError(Exception):
 
 
 def dumps(value: Any) -> bytes:
-    """Serialize with pickle, or with cloudpickle for objects of scripts and pipeline files, which workers lack."""
+    """Pickle; by cloudpickle where an object is of a pipeline file, which workers cannot import."""
     payload = bytes(pickle.dumps(value))  # type: ignore[no-untyped-call]
     if PIPELINE_FILE.encode() not in payload:
         return payload
@@ -59,7 +59,7 @@ class Shared:
         return Shared, (dumps(self.value), self.allowed)
 
     def limit(self) -> AbstractContextManager[None]:
-        """Limit the worker to its budget; called in a task, which knows its worker."""
+        """Limit the worker to its budget; only a task knows its worker."""
         if self.allowed is None:
             return nullcontext()
         return memory_limit(self.allowed.bytes(self.held, get_worker().state.nthreads))
@@ -77,7 +77,7 @@ def lower_priority(driver: str) -> None:
 
 
 def packed_reply(shared: Shared, compute: Callable[[], Any]) -> bytes:
-    """The result or the exception of ``compute``, and the counts of requests to stores, pickled."""
+    """Pickle the exception of ``compute``, too, so that it is not taken for one of the cluster."""
     try:
         with shared.limit():
             return dumps((True, compute(), request_counts_of_worker(shared)))
@@ -86,7 +86,7 @@ def packed_reply(shared: Shared, compute: Callable[[], Any]) -> bytes:
 
 
 def sendable_error(error: Exception) -> Exception:
-    """Return an error in a form that can be sent; a memory error names this worker, unless it names another."""
+    """Return an error that can be sent, a memory error with the name of this worker."""
     if isinstance(error, MemoryLimitError) and not str(error.where).startswith("worker "):
         error.where = f"worker {get_worker().address}, {error.where}"
     try:
@@ -97,12 +97,12 @@ def sendable_error(error: Exception) -> Exception:
 
 
 def request_counts_of_worker(shared: Shared) -> ProcessCounts | None:
-    """Requests of this worker to stores since it was given the work."""
+    """Requests of this worker to stores."""
     return process_counts(get_worker().address, shared.before)
 
 
 def too_many_losses_error(what: str) -> StorageError:
-    """The error of work that lost its workers too often."""
+    """An error of the work: it is taken to be what kills its workers."""
     return StorageError(
         f"{what} lost its workers {MAX_ATTEMPTS} times in a row.",
         where="the cluster",

@@ -25,7 +25,6 @@ from streamkern.data.row_order import Block, Scan
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
-from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.loop import Outcome
@@ -129,8 +128,7 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     held = held.plain()
     held = held.sample(held_out_count(held.base_rows, problem.encoding.outputs))
     work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
-    with evaluation_executor(problem.executor, problem.evaluates_here) as executor:
-        (pieces,) = sweep(executor, work, weights)
+    (pieces,) = sweep(problem.executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
     return OutOfSample(F, y, w, "validation", ids)

@@ -58,9 +58,9 @@ def _terms(recipe: Any) -> float:
     return float(rows) * float(p) * float(columns)
 
 
-def lanes_on(device: Device | None, processes: int, lanes: int) -> int:
+def lanes_on(device: Device | None, here: bool, lanes: int) -> int:
     """Blocks of a step: one on the device of this process; else as many as given, whose sums are added in a tree."""
-    return 1 if device is not None and not processes else lanes
+    return 1 if device is not None and here else lanes
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:

@@ -57,10 +57,10 @@ def fit(
     runner = runner or Runner()
     baseline = load_libraries() if baseline is None else baseline
     _require_startable(recipe, runner)
-    lanes = lanes_on(device, executor.processes, recipe.lanes)
+    lanes = lanes_on(device, executor.in_process, recipe.lanes)
     shape, listed = planned_shape(
         recipe, runner.held_out_rows, runner.search_share, after, known_projection, budget=budget, baseline=baseline,
-        slots=executor.slots, overlaps=executor.overlaps, processes=executor.processes, lanes=lanes,
+        slots=executor.slots, overlaps=executor.overlaps, lanes=lanes,
     )  # fmt: skip
 
     def allow(projected: Footprint) -> None:
@@ -117,7 +117,7 @@ def planned_shape(
 
 def projected_again(shape: FitShape, listed: tuple[Stage, ...], rows: Dataset, outputs: int) -> Footprint:
     """The projection of a fit once the width of its rows and the number of its outputs are known."""
-    how = {name: getattr(shape, name) for name in ("budget", "baseline", "slots", "overlaps", "processes", "lanes")}
+    how = {name: getattr(shape, name) for name in ("budget", "baseline", "slots", "overlaps", "lanes")}
     held_out_rows = 0 if shape.calibration is None else shape.calibration.rows
     made = shape_of(shape.recipe, rows, outputs, held_out_rows, search=shape.search, **how)
     return footprint(made, listed)

@@ -406,7 +406,6 @@ def _pose(fit: Fit) -> None:
     assert fit.kernel is not None
     assert fit.centers is not None
     dtype, sizes = fit.centers.Z.dtype, (basis_width(recipe, fit.data), fit.data.n_features)
-    here = fit.device is None
     needed = require_room(fit.device, projected, *sizes, dtype.itemsize)
     fit.problem = Problem(
         fit.data, fit.encoding, fit.kernel, fit.centers, fit.executor,
@@ -416,9 +415,8 @@ def _pose(fit: Fit) -> None:
         validation=fit.validation, features=recipe.features,
         mean_weight=facts.mean_weight, largest_weight=facts.largest_weight,
         engine=engine_on(fit.device),
-        device_rest=0 if fit.device is None or fit.executor.processes else fit.device.budget - needed,
+        device_rest=0 if fit.device is None or not fit.executor.in_process else fit.device.budget - needed,
         held_out_rows=fit.runner.held_out_rows if fit.source == "leave-one-out" else 0,
-        share=projected.workers.share and here, evaluates_here=projected.workers.evaluates_here and here,
         all_rows_are_centers=all_rows_are_centers(recipe, fit.data),
     )  # fmt: skip
 
@@ -519,7 +517,7 @@ TRAIN = Stage(
     "train", _train, take=_take_training,
     key=training_key,
     checkpoints=True,
-    memory=lambda shape: shape.workers.training,
+    memory=lambda shape: shape.training,
     work=training_work,
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ class DeviceEngine(OnDevice, HostEngine):
         return DeviceEngine, (self.device,)
 
     def bound(self, executor: TaskRunner) -> Engine:
-        return DeviceEngine(self.device, executor.host_map, executor.imap, alone=executor.processes == 0)
+        return DeviceEngine(self.device, executor.host_map, executor.imap, alone=executor.in_process)
 
     def here(self) -> Engine:
         return DeviceEngine(self.device, self.parallel, alone=self.keeps_state)

@@ -203,7 +203,7 @@ def fit_one_or_leaves(
     leaves = (*(LEAF_STAGES if trial else stages_of_leaves(recipe)), *after(recipe))
     shape = shape_before_rows(
         recipe, budget, executor.slots, before, executor.in_process, runner.held_out_rows,
-        overlaps=executor.overlaps, processes=executor.processes, share=runner.search_share,
+        overlaps=executor.overlaps, share=runner.search_share,
     )  # fmt: skip
     made = started(recipe, executor, runner, shape, (*trial, *leaves), allow=on_plan, folder=folder)
     runner.carry_out(trial, made)

@@ -210,7 +210,7 @@ class PartitionShape(FitShape):
     @cached_property
     def workers(self) -> Workers:
         """Memory of worker processes, which fit leaves."""
-        return Workers({"scatter": self.in_order or self.runs, "thread": self.each}, 0)
+        return Workers({"scatter": self.in_order or self.runs, "thread": self.each})
 
     @cached_property
     def extra(self) -> int:

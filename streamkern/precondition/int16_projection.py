@@ -6,13 +6,12 @@ With W of ``engine.quantised_factor``, U, Σ the top q eigenpairs of K(Z, Z) and
 
 is positive whatever the rounding of W, which K(Z, Z)⁻¹ − Q_s is not. With W exact the two are one and the same.
 
-M is applied tile by tile of centers, and sums over tiles are those of a tree, so that bits are the same where each
-worker holds some of the tiles.
+M is applied tile by tile of centers, and sums over tiles are those of a tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
-from streamkern.execute.base import Parts, Stack, Tree
+from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import MEASURED_CENTERS, jittered_factor
@@ -45,44 +44,6 @@ class PackedTile(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ProjectedTiles:
-    """M g tile by tile, in four sums over tiles: Uᵀg; the lead's r = Π g; the lead's x = WᵀW r; Uᵀx.
-
-    Products with U are in float64, as the projected part of g is small. ``damping`` is σ_{q+1} Σ⁻², shape (q,).
-    """
-
-    damping: Array
-    engine: Engine
-
-    sums = 4
-
-    def addend(self, number: int, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> tuple[Parts, Array]:
-        """Return what a tile adds to a sum, and the values that its next call takes.
-
-        ``v`` is g of the tile (t, c) first, then what the call before returned; ``totals`` are the sums before, of all
-        tiles.
-        """
-        engine, inside = self.engine, tile.place.stop - tile.place.start
-        if number == 0:
-            wide = v.astype(np.float64)
-            return (engine.product_t(tile.U, wide),), wide
-        if number == 1:
-            r = (v - engine.product(tile.U, totals[0][0])).astype(np.float32)
-            return (Stack((r[:inside],)),), r
-        if number == 2:
-            lead = np.concatenate(totals[1][0])
-            x = engine.packed_product(tile.W, np.concatenate([lead, v[inside:]]))
-            return (x[: len(lead)],), x[len(lead) :]
-        x = np.concatenate([totals[2][0][tile.place], v]).astype(np.float64)
-        return (engine.product_t(tile.U, x),), x
-
-    def result(self, tile: PackedTile, v: Array, totals: Sequence[Parts]) -> Array:
-        """M g of a tile, shape (t, c), float64."""
-        (inside,), *_, (outside,) = totals
-        return v + self.engine.product(tile.U, self.damping[:, None] * inside - outside)
-
-
-@dataclass(frozen=True, eq=False)
 class PackedProjection:
     """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ; ``jitter`` is ε as a share of the largest eigenvalue of K(Z, Z)."""
 
@@ -92,22 +53,28 @@ class PackedProjection:
     jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
-        by_tile, totals = self.by_tile, list[Parts]()
-        v = [g[rows] for rows in self.rows]
-        for number in range(by_tile.sums):
-            tree = Tree(len(v))
-            for i, tile in enumerate(self.tiles):
-                addend, v[i] = by_tile.addend(number, tile, v[i], totals)
-                tree.put(0, i, addend)
-            totals.append(tree.total())
-        found = [by_tile.result(tile, v[i], totals).astype(g.dtype) for i, tile in enumerate(self.tiles)]
+        """M g, shape (p, c). Products with U are in float64, as the projected part of g is small."""
+        engine, system, tiles = self.engine, self.nystrom.eigensystem, self.tiles
+        wide = [g[rows].astype(np.float64) for rows in self.rows]
+        inside = _total(tiles, lambda tile, v: engine.product_t(tile.U, v), wide)
+        r = [(v - engine.product(tile.U, inside)).astype(np.float32) for tile, v in zip(tiles, wide, strict=True)]
+        del wide
+        cut = [tile.place.stop - tile.place.start for tile in tiles]
+        lead = np.concatenate([v[:n] for v, n in zip(r, cut, strict=True)])
+        x = [
+            engine.packed_product(tile.W, np.concatenate([lead, v[n:]]))
+            for tile, v, n in zip(tiles, r, cut, strict=True)
+        ]
+        del r
+        of_lead = _total(tiles, lambda tile, v: v[: len(lead)], x)
+        x = [
+            np.concatenate([of_lead[tile.place], v[len(lead) :]]).astype(np.float64)
+            for tile, v in zip(tiles, x, strict=True)
+        ]
+        outside = _total(tiles, lambda tile, v: engine.product_t(tile.U, v), x)
+        change = (system.tail / np.square(system.values))[:, None] * inside - outside
+        found = [(v + engine.product(tile.U, change)).astype(g.dtype) for tile, v in zip(tiles, x, strict=True)]
         return np.concatenate(found)
-
-    @property
-    def by_tile(self) -> ProjectedTiles:
-        """The sums over tiles."""
-        system = self.nystrom.eigensystem
-        return ProjectedTiles(system.tail / np.square(system.values), self.engine)
 
     @cached_property
     def rows(self) -> list[slice]:
@@ -123,6 +90,15 @@ class PackedProjection:
             )
             for rows in self.rows
         ]
+
+
+def _total(tiles: Sequence[PackedTile], addend: Callable[[PackedTile, Array], Array], values: list[Array]) -> Array:
+    tree = Tree(len(tiles))
+    for i, each in enumerate(zip(tiles, values, strict=True)):
+        tree.put(0, i, (addend(*each),))
+    (total,) = tree.total()
+    found: Array = total
+    return found
 
 
 def packed_lead(p: int, memory: int | None) -> int:

@@ -24,7 +24,7 @@ from streamkern.preprocessing.steps import Units
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.solvers import EigenPro, Iteration, Problem
 from streamkern.solvers.batch_size import passes_of
-from streamkern.solvers.sharded_centers import ProjectedState
+from streamkern.solvers.eigenpro import ProjectedState
 from streamkern.storage.artifact import sha256
 from streamkern.types import Array
 

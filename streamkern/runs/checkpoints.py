@@ -1,8 +1,4 @@
-"""Checkpoints of a training: written in the background, complete or not at all, the last few kept.
-
-Where centers are shared out over workers, a checkpoint names a set of shares that the workers have written, and has the
-steps since then. Sets that no checkpoint names any more are removed with the checkpoints.
-"""
+"""Checkpoints of a training: written in the background, complete or not at all, the last few kept."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +14,8 @@ from typing import Any
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
-from streamkern.execute.base import ShareDirectory, SharedState
-from streamkern.execute.sharded_centers_checkpoint import require_whole
 from streamkern.solvers import Checkpoint
-from streamkern.storage.serialize import Bundle, bundle_arrays, load_value, save_value, unbundle_arrays
+from streamkern.storage.serialize import load_value, save_value
 
 MAX_WAIT_SHARE = 0.02
 """Of the time of a sweep over all rows, at most this goes into waiting for them to be written."""
@@ -57,18 +50,12 @@ class Checkpoints:
         self._due = time.monotonic() + seconds
         self._taken = 0
         self._last = ""
-        self._sets: dict[str, str] = {}
 
     def __enter__(self) -> Checkpoints:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._writer.shutdown(wait=True)
-
-    @property
-    def shares(self) -> ShareDirectory:
-        """Where workers keep their shares of a state."""
-        return ShareDirectory(self.folder, self.seconds, lambda message: self.events.emit("warning", message=message))
 
     def latest(self) -> tuple[Checkpoint, Any] | None:
         """Return the last checkpoint that can be read and the solver's prepared value; None if not kept."""
@@ -83,12 +70,7 @@ class Checkpoints:
         if not os.path.lexists(place):  # a broken link is reported
             return None
         try:
-            found = load_value(place, kind)
-            if isinstance(found, Checkpoint) and isinstance(found.state, Bundle):
-                found = replace(found, state=unbundle_arrays(found.state))
-            if isinstance(found, Checkpoint) and isinstance(found.state, SharedState) and found.state.base is not None:
-                require_whole(self.folder, found.state.base)
-            return found
+            return load_value(place, kind)
         except (StreamkernError, OSError) as error:
             reason = error.what if isinstance(error, ModelFormatError) else str(error)
             self.events.emit("warning", message=f"{place.name} of an earlier run is left out: {reason}")
@@ -127,10 +109,7 @@ class Checkpoints:
             if self.prepared is not None:
                 save_value(self.folder / "prepared", _PREPARED, self.prepared)
                 self.prepared = None
-            shared = isinstance(checkpoint.state, SharedState)
-            kept = replace(checkpoint, state=bundle_arrays(checkpoint.state)) if shared else checkpoint
-            save_value(self.folder / name, _KIND, kept)
-            self._sets[name] = _set_name(checkpoint.state)
+            save_value(self.folder / name, _KIND, checkpoint)
         except (StreamkernError, OSError) as error:
             # Training goes on: the next one may find room, and the one before is intact.
             reason = error.what if isinstance(error, StreamkernError) else str(error)
@@ -143,38 +122,13 @@ class Checkpoints:
         self._prune()
 
     def _prune(self) -> None:
-        places, shared = self._places(), list(self.folder.glob("shares-*"))
-        sets = {place: self._set_of(place) if shared else "" for place in places}
-        kept = places[-KEPT_CHECKPOINTS:]
-        # Where these need the same shares, one that does not is kept as well: a file that is damaged costs no more.
-        if len({sets[place] for place in kept}) == 1:
-            kept = [place for place in places[:-KEPT_CHECKPOINTS] if sets[place] != sets[kept[0]]][-1:] + kept
-        for place in places:
-            if place not in kept:
-                shutil.rmtree(place, ignore_errors=True)
-        oldest = min((sets[place] for place in kept if sets[place]), default="")
-        for place in shared:
-            if place.name < oldest:
-                shutil.rmtree(place, ignore_errors=True)
+        for place in self._places()[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(place, ignore_errors=True)
         others = sorted(self.folder.parent.iterdir(), key=lambda place: place.stat().st_mtime_ns)
         for place in [place for place in others if place != self.folder][: -KEPT_TRAININGS + 1]:
             shutil.rmtree(place, ignore_errors=True)
-
-    def _set_of(self, place: Path) -> str:
-        """Name of the set of shares that a checkpoint needs; empty if none, or where that cannot be read."""
-        if place.name not in self._sets:
-            found: Any = None
-            with suppress(StreamkernError, OSError):
-                found = load_value(place, _KIND).state
-                found = unbundle_arrays(found) if isinstance(found, Bundle) else found
-            self._sets[place.name] = _set_name(found)
-        return self._sets[place.name]
 
     def clear(self) -> None:
         """Delete them: the training is done, or begins anew."""
         self._writer.submit(shutil.rmtree, self.folder, True).result()
         self._last = ""
-
-
-def _set_name(state: Any) -> str:
-    return state.base.name if isinstance(state, SharedState) and state.base is not None else ""

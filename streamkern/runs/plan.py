@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.costs.dry_run import CostEstimate, ProblemSize
+from streamkern.costs.dry_run import ProblemSize
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
-from streamkern.engine.base import CENTER_TILE
 from streamkern.errors import refusing_old_names
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
@@ -79,7 +78,6 @@ class Plan:
         budget: bytes the process may hold.
         solver: name of the solver.
         worker_threads: threads of a worker of a cluster.
-        workers: of the cluster; 0 where their number is not known.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -88,7 +86,6 @@ class Plan:
     budget: int
     solver: str
     worker_threads: int = 1
-    workers: int = 0
 
     @property
     def seconds(self) -> float:
@@ -138,9 +135,8 @@ class Plan:
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
         worker = format_bytes(self.footprint.workers.bytes(self.worker_threads))
-        which = f"each of {self.workers:,} workers" if self.workers else "a worker of a cluster"
         lines.append(
-            f"{which}, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
+            f"a worker of a cluster, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
             f"{self.footprint.worker_text(self.worker_threads)}, libraries"
         )
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
@@ -175,8 +171,7 @@ def plan(
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
-        resources: as for ``run``; with ``workers``, the centers are shared out over them where the solver can, and
-            ``worker_memory`` is compared with what each of them needs.
+        resources: as for ``run``; ``worker_memory`` is compared with what a worker of a cluster needs.
         prices: seconds of operations; by default this machine's, measured for a few seconds once and kept.
 
     Raises:
@@ -195,7 +190,7 @@ def plan(
     if given.worker_memory is not None:
         limit = parse_bytes(given.worker_memory)
         made.footprint.require_worker(limit, given.worker_threads, made.footprint.cost_estimate.size.p)
-    return replace(made, worker_threads=given.worker_threads, workers=given.workers)
+    return replace(made, worker_threads=given.worker_threads)
 
 
 def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan:
@@ -209,7 +204,7 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
     note = calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
     shape, listed = planned_shape(
         pipeline, Runner.held_out_rows, after=after_fit(pipeline), budget=budget, baseline=load_libraries(),
-        slots=slots, processes=given.workers,
+        slots=slots,
     )  # fmt: skip
     fits, doubt = footprint(shape, listed), _unlike(pipeline) if prices is None else None
     if prices is None:
@@ -223,7 +218,6 @@ def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),
         *_on_device(pipeline, given.device, fits, cost_estimate.size),
         *chain.from_iterable(reasons(listed, likely).values()),
-        *_sharing(cost_estimate, fits, given.workers),
         note,
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -244,21 +238,6 @@ def _planned(
         )
         for name, work in works(listed, shape).items()
     )  # fmt: skip
-
-
-def _sharing(cost_estimate: CostEstimate, fits: Footprint, workers: int) -> list[str]:
-    if cost_estimate.shared is None:
-        return []
-    whole = f"centers can be shared out over workers of a cluster: {format_bytes(cost_estimate.shared.whole)} in all"
-    if not workers:
-        return [f"{whole}; --workers says what each holds"]
-    if not fits.workers.share:
-        other = "read tiles of the stored ones" if cost_estimate.size.stored else "each have all"
-        return [f"{whole}; {workers:,} would not hold them, or have no tile of {CENTER_TILE:,} each, and {other}"]
-    where = (
-        "; models are evaluated in this process, as no worker holds all centers" if fits.workers.evaluates_here else ""
-    )
-    return [f"{whole}, over {workers:,}{where}"]
 
 
 def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | None) -> Plan:

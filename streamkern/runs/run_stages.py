@@ -17,7 +17,6 @@ from streamkern.data.encoders import unseen_notes
 from streamkern.data.targets import encoding_to_json
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations, eigh
-from streamkern.execute.threads_executor import evaluation_executor
 from streamkern.fitting.calibrate import calibration_facts
 from streamkern.fitting.evaluation_checks import unseen_categories
 from streamkern.fitting.fitted import Fitted
@@ -169,12 +168,12 @@ def _evaluation_key(fit: Any) -> tuple[Any, ...]:
 
 
 def _evaluate(fit: Any) -> dict[str, Any]:
-    """Keep confusion counts or a sample of predictions for reports, and a few rows as training saw them."""
-    model, train, test, problem = fit.runner.job.saved, fit.problem.train, _test_rows(fit), fit.problem
-    with (
-        unchanging(fit.recipe.train, fit.recipe.test),
-        evaluation_executor(fit.executor, problem.evaluates_here) as executor,
-    ):
+    """Metrics of the model on a sample of the training rows, and on the test rows.
+
+    Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
+    """
+    model, train, test, executor = fit.runner.job.saved, fit.problem.train, _test_rows(fit), fit.executor
+    with unchanging(fit.recipe.train, fit.recipe.test):
         plain = without_class_weights(train.plain())
         few = plain if plain.base_rows <= MAX_TRAIN_SCORE_ROWS else plain.sample(MAX_TRAIN_SCORE_ROWS)
         scored = {"train": model._score_in_detail(few, executor)}

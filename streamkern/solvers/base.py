@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from streamkern.data.targets import Encoding
 from streamkern.engine import Engine
 from streamkern.engine.device import BLOCK_ROWS
 from streamkern.errors import UsageError
-from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Stack, Tile
+from streamkern.execute.base import Executor, Parts, Position, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.rng import row_hash
 from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gather_weighted, sweep
@@ -85,8 +85,6 @@ class Problem:
         engine: where heavy arithmetic runs, bound to the executor; by default the engine of the CPU.
         held_out_rows: largest number of training rows whose leave-one-out outputs are requested from solvers that have
             a closed form; 0 for none.
-        share: whether the centers may be distributed over workers; the weights are the same.
-        evaluates_here: whether models are evaluated in this process, because no worker may hold all centers.
         all_rows_are_centers: whether the centers are drawn, and are all training rows, each once, as they are stored.
         device_rest: bytes of a device that stored rows may take and keep.
     """
@@ -108,8 +106,6 @@ class Problem:
     largest_weight: float = 1.0
     engine: Engine = field(default_factory=default_engine)
     held_out_rows: int = 0
-    share: bool = True
-    evaluates_here: bool = False
     all_rows_are_centers: bool = False
     device_rest: int = 0
 
@@ -120,11 +116,6 @@ class Problem:
     def largest_block(self) -> int:
         """The largest number of rows of a step's block, unless the batch is given."""
         return BLOCK_ROWS if self.engine.keeps_state else LARGEST_BLOCK
-
-    @property
-    def shares_out(self) -> bool:
-        """True if there are workers to distribute centers over."""
-        return self.share and self.executor.processes > 0
 
     @property
     def center(self) -> Array:
@@ -340,22 +331,6 @@ class Iteration(Protocol):
         """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
 
     @property
-    def shared_work(self) -> SharedWork | None:
-        """The work of a step if each worker holds a share of the centers; None if each holds all."""
-
-    def constants(self, leaf: int) -> Any:
-        """Return values besides the state that the worker of a tile of centers needs, such as its rows of a factor."""
-
-    def tiles(self, state: Any) -> KeptShares:
-        """Return a state split by tiles."""
-
-    def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
-        """Return the state from its tiles, ``steps`` steps after the first state; the inverse of ``tiles``."""
-
-    def in_order(self, tiles: Sequence[Array]) -> Array:
-        """Return the weights in the order of the centers, shape (p, c), from those of each tile."""
-
-    @property
     def cycle(self) -> int:
         """The number of steps after which a step's cost repeats: 1, unless some steps work on the sums of several."""
 
@@ -420,22 +395,6 @@ class MinibatchIteration:
     sweeps = 0
     cycle = 1
     extra_blocks: ExtraBlocks | None = None
-
-    @property
-    def shared_work(self) -> SharedWork | None:
-        return None
-
-    def constants(self, leaf: int) -> Any:
-        """Never called: no centers are shared out."""
-
-    def tiles(self, state: Any) -> KeptShares:
-        raise NotImplementedError
-
-    def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
-        """Never called."""
-
-    def in_order(self, tiles: Sequence[Array]) -> Array:
-        raise NotImplementedError
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         return state

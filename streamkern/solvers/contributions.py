@@ -13,7 +13,7 @@ from streamkern.engine.base import ROW_TILE
 from streamkern.engine.packed_triangle import cuts, packed_size
 from streamkern.engine.residuals import SquaredLoss, residual, weigh
 from streamkern.execute.base import Parts, Tree
-from streamkern.kernels import Basis, Expansion
+from streamkern.kernels import Basis
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
@@ -36,60 +36,24 @@ class Gradient(Contribution):
 
 @dataclass(eq=False)
 class TiledGradient(Gradient):
-    """``Gradient`` of kernel values at centers, whose outputs are added tile by tile of centers, in a tree's order.
+    """``Gradient`` of kernel values at centers, whose outputs are added tile by tile of centers, in a tree's order."""
 
-    So bits are the same if each worker holds some of the tiles; workers, whose basis has no centers, call ``outputs``,
-    ``respond`` and ``pulled``. Kernel values of ``panel`` rows are in memory at a time.
-    """
-
-    panel: int
     tiles: list[slice]
 
     def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
-        engine, loss, c = self.basis.engine, 0.0, state.shape[1]
-        tiles = self.tiles
+        engine, loss, c, tiles = self.basis.engine, 0.0, state.shape[1], self.tiles
+        assert block.y is not None
         times, g = [engine.panel_product(state[tile]) for tile in tiles], engine.sums(len(state), c, state.dtype)
         for rows, K in self.basis.engine.panels(self.basis, block.X, prepared):
             tree = Tree(len(tiles))
             for leaf, tile in enumerate(tiles):
                 tree.put(0, leaf, (times[leaf](K[:, tile]),))
             (r,) = tree.total()
-            loss += self._respond(block, r, rows)
+            residual(r, block.y[rows])
+            loss += weigh(r, None if block.w is None else block.w[rows])
             for tile in tiles:
                 engine.add_transposed(K[:, tile], r, g[tile])
         return g.copy(), loss, block.X.shape[0]
-
-    def values(self, tile: Expansion, block: Block) -> Array:
-        """Return K(X_m, tile), shape (b, t), panel by panel."""
-        K = tile.engine.empty((len(block.X), tile.p), tile.dtype)
-        for rows in cuts(len(block.X), self.panel):
-            tile.block(block.X[rows], K[rows])
-        return K
-
-    def outputs(self, K: Array, weights: Array) -> Array:
-        """Return K(X_m, tile) α, shape (b, c)."""
-        engine = self.basis.engine
-        F, times = engine.empty((len(K), weights.shape[1]), weights.dtype), engine.panel_product(weights)
-        for rows in cuts(len(K), self.panel):
-            F[rows] = times(K[rows])
-        return F
-
-    def respond(self, block: Block, F: Array) -> tuple[Array, float]:
-        """Overwrite F, the outputs summed over all tiles, with W r; return it and the loss."""
-        return F, sum(self._respond(block, F[rows], rows) for rows in cuts(len(F), self.panel))
-
-    def pulled(self, K: Array, r: Array) -> Array:
-        """Return K(tile, X_m) r, shape (t, c)."""
-        engine = self.basis.engine
-        g = engine.sums(K.shape[1], r.shape[1], r.dtype)
-        for rows in cuts(len(K), self.panel):
-            engine.add_transposed(K[rows], r[rows], g)
-        return g.copy()
-
-    def _respond(self, block: Block, F: Array, rows: slice) -> float:
-        assert block.y is not None
-        residual(F, block.y[rows])
-        return weigh(F, None if block.w is None else block.w[rows])
 
 
 @dataclass(eq=False)

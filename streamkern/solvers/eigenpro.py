@@ -15,10 +15,10 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
-from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile
+from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.center_projection import (
@@ -48,14 +48,6 @@ from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, St
 from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.contributions import Gradient, TiledGradient
-from streamkern.solvers.sharded_centers import (
-    CenterConstants,
-    Momentum,
-    ProjectedState,
-    SharedCenters,
-    kept_state,
-    state_of,
-)
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ExtraBlocks
 from streamkern.types import Array, Parameters
@@ -209,8 +201,6 @@ class EigenPro(Parameters):
         expansion, engine = problem.expansion(), problem.engine
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, problem.memory)
-        if kind == "packed" and problem.shares_out:  # no worker is sent all centers
-            engine = engine.here()
         nystrom = K = None
         roomy = kind == "exact" and q > 0 and s < p and engine.device is None and _room_for_two(p, problem.memory)
         if roomy or (kind == "exact" and q and s == p):  # evaluated once, for the eigensystem and the factor
@@ -352,6 +342,39 @@ def exact_bytes(p: int) -> int:
     return p * p * 8
 
 
+@serializable
+@dataclass(frozen=True, eq=False)
+class ProjectedState:
+    """The state of ``ProjectedIteration``.
+
+    Attributes:
+        alpha: α, shape (p, c).
+        mean: the average of the iterates, shape (p, c), float64.
+        t: number of steps.
+        ahead: weights at which the next gradient is evaluated, shape (p, c): with momentum, beyond α.
+    """
+
+    alpha: Array
+    mean: Array
+    t: int
+    ahead: Array
+
+
+class Momentum(NamedTuple):
+    """γ and η₂/η of MaSS (Liu & Belkin 2018, eq. 6 and 8): see ``ProjectedIteration``."""
+
+    gamma: float
+    second: float
+
+    def moved(self, state: ProjectedState, move: Array) -> ProjectedState:
+        """Return the state after a step by η times the preconditioned gradient at ``state.ahead``."""
+        alpha = ahead = state.ahead - move
+        if self.gamma:
+            turn, second = (np.asarray(number, dtype=move.dtype) for number in self)
+            ahead = alpha + turn * (alpha - state.alpha) + second * move
+        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1, ahead)
+
+
 @dataclass(eq=False)
 class ProjectedIteration(MinibatchIteration):
     """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
@@ -371,7 +394,7 @@ class ProjectedIteration(MinibatchIteration):
     def __post_init__(self) -> None:
         self.contribution = Gradient(self.expansion)
         if isinstance(self.projection, PackedProjection) and self.projection.engine.device is None:
-            self.contribution = TiledGradient(self.expansion, self.expansion.row_tile, self.projection.rows)
+            self.contribution = TiledGradient(self.expansion, self.projection.rows)
         self.epochs = passes_of(self.stream.rows, self.solver.epochs)
         self.rate = self.solver.rate(self.prepared.size)
         ratio = self.prepared.size.critical_batch / self.stream.batch_rows
@@ -414,32 +437,6 @@ class ProjectedIteration(MinibatchIteration):
         found = state.mean if self.solver.average else state.alpha
         weights: Array = self.expansion.engine.on_host(found).astype(self.expansion.dtype)
         return weights
-
-    @property
-    def shared_work(self) -> SharedCenters | None:
-        """The same steps with packed projection, if each worker holds some tiles of centers."""
-        if not (isinstance(self.projection, PackedProjection) and isinstance(self.contribution, TiledGradient)):
-            return None
-        projection, gradient = self.projection, self.contribution
-        by_tile = replace(projection.by_tile, engine=projection.engine.here())
-        return SharedCenters(
-            replace(gradient, basis=self.expansion.head(0)), by_tile, self.stream, len(projection.rows), self.rate,
-            self.momentum, self.outputs, self.solver.average,
-        )  # fmt: skip
-
-    def constants(self, leaf: int) -> CenterConstants:
-        assert isinstance(self.projection, PackedProjection)
-        return CenterConstants(self.expansion.Z[self.projection.rows[leaf]], self.projection.tiles[leaf])
-
-    def tiles(self, state: ProjectedState) -> KeptShares:
-        assert isinstance(self.projection, PackedProjection)
-        return KeptShares("", state.t, (), tuple(kept_state(state, rows) for rows in self.projection.rows))
-
-    def joined(self, steps: int, tiles: Sequence[Tile]) -> ProjectedState:
-        return state_of({name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}, steps)
-
-    def in_order(self, tiles: Sequence[Array]) -> Array:
-        return np.concatenate(tiles)
 
 
 def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:

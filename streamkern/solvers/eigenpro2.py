@@ -15,10 +15,9 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from streamkern.data.row_order import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
-from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
+from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
@@ -141,7 +140,7 @@ class Residual(Contribution):
     """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
 
     The state is α, shape (n, c), in ascending order of row ids; the extra blocks are tiles of X. Both sums over X add
-    tiles in the order of a tree, so that bits do not depend on where a tile is.
+    tiles in the order of a tree.
 
     Args:
         subsample: kernel and X_s.
@@ -167,7 +166,10 @@ class Residual(Contribution):
             sums, K = self.forward(leaf, tile.ids, self.subsample.at(tile.X), alpha, block)
             F.put(0, leaf, sums)
             values.append(K)
-        r, loss = self.respond(block, *F.total())
+        assert block.y is not None
+        (r,) = F.total()
+        residual(r, block.y)
+        loss = weigh(r, block.w)
         for leaf, K in enumerate(values):
             G.put(0, leaf, self.backward(self.vectors[self.cuts[leaf]], K, r))
         return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
@@ -189,12 +191,6 @@ class Residual(Contribution):
             K_s[:, rows] = K[:, columns].T
         return (F,), K_s
 
-    def respond(self, block: Block, F: Array) -> tuple[Array, float]:
-        """Overwrite F, the outputs summed over all tiles, with W r; return it and the loss."""
-        assert block.y is not None
-        residual(F, block.y)
-        return F, weigh(F, block.w)
-
     def backward(self, vectors: Array, K_s: Array, r: Array) -> Parts:
         """Return Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
         g = self.subsample.engine.zeros((len(K_s), r.shape[1]), r.dtype)
@@ -206,7 +202,7 @@ class Residual(Contribution):
 @serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro2State:
-    """α, its average, and the number of steps; arrays of shape (n, c), or of a tile's rows."""
+    """α, its average, and the number of steps; arrays of shape (n, c)."""
 
     alpha: Array
     mean: Array
@@ -253,151 +249,15 @@ class EigenPro2Iteration(MinibatchIteration):
 
     def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
         pieces, g, _, rows = parts
-        rate, alpha, E = step_rate(self.solver.step, self.size, rows), state.alpha.copy(), self.contribution.vectors
+        rate, alpha = (self.solver.step or self.size.step(rows)) / rows, state.alpha.copy()
         for ids, r in pieces:
             alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
-        for cut in self.contribution.cuts:  # as each would be by itself: a product's bits depend on its rows
-            alpha[self.chosen[cut]] += corrected(E[cut], self.nystrom.damping, g, rate).astype(alpha.dtype)
+        damping, E = self.nystrom.damping[:, None], self.contribution.vectors
+        for cut in self.contribution.cuts:  # tile by tile: a product's bits depend on its rows
+            alpha[self.chosen[cut]] += (rate * (E[cut] @ (damping * g))).astype(alpha.dtype)
         mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
         return EigenPro2State(alpha, mean, state.t + 1)
-
-    @property
-    def shared_work(self) -> SharedRows:
-        """The same steps if each worker holds some tiles of X, with their weights and rows of E."""
-        residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
-        return SharedRows(
-            residual, self.nystrom.damping, self.stream, self.extra_blocks, self.solver.step, self.size,
-            self.outputs, self.solver.average,
-        )  # fmt: skip
-
-    def constants(self, leaf: int) -> TileConstants:
-        own, cut = self.owned[leaf], self.contribution.cuts[leaf]
-        return TileConstants(self.chosen[cut] - own.start, self.contribution.vectors[cut])
-
-    def tiles(self, state: EigenPro2State) -> KeptShares:
-        kept = tuple({"alpha": state.alpha[own], "mean": state.mean[own]} for own in self.owned)
-        return KeptShares("", state.t, (), kept)
-
-    def joined(self, steps: int, tiles: Sequence[Tile]) -> EigenPro2State:
-        alpha, mean = (np.concatenate([tile[name] for tile in tiles]) for name in ("alpha", "mean"))
-        return EigenPro2State(alpha, mean, steps)
-
-    def in_order(self, tiles: Sequence[Array]) -> Array:
-        return np.concatenate(tiles)[self.places]
-
-    @cached_property
-    def owned(self) -> list[slice]:
-        """Slices of the weights that belong to each tile of X."""
-        return self.extra_blocks.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
         return final[self.places]
-
-
-def step_rate(step: float | None, size: StepSize, rows: int) -> float:
-    """Return η/m for a batch of so many rows, with the given η or the measured one."""
-    return (step or size.step(rows)) / rows
-
-
-def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
-    """Return η/m times rows of Q_s K(X_s, X_m) r, shape (s', c), for the same rows of E and g = Eᵀ K(X_s, X_m) r."""
-    found: Array = rate * (E @ (damping[:, None] * g))
-    return found
-
-
-class TileConstants(NamedTuple):
-    """Values of a tile of X besides its weights: positions of its rows that are in X_s, and their rows of E."""
-
-    chosen: IntArray
-    vectors: Array
-
-
-class HeldRows(NamedTuple):
-    """A tile of X on its worker."""
-
-    block: Block
-    constants: TileConstants
-
-
-@dataclass(eq=False)
-class SharedRows:
-    """EigenPro 2 with tiles of X distributed over workers: see ``SharedWork``.
-
-    Args:
-        residual: the contribution of a block, with the ids of X_s but without its rows and without E.
-        damping: the diagonal of Q_s in the eigenbasis.
-        step: η, or None for the one that ``size`` allows.
-    """
-
-    residual: Residual
-    damping: Array
-    stream: Stream
-    tiles: AllTiles
-    step: float | None
-    size: StepSize
-    outputs: int
-    average: bool
-
-    sums, owns = 1, False
-
-    def __post_init__(self) -> None:
-        self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
-
-    def among(self, workers: int) -> SharedRows:
-        stream = replace(self.stream, cache_bytes=self.stream.cache_bytes // workers)
-        return replace(self, stream=stream, tiles=AllTiles(stream, self.tiles.rows))
-
-    def build(self, *key: int) -> Block:
-        return self.stream.block(key)
-
-    def hold(self, leaf: int, constants: TileConstants) -> HeldRows:
-        return HeldRows(self.tiles.tile(leaf), constants)
-
-    def start(self, held: HeldRows, kept: Tile | None, steps: int) -> EigenPro2State:
-        subsample = self.residual.subsample
-        zero = subsample.engine.zeros((len(held.block.X), self.outputs), subsample.dtype)
-        if kept is None:
-            return EigenPro2State(zero, zero.astype(np.float64), steps)
-        return EigenPro2State(kept["alpha"].copy(), kept["mean"], steps)
-
-    def kept(self, part: EigenPro2State) -> Tile:
-        return {"alpha": part.alpha, "mean": part.mean}
-
-    def weights(self, part: EigenPro2State) -> Array:
-        return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
-
-    def forward(self, held: HeldRows, part: EigenPro2State, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
-        tile, leaf, ids = self.residual.subsample.at(held.block.X), held.block.key[0], held.block.ids
-        return [self.residual.forward(leaf, ids, tile, part.alpha, block) for block in blocks]
-
-    def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
-        return self.residual.respond(block, *sums)
-
-    def addend(
-        self, number: int, held: HeldRows, values: Any, responses: Sequence[tuple[Array, float]], totals: Sequence[Any]
-    ) -> tuple[list[Parts], None]:
-        E = held.constants.vectors
-        pairs = zip(values, responses, strict=True)
-        return [self.residual.backward(E, K_s, r) for K_s, (r, _) in pairs], None
-
-    def common(self, blocks: Sequence[Block], responses: Sequence[tuple[Array, float]], totals: Sequence[Any]) -> Parts:
-        tree = Tree(len(blocks))
-        for lane, (block, (r, loss), sums) in enumerate(zip(blocks, responses, totals[0], strict=True)):
-            tree.put(0, lane, (Stack(((block.ids, r),)), *sums, loss, len(block.X)))
-        return tree.total()
-
-    def own(self, held: HeldRows, values: None, responses: Sequence[Any], totals: Sequence[Any]) -> Parts:
-        return ()
-
-    def advance(self, held: HeldRows, part: EigenPro2State, parts: Parts) -> EigenPro2State:
-        pieces, g, _, rows = parts
-        alpha, rate, tile = part.alpha, step_rate(self.step, self.size, rows), held.block.ids
-        for ids, r in pieces:
-            places = np.searchsorted(tile, ids)
-            own = np.take(tile, places, mode="clip") == ids
-            alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
-        chosen, vectors = held.constants
-        alpha[chosen] += corrected(vectors, self.damping, g, rate).astype(alpha.dtype)
-        mean = average(part.mean, alpha, part.t + 1) if self.average else part.mean
-        return EigenPro2State(alpha, mean, part.t + 1)

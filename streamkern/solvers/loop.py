@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +14,7 @@ from streamkern.data.row_order import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.engine.residuals import residual, weigh
 from streamkern.evaluation.score import score
-from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState, Tile
-from streamkern.execute.sharded_centers_checkpoint import read_tiles
-from streamkern.execute.threads_executor import evaluation_executor
+from streamkern.execute.base import Parts, Placement, Position
 from streamkern.memory import release_free_memory
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.direct import Sums
@@ -145,10 +142,6 @@ class Checkpoint:
 class Keeper(Protocol):
     """Saves checkpoints."""
 
-    @property
-    def shares(self) -> ShareDirectory | None:
-        """The directory where workers that share the centers save their shares of a state; None for no directory."""
-
     def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
         """Save a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
 
@@ -183,7 +176,7 @@ def train(
         weights = loop.weights()
     except BaseException:
         if keeper is not None:
-            keeper.interrupted(replace(loop.now, state=loop._kept(loop.now.state)))
+            keeper.interrupted(replace(loop.now, state=iteration.kept(loop.now.state)))
         raise
     finally:
         loop.close()
@@ -250,42 +243,17 @@ class _Loop:
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
-        self.shared = self._share() if self.steps else None
         self.lanes: Placement | None = None
-        if self.steps and self.shared is None:
+        if self.steps:
             work = StepWork(iteration.stream, iteration.contribution, iteration.extra_blocks)
             self.lanes = problem.executor.place(work, iteration.stream.lanes)
-        self.now = self._first(start)
+        self.now = start or Checkpoint(iteration.init(), halvings=iteration.report.get("halvings", 0))
         self.started = time.perf_counter() - self.now.seconds
-
-    def _share(self) -> SharedPlacement | None:
-        problem, iteration = self.problem, self.iteration
-        work = iteration.shared_work if problem.shares_out else None
-        keep = None if self.keeper is None else self.keeper.shares
-        return None if work is None else problem.executor.share(work, iteration.constants, keep)
-
-    def _first(self, start: Checkpoint | None) -> Checkpoint:
-        """Return the first checkpoint, with the state whole or in shares as this run needs it, however it was saved."""
-        iteration = self.iteration
-        if start is None:
-            state = iteration.init() if self.shared is None else SharedState()
-            return Checkpoint(state, halvings=iteration.report.get("halvings", 0))
-        if self.shared is not None and not isinstance(start.state, SharedState):
-            return replace(start, state=SharedState(iteration.tiles(start.state)))
-        if self.shared is None and isinstance(start.state, SharedState):
-            keep = None if self.keeper is None else self.keeper.shares
-            return replace(start, state=_whole(iteration, start.state, keep))
-        return start
 
     def weights(self) -> Array:
         """Return the weights of the best pass on the validation rows, or of the last state."""
         now = self.now
-        return now.best[0] if now.best is not None else self._weights(now.state)
-
-    def _weights(self, state: Any) -> Array:
-        if self.shared is not None:
-            return self.iteration.in_order(self.shared.weights(state))
-        return self.iteration.weights(self.iteration.settle(state))
+        return now.best[0] if now.best is not None else self.iteration.weights(self.iteration.settle(now.state))
 
     @property
     def seconds(self) -> float:
@@ -353,14 +321,11 @@ class _Loop:
         return _failed(mean, seen, scale, position)
 
     def step(self) -> Failure | None:
-        now, iteration, shared = self.now, self.iteration, self.shared
+        now, iteration = self.now, self.iteration
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
-        if shared is not None:
-            result = shared.step(position, now.state, ahead)
-        else:
-            assert self.lanes is not None
-            result = self.lanes.step(position, iteration.broadcast(now.state), ahead)
+        assert self.lanes is not None
+        result = self.lanes.step(position, iteration.broadcast(now.state), ahead)
         loss, rows = float(result.parts[-2]) / self.outputs, int(result.parts[-1])
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
@@ -371,10 +336,7 @@ class _Loop:
         if failure:
             return failure
         started = time.perf_counter()
-        if shared is not None:
-            state = shared.after(position, now.state, result.parts)
-        else:
-            state = iteration.update(now.state, result.parts, position)
+        state = iteration.update(now.state, result.parts, position)
         timeline = result.timeline() | {"update": time.perf_counter() - started}
         self._advance(
             replace(
@@ -409,10 +371,9 @@ class _Loop:
         entry: dict[str, Any] = {"pass": pass_, "loss": now.pass_loss / max(1, now.pass_rows), "rows": now.rows}
         if problem.validation is not None:
             state = iteration.settle(state)
-            weights = self._weights(state)
+            weights = iteration.weights(state)
             before = time.perf_counter()
-            with evaluation_executor(problem.executor, problem.evaluates_here) as executor:
-                metrics = score(executor, problem.assembly(problem.validation), problem.predictor(), weights)
+            metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring
             error = _error(metrics, problem.encoding)
@@ -424,7 +385,7 @@ class _Loop:
             history=(*now.history, entry), best=best, scoring=scoring, seconds=entry["seconds"],
         )  # fmt: skip
         if self.keeper is not None:
-            self.keeper.offer(self.now, kept=self._kept)
+            self.keeper.offer(self.now, kept=iteration.kept)
 
     def _advance(self, now: Checkpoint, timeline: dict[str, Any] | None = None) -> None:
         self.now = now
@@ -435,31 +396,12 @@ class _Loop:
             )
         )
         if self.keeper is not None:
-            self.keeper.offer(now, bool(now.swept), self._kept)
-
-    def _kept(self, state: Any) -> Any:
-        return state if self.shared is not None else self.iteration.kept(state)
+            self.keeper.offer(now, bool(now.swept), self.iteration.kept)
 
     def close(self) -> None:
         """Release resident state on the workers."""
-        for placement in (self.shared, self.lanes):
-            if placement is not None:
-                placement.close()
-
-
-def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None) -> Any:
-    """Return the whole state of a training whose centers were distributed, for a process that holds all of them."""
-    base, work, tiles = state.base, iteration.shared_work, list[Tile]()
-    assert work is not None
-    folder = Path() if keep is None else keep.folder
-    kept = [None] * work.leaves if base is None else read_tiles(folder, base, range(work.leaves))
-    for leaf, tile in enumerate(kept):
-        held = work.hold(leaf, iteration.constants(leaf))
-        part = work.start(held, tile, state.first)
-        for _, parts in state.log:
-            part = work.advance(held, part, parts)
-        tiles.append(work.kept(part))
-    return iteration.joined(state.steps, tiles)
+        if self.lanes is not None:
+            self.lanes.close()
 
 
 def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple[float, int]:

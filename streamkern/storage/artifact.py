@@ -168,12 +168,6 @@ def load_artifact(
     return arrays, metadata
 
 
-def open_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, ArtifactArray], dict[str, Any]]:
-    """Return an artifact's arrays by name, without reading them, and its metadata; errors as ``load_artifact``."""
-    target, manifest, metadata, _ = _opened(Path(given_path(path)), kind, links=True)
-    return {name: _described(target, name, each) for name, each in manifest.items()}, metadata
-
-
 def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
     target = target_or_previous(Path(given_path(path)))
     if target is None:

@@ -90,15 +90,6 @@ class ArtifactArray:
         """Yield the chunks in order: a slice, and its rows."""
         return map(self._tile, range(self.chunks))
 
-    def part(self, a: int, b: int) -> Array:
-        """Return rows a to b, reading only their chunks."""
-        found = np.empty((b - a, *self.shape[1:]), self.dtype)
-        for number in range(a // self.rows, -(-b // self.rows) if found.size else 0):
-            rows, tile = self._tile(number)
-            start, stop = max(a, rows.start), min(b, rows.stop)
-            found[start - a : stop - a] = tile[start - rows.start : stop - rows.start]
-        return found
-
     def _tile(self, number: int) -> tuple[Any, Array]:
         data = np.frombuffer(self._decoded(number), self.dtype)
         if not self.shape:

@@ -5,11 +5,9 @@ Only classes marked with ``serializable`` are restored, field by field: reading 
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -62,44 +60,6 @@ def load_value(path: str | os.PathLike[str], kind: str) -> Any:
     """Read what ``save_value`` wrote; StorageError if absent, ModelFormatError if damaged, foreign or unknown."""
     arrays, metadata = load_artifact(path, kind)
     return unflatten(metadata.get("value"), arrays)
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class Bundle:
-    """A value of many small arrays, joined in one array for each dtype, because a file for each would take too long.
-
-    ``tree`` is JSON text with references to arrays, see ``flatten``. ``index`` has dtype, position of the first number,
-    and shape of each array, by name.
-    """
-
-    tree: str
-    index: dict[str, Any]
-    numbers: dict[str, Array]
-
-
-def bundle_arrays(value: Any) -> Bundle:
-    """Return a value with its arrays joined, see ``Bundle``."""
-    tree, arrays = flatten(value)
-    index, pieces, ends = dict[str, Any](), dict[str, list[Array]](), dict[str, int]()
-    for name, array in arrays.items():
-        dtype = array.dtype.str
-        index[name] = [dtype, ends.get(dtype, 0), list(array.shape)]
-        pieces.setdefault(dtype, []).append(array.reshape(-1))
-        ends[dtype] = ends.get(dtype, 0) + array.size
-    return Bundle(json.dumps(tree), index, {name: np.concatenate(each) for name, each in pieces.items()})
-
-
-def unbundle_arrays(bundle: Bundle) -> Any:
-    """Return the value from the result of ``bundle_arrays``."""
-    try:
-        arrays = dict[str, Array]()
-        for name, (dtype, first, shape) in bundle.index.items():
-            arrays[name] = bundle.numbers[dtype][first : first + math.prod(shape)].reshape(shape)
-        tree = json.loads(bundle.tree)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(error) from error
-    return unflatten(tree, arrays)
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Array]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from streamkern.data import from_arrays
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError, MemoryLimitError
-from streamkern.execute.base import Executor, Parts, Position, Stack, Tile, Tree
+from streamkern.execute.base import Executor, Parts, Position, Stack, Tree
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.solvers import EigenPro, Problem, train
@@ -66,106 +66,6 @@ class Dawdling(OrderSensitive):
         except FileExistsError:
             pass
         return super().contribute(block, state)
-
-
-@dataclass
-class SharedSums:
-    """Shared work whose sums have other bits in any other order; see ``streamkern.execute.base.SharedWork``.
-
-    A tile's part of a state is a number, which each step changes, in an array of one row. The last tile is ``seconds``
-    late; below 0, it raises instead. ``sums`` over tiles come after the responses: that of each lane; then others, of
-    numbers that follow from it. ``owns``: tiles know by themselves what changes them.
-    """
-
-    leaves: int = 7
-    lanes: int = 3
-    seconds: float = 0.0
-    sums: int = 1
-    owns: bool = False
-
-    def among(self, workers: int) -> SharedSums:
-        """The same."""
-        return self
-
-    def build(self, pass_: int, lane: int, step: int) -> Array:
-        return OrderSensitive(50).build(pass_, lane, step)
-
-    def hold(self, leaf: int, constants: Any) -> tuple[int, Array]:
-        return leaf, OrderSensitive(50).build(9, leaf, 0)
-
-    def start(self, held: tuple[int, Array], kept: Tile | None, steps: int) -> Array:
-        return np.ones(1, np.float32) if kept is None else kept["number"].copy()
-
-    def kept(self, part: Array) -> Tile:
-        return {"number": part}
-
-    def weights(self, part: Array) -> Array:
-        return part[:, None]
-
-    def forward(self, held: tuple[int, Array], part: Array, blocks: Sequence[Array]) -> list[tuple[Parts, Any]]:
-        leaf, tile = held
-        if leaf == self.leaves - 1:
-            if self.seconds < 0:
-                raise DataError("A bad tile.", where=f"tile {leaf}")
-            time.sleep(self.seconds)
-        values = [block * tile * part for block in blocks]
-        return [((each,), each.copy()) for each in values]
-
-    def respond(self, block: Array, *sums: Array) -> Array:
-        return sums[0] - block
-
-    def addend(
-        self, number: int, held: tuple[int, Array], values: Any, responses: Sequence[Array], totals: Sequence[Any]
-    ) -> Any:
-        if not number:
-            return [(each * r,) for each, r in zip(values, responses, strict=True)], held[1]
-        values = values * np.tanh(totals[-1][0][0])
-        return [(values.copy(),)], values
-
-    def common(self, blocks: Sequence[Array], responses: Sequence[Array], totals: Sequence[Any]) -> Parts:
-        tree = Tree(self.lanes)
-        for lane, (r, sums) in enumerate(zip(responses, totals[0], strict=True)):
-            tree.put(0, lane, (r, *sums))
-        last = totals[-1][0] if self.sums > 1 else ()
-        return *tree.total(), *last, Stack((os.getpid(),)), self.lanes
-
-    def own(self, held: tuple[int, Array], values: Array, responses: Sequence[Array], totals: Sequence[Any]) -> Parts:
-        return (Stack(((held[0], np.tanh(values[-1:])),)),) if self.owns else ()
-
-    def advance(self, held: tuple[int, Array], part: Array, parts: Parts) -> Array:
-        part *= np.float32(0.5)  # as parts may: what a state keeps is copied before
-        if self.owns:
-            part += next(change for leaf, change in parts[0] if leaf == held[0])
-        else:
-            part += np.tanh(parts[1][held[0]])
-        return part
-
-    def expected(self, steps: int) -> tuple[list[Parts], list[Array]]:
-        """Sums of steps from the first state on, tile after tile in one thread; and the tiles' parts after them."""
-        held, found = [self.hold(leaf, None) for leaf in range(self.leaves)], list[Parts]()
-        state = [self.start(tile, None, 0) for tile in held]
-        for step in range(steps):
-            blocks = [self.build(0, lane, step) for lane in range(self.lanes)]
-            made = [self.forward(tile, part, blocks) for tile, part in zip(held, state, strict=True)]
-            outputs = [self._total([each[lane][0] for each in made]) for lane in range(self.lanes)]
-            responses = [self.respond(block, *sums) for block, sums in zip(blocks, outputs, strict=True)]
-            values: list[Any] = [[values for _, values in each] for each in made]
-            totals: list[Any] = []
-            for number in range(self.sums):
-                each = [self.addend(number, *both, responses, totals) for both in zip(held, values, strict=True)]
-                totals.append([self._total(parts) for parts in zip(*(sums for sums, _ in each), strict=True)])
-                values = [value for _, value in each]
-            common = self.common(blocks, responses, totals)
-            own = [self.own(*both, responses, totals) for both in zip(held, values, strict=True)]
-            found.append((*self._total(own), *common))
-            state = [self.advance(tile, part, found[-1]) for tile, part in zip(held, state, strict=True)]
-        return found, state
-
-    def _total(self, parts: Sequence[Parts]) -> Parts:
-        tree = Tree(self.leaves)
-        for leaf, each in enumerate(parts):
-            tree.put(0, leaf, each)
-        return tree.total()
 
 
 @dataclass

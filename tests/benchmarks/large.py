@@ -3,7 +3,6 @@
     python -m tests.benchmarks.large [--centers 5000 20000] [--memory 2GiB 8GiB] [--sides auto eigenpro2] [--passes 3]
     python -m tests.benchmarks.large --sides auto            # the table of docs: hours on two cores
     python -m tests.benchmarks.large --plan 1_000_000        # what so many centers would take on a cluster
-    python -m tests.benchmarks.large --plan 1_000_000 --workers 64        # every row a center, shared out over workers
 
 Each line is a process of its own: Laplace kernel of bandwidth 20, centers drawn uniformly. Sides are ``auto`` (the
 default solver settings; where every row is a center EigenPro 2, as ``solver="auto"`` takes it), ``packed``,
@@ -98,11 +97,8 @@ def published(X: Any, y: Any, T: Any, t: Any, passes: int, side: str) -> dict[st
     return {"how": how, "accuracy": accuracy, "peak": peak, **spent}
 
 
-def planned(p: int, rows: int, columns: int, workers: int) -> None:
-    """Print the plan of rows that are nowhere, and what a smaller worker is refused for.
-
-    Where a number of workers is given, every row is a center, and they share the centers out.
-    """
+def planned(p: int, rows: int, columns: int) -> None:
+    """Print the plan of rows that are nowhere, and what a smaller worker is refused for."""
     import zarr
 
     import streamkern as sk
@@ -113,12 +109,10 @@ def planned(p: int, rows: int, columns: int, workers: int) -> None:
         group.create_array("X", shape=(rows, columns), chunks=(8192, columns), dtype="f4", attributes=attributes)
         group.create_array("y", shape=(rows,), chunks=(1 << 16,), dtype="i8", attributes=attributes)
         pipeline = sk.Pipeline(
-            train=sk.open_dataset(folder, target="y"), kernel=sk.Laplace(20.0),
-            centers=sk.AllRows() if workers else sk.Uniform(p),
-            solver=sk.EigenPro2() if workers else sk.EigenPro(), preprocess=(),
+            train=sk.open_dataset(folder, target="y"), kernel=sk.Laplace(20.0), centers=sk.Uniform(p),
+            solver=sk.EigenPro(), preprocess=(),
         )  # fmt: skip
-        worker, less, threads = ("4GiB", "512MiB", 1) if workers else ("64GiB", "16GiB", 4)
-        given = sk.Resources(worker, workers=workers, worker_memory=worker, worker_threads=threads)
+        less, given = "16GiB", sk.Resources("64GiB", worker_memory="64GiB", worker_threads=4)
         print(sk.plan(pipeline, resources=given).text())
         try:
             sk.plan(pipeline, resources=replace(given, worker_memory=less))
@@ -170,11 +164,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--plan", type=int, metavar="P", help="print a plan of so many centers, of 5,000,000 rows of 512"
     )
-    parser.add_argument("--workers", type=int, default=0, help="of a plan: every row a center, shared out over them")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.plan:
-        planned(args.plan, args.plan if args.workers else 5_000_000, 512, args.workers)
+        planned(args.plan, 5_000_000, 512)
         return
     if args.one:
         found = one(args.sides[0], args.centers[0], args.memory[0], args.rows, args.passes, args.seed)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from streamkern.errors import DataError, MemoryLimitError
 from streamkern.execute import dask_actors as lanes_module
+from streamkern.execute.base import Tree
 from streamkern.execute.dask_executor import DaskExecutor
+from streamkern.execute.tree_allreduce import Route
 from streamkern.testing.executor import (
     Failing,
     OrderSensitive,
@@ -18,7 +22,6 @@ from streamkern.testing.executor import (
     small_weights,
 )
 from tests.execute.test_faults import at_step, placed
-from tests.execute.test_shared import workers_of
 
 LANES = 7
 
@@ -27,6 +30,18 @@ LANES = 7
 def one_root(monkeypatch):
     """The driver serves one worker, unless a test says otherwise."""
     monkeypatch.setattr(lanes_module, "MAX_TREE_ROOTS", 1)
+
+
+@contextmanager
+def workers_of(cluster, number):
+    """An open executor that has seen all workers."""
+    cluster.keep(number)
+    with DaskExecutor(cluster.address, 1) as executor:
+        start = time.monotonic()
+        while len(executor.workers) < number:
+            executor.update_workers()
+            assert time.monotonic() < start + 200
+        yield executor
 
 
 @pytest.fixture
@@ -103,3 +118,24 @@ def test_the_worker_that_hangs_is_given_up_and_not_its_root(four, tmp_path, monk
     assert late not in four.workers
     assert len(four.workers) == 3
     placement.close()
+
+
+@pytest.mark.parametrize("workers", range(1, 20))
+def test_workers_are_a_tree_that_joins_neighbours(workers):
+    """Everybody reaches the root, over at most log2 of them, and a parent joins lanes that follow its own."""
+    peers = tuple((str(rank), "") for rank in range(workers))
+    routes = [Route(rank, peers, 1.0) for rank in range(workers)]
+    assert sorted(child for route in routes for child in route.children) == list(range(1, workers))
+    for route in routes:
+        assert all(routes[child].parent == route.rank for child in route.children)
+        assert route.children == sorted(route.children)
+
+    def nodes(rank):
+        tree = Tree(workers)
+        tree.put(0, rank, (np.float64(rank),))
+        for child in routes[rank].children:
+            for (level, index), parts in nodes(child).items():
+                tree.put(level, index, parts)
+        return tree.nodes
+
+    assert Tree(workers, nodes(0)).total() == (sum(range(workers)),)

@@ -19,11 +19,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu.engine import HostEngine
-from streamkern.errors import ModelFormatError, StorageError
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.execute.base import KeptShares, SharedState
-from streamkern.execute.sharded_centers_checkpoint import read_tiles, require_whole, write_share
 from streamkern.runs import checkpoints, load_pipeline, resume, run
 from streamkern.runs.checkpoints import KEPT_CHECKPOINTS, Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
@@ -49,8 +46,6 @@ class Stop(Exception):
 
 class Memory:
     """Keeps every checkpoint, and stops training at one."""
-
-    shares = None
 
     def __init__(self, stop: int | None = None) -> None:
         self.stop = stop
@@ -194,62 +189,6 @@ def test_the_last_few_are_kept_and_a_damaged_one_costs_itself_only(tmp_path: Pat
         np.testing.assert_array_equal(prepared["W"], np.ones((3, 3)))
         (warning,) = [fields["message"] for kind, fields in told if kind == "warning"]
         assert names[-1] in warning
-
-
-def shared(folder: Path, step: int, steps: int) -> Checkpoint:
-    """A checkpoint of centers that are shared out: it stands on a set of shares of an earlier step."""
-    name = f"shares-{steps:09}-0"
-    if not (folder / name).exists():
-        for first, rows in ((0, [3, 2]), (2, [4])):
-            arrays = {"alpha": np.full((sum(rows), 2), steps, np.float32)}
-            write_share(folder / name, first, rows, arrays)
-    log = tuple(((1, k), (((np.arange(3), np.ones((3, 2))),), np.float64(k), 3)) for k in range(steps, step))
-    return replace(some(step), state=SharedState(KeptShares(name, steps, (0, 2)), log))
-
-
-def test_shares_that_no_checkpoint_needs_are_removed_and_a_damaged_one_costs_its_checkpoints_only(tmp_path: Path):
-    folder, told = tmp_path / "kept", list[tuple[str, dict[str, Any]]]()
-    with EventLog(None, (lambda *event: told.append(event),)) as events:
-        with Checkpoints(folder, events) as kept:
-            for step, steps in ((1, 1), (3, 2), (4, 2), (6, 5), (7, 5)):
-                kept.interrupted(shared(folder, step, steps))
-        # The last two need one set: another that does not is kept with its own.
-        assert [place.name[-1] for place in sorted(folder.glob("0*"))] == ["4", "6", "7"]
-        assert [place.name for place in sorted(folder.glob("shares-*"))] == ["shares-000000002-0", "shares-000000005-0"]
-        with Checkpoints(folder, events) as kept:
-            found = kept.latest()
-            assert found is not None
-            (position, (((ids, r),), number, rows)) = found[0].state.log[-1]
-            assert (position, ids.tolist(), r.shape, number, rows) == ((1, 6), [0, 1, 2], (3, 2), 6.0, 3)
-            tiles = read_tiles(folder, found[0].state.base, range(1, 3))
-            assert [tile["alpha"].shape for tile in tiles] == [(2, 2), (4, 2)]
-        (damaged,) = (folder / "shares-000000005-0").rglob("share-000002/alpha/c/0/0")
-        damaged.write_bytes(damaged.read_bytes()[:-1])
-        with Checkpoints(folder, events) as kept:
-            found = kept.latest()
-            assert found is not None
-            assert found[0].position == (1, 4)
-            kept.interrupted(shared(folder, 8, 5))  # of a process that does not know what the others need
-        assert [place.name[-1] for place in sorted(folder.glob("0*"))] == ["4", "7", "8"]
-    assert [fields["message"][:18] for kind, fields in told if kind == "warning"] == [
-        f"000001-1-00000000{k}" for k in (7, 6)
-    ]
-
-
-@pytest.mark.parametrize("starts", [(0,), (2,), (0, 1), (0, 2, 2)])
-def test_shares_that_do_not_follow_one_another_are_refused(tmp_path: Path, starts: tuple[int, ...]):
-    kept = shared(tmp_path, 1, 1).state.base
-    require_whole(tmp_path, kept)
-    with pytest.raises(StorageError):  # noqa: PT012
-        require_whole(tmp_path, replace(kept, starts=starts))
-        read_tiles(tmp_path, replace(kept, starts=starts), range(3))
-
-
-def test_a_set_lies_in_the_directory_of_its_checkpoint(tmp_path: Path):
-    kept = shared(tmp_path, 1, 1).state.base
-    for name in ("../" + kept.name, "shares-/../" + kept.name, "other"):
-        with pytest.raises(ModelFormatError):
-            require_whole(tmp_path, replace(kept, name=name))
 
 
 def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import astuple, replace
@@ -19,11 +18,8 @@ import streamkern as sk
 from streamkern.costs import footprint
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements, gemm_rate
 from streamkern.engine.operation_counts import Operations
-from streamkern.engine.quantised_factor import PANEL, factor_bytes
 from streamkern.formats import ArraySource
 from streamkern.memory import format_bytes
-from streamkern.precondition.int16_projection import packed_lead
-from tests.processors import own_products
 
 Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
@@ -279,52 +275,8 @@ def test_a_worker_that_is_too_small_is_told_how_many_centers_fit():
     assert caught.value.remedy == "give workers more memory"
 
 
-def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
-    pipeline = many(1_000_000, 1_000_000, sk.EigenPro2(batch=1000))
-
-    def plan(**given: Any) -> Any:
-        return sk.plan(pipeline, prices=PRICES, resources=sk.Resources("4GiB", **given))
-
-    alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
-    whole = all_.footprint.cost_estimate.shared.whole
-    assert 1_000_000 * (64 * 4 + 16 * 4) < whole < 1.2 * 1_000_000 * (64 * 4 + 16 * (4 + 2 * 12))
-    assert not alone.footprint.workers.share
-    assert "--workers says what each holds" in alone.text()
-    assert "each of 64 workers, 1 thread(s)" in all_.text()
-    for made, workers in ((few, 4), (all_, 64)):
-        assert whole / workers <= made.footprint.workers.held["share"] < 1.2 * whole / workers
-    needed = few.footprint.workers.bytes() + (192 << 20)  # with what a process holds before
-    with pytest.raises(sk.errors.PlanRefusedError) as caught:
-        plan(workers=4, worker_memory=needed - (10 << 20))
-    found = re.search(r"or use at least ([0-9]+) workers, which share", str(caught.value))
-    assert found is not None
-    plan(workers=int(found[1]), worker_memory=needed - (10 << 20))
-
-
-@own_products  # which keep packed centers in memory
-def test_a_plan_shares_fewer_centers_out_with_their_rows_of_the_factor(monkeypatch):
-    """A worker of two has less than half of the tiles' bytes by no more than a tile; evaluation is where it fits."""
-    module = sys.modules["streamkern.runs.plan"]
-    monkeypatch.setattr(module, "load_libraries", lambda: 300 << 20)  # whatever earlier tests have left
-    n, p, d = 100_000, 20_000, 784
-    pipeline = many(n, p, sk.EigenPro(), d)
-
-    def plan(memory: str, workers: int) -> Any:
-        return sk.plan(pipeline, prices=PRICES, resources=sk.Resources(memory, workers=workers))
-
-    plans = {workers: plan("2GiB", workers) for workers in (0, 2, 4, 10, 11)}
-    shared = plans[0].footprint.cost_estimate.shared
-    lead = packed_lead(p, plans[0].footprint.solver_bytes)
-    assert PANEL < lead < p
-    assert shared.whole > factor_bytes(p, lead) - 2 * lead**2 + 8 * p * 250 + 2 * 4 * p * d
-    for workers in (2, 4, 10):
-        made = plans[workers].footprint
-        assert made.workers.share
-        assert shared.whole / workers < made.workers.held["share"] <= shared.whole / workers + max(shared.tiles)
-        assert made.stages["train"] < plans[0].footprint.stages["train"] + 4 * shared.exchanged + 4 * shared.given
-    assert not plans[11].footprint.workers.share  # there are ten tiles
-    assert "each have all" in plans[11].text()
-    assert "centers" in plans[4].footprint.workers.held
-    tight = plan("1700MiB", 2).footprint.workers
-    assert (tight.share, tight.evaluates_here, "centers" in tight.held) == (True, True, False)
-    assert "evaluated in this process" in plan("1700MiB", 2).text()
+def test_a_worker_that_has_no_room_for_every_weight_is_refused_with_what_would_do():
+    given = sk.Resources("4GiB", worker_memory="600MiB")
+    with pytest.raises(sk.errors.PlanRefusedError, match=r"weights 122\.1 MiB") as caught:
+        sk.plan(many(1_000_000, 1_000_000, sk.EigenPro2(batch=1000)), prices=PRICES, resources=given)
+    assert caught.value.remedy == "give workers more memory; or use EigenPro with fewer centers, or a partition"

@@ -17,7 +17,7 @@ extern "C" __global__ void residual(REAL* F, i32 n, i32 c, const i64* codes, con
   }
 }
 
-// A step of the iteration with momentum: see Momentum in solvers/sharded_centers.py. The move is rate × g.
+// A step of the iteration with momentum: see Momentum in solvers/eigenpro.py. The move is rate × g.
 extern "C" __global__ void moved(const REAL* ahead, const REAL* before, const double* mean, const REAL* g, i64 size,
                                  REAL rate, REAL gamma, REAL second, double share, REAL* alpha, REAL* next,
                                  double* average) {
