@@ -9,7 +9,6 @@ from typing import Any
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.data.dataset import Dataset
-from streamkern.data.statistics import Statistics
 from streamkern.engine.device import Device
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
@@ -34,18 +33,13 @@ def fit(
     runner: Runner | None = None,
     on_plan: Callable[[Footprint], None] = lambda projected: None,
     device: Device | None = None,
-    ready: tuple[Dataset, Statistics] | None = None,
-    known_projection: Footprint | None = None,
     baseline: int | None = None,
     after: tuple[Stage, ...] = (EVALUATE,),
-    report: dict[str, Any] | None = None,
 ) -> Fitted:
     """From a recipe to weights: the stages that estimators, runs and leaves go through.
 
-    ``on_plan`` is called with the projected memory before the first row is read. ``ready`` is the result of
-    ``prepare``, if it was called. ``known_projection`` is the projected memory, where it is known of a fit of as many
-    rows or more, whose kernel is given. ``baseline`` has the bytes that the projection starts from, by default those
-    that the process holds now. ``after`` are stages of the caller that follow; ``report`` joins that of the solver.
+    ``on_plan`` is called with the projected memory before the first row is read. ``baseline`` has the bytes that the
+    projection starts from, by default those that the process holds now. ``after`` are stages of the caller that follow.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -59,7 +53,7 @@ def fit(
     _require_startable(recipe, runner)
     lanes = lanes_on(device, executor.in_process, recipe.lanes)
     shape, listed = planned_shape(
-        recipe, runner.held_out_rows, runner.search_share, after, known_projection, budget=budget, baseline=baseline,
+        recipe, runner.held_out_rows, runner.search_share, after, budget=budget, baseline=baseline,
         slots=executor.slots, overlaps=executor.overlaps, lanes=lanes,
     )  # fmt: skip
 
@@ -67,14 +61,12 @@ def fit(
         executor.allowed = projected.allowance()
         on_plan(projected)
 
-    projected = known_projection or footprint(shape, listed)
+    projected = footprint(shape, listed)
     allow(projected)
     require_room(device, projected, shape.p, shape.dataset.n_features, shape.itemsize)
     project = partial(projected_again, shape, listed)
-    made = Fit(recipe, executor, runner, shape, project, allow, lanes, projected, device, report=report or {})
-    if ready is not None:
-        made.data, made.facts = ready
-    runner.carry_out((*stages_of_model(recipe, prepared=ready is not None), *after), made)
+    made = Fit(recipe, executor, runner, shape, project, allow, lanes, projected, device)
+    runner.carry_out((*stages_of_model(recipe), *after), made)
     return made.fitted
 
 
@@ -100,17 +92,16 @@ def planned_shape(
     held_out_rows: int,
     share: float | None = None,
     after: tuple[Stage, ...] = (EVALUATE,),
-    known: Footprint | None = None,
     **how: Any,
 ) -> tuple[FitShape, tuple[Stage, ...]]:
     """The shape of a fit before its rows are read, with the search that is part of it; and its stages.
 
     ``held_out_rows`` and ``share`` are those of the ``Runner``, ``how`` as in ``shape_of``. PlanRefusedError has the
-    remedy where not even a fit without the search would fit, unless its projection is ``known``.
+    remedy where not even a fit without the search would fit.
     """
     guess, listed = planned_rows(recipe), (*stages_of_model(recipe), *after)
     shape = shape_of(recipe, guess, likely_outputs(guess), held_out_rows, **how)
-    if known is None and needs_kernel_search(recipe):
+    if needs_kernel_search(recipe):
         footprint(shape, listed)
     return with_search(shape, share), listed
 

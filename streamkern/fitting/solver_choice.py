@@ -10,7 +10,9 @@ Features that the user did not ask for are never chosen: they change the model.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +31,7 @@ from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
+from streamkern.selection.candidates import Candidate, first_affordable
 from streamkern.selection.kernel_search import (
     MAX_L1_FEATURES,
     default_centers,
@@ -97,59 +100,61 @@ def choose_solver(
     unless their number is known.
     """
     size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
-    direct = Direct()
     made = EigenPro1 if features else EigenPro
     passes = passes or default_passes(size.n, *_pass_work(made, size))
     iterative: Solver = made(epochs=passes, patience=patience)
+    return first_affordable(_solvers(size, iterative, passes, patience, ridge, ridge and not features, threads))
+
+
+def _solvers(
+    size: ProblemSize, iterative: Solver, passes: int, patience: int | None, ridge: bool, falkon: bool, threads: int
+) -> Iterator[Candidate[SolverChoice]]:
+    """Solvers, the one of the least error first: normal equations, ``Falkon`` with a ridge, an iterative method."""
+    name, direct, limit = type(iterative).__name__, Direct(), inf if size.memory is None else size.memory
     takes = CostEstimate(direct, size).memory
     # Where every row is a center there are no sums, and one matrix.
     held = takes.training if size.all_rows_are_centers else sums_in_flight(threads, size.scanned) * takes.sums
-    name = type(iterative).__name__
-
-    def iterating(reason: str) -> SolverChoice:
-        """An iterative solver: with the ridge that was found, where it takes one."""
-        return (ridge and not features and _falkon(size, iterative, patience)) or SolverChoice(iterative, reason)
-
-    if size.memory is not None and held > size.memory:
-        return iterating(
+    if held > limit:
+        why = (
             f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {threads} "
-            f"thread(s), and {format_bytes(size.memory)} are there for matrices",
+            f"thread(s), and {format_bytes(limit)} are there for matrices"
         )
-    try:
-        once, more = (nominal_work(solver, size) for solver in (direct, iterative))
-    except UsageError as error:  # as a run of the iterative method would be refused
-        return SolverChoice(direct, f"Direct: {name} cannot be used. {error.what}")
-    if once <= more:
-        return SolverChoice(
-            direct,
+    else:
+        try:
+            once, more = (nominal_work(solver, size) for solver in (direct, iterative))
+        except UsageError as error:  # as a run of the iterative method would be refused
+            yield Candidate(SolverChoice(direct, f"Direct: {name} cannot be used. {error.what}"))
+            return
+        why = (
             f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
-            "gives the solution that they converge to",
+            "gives the solution that they converge to"
+            if once <= more
+            else f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the "
+            f"work of {passes} pass(es) of {name}, which have no ridge"
         )
-    if ridge and once <= MAX_RIDGE_WORK_RATIO * more:
-        return SolverChoice(
-            direct,
-            f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
-            f"of {passes} pass(es) of {name}, which have no ridge",
-        )
-    return iterating(f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations")
+        allowed = more * (MAX_RIDGE_WORK_RATIO if ridge else 1.0)
+        yield Candidate(SolverChoice(direct, why), held, once, limit, allowed)
+        why = f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
+    if falkon:
+        yield from _falkon(size, iterative, patience, limit)
+    yield Candidate(SolverChoice(iterative, why))
 
 
-def _falkon(size: ProblemSize, iterative: Any, patience: int | None) -> SolverChoice | None:
-    """``Falkon`` with the passes that ``MAX_RIDGE_WORK_RATIO`` or ``MAX_PASSES_WORK`` allow, or None."""
+def _falkon(
+    size: ProblemSize, iterative: Solver, patience: int | None, limit: float
+) -> Iterator[Candidate[SolverChoice]]:
+    """``Falkon`` with the passes that ``MAX_RIDGE_WORK_RATIO`` or ``MAX_PASSES_WORK`` allow."""
     takes = CostEstimate(Falkon(), size).memory
-    if size.memory is not None and max(takes.setup, takes.training) > size.memory:
-        return None
+    held = max(takes.setup, takes.training)
     few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))
     allowed = max(MAX_PASSES_WORK, MAX_RIDGE_WORK_RATIO * nominal_work(iterative, size))
-    if few > allowed:
-        return None
     a_pass = (many - few) / (MAX_EPOCHS - MAX_DEFAULT_PASSES)
-    passes = int(min(MAX_EPOCHS, MAX_DEFAULT_PASSES + (allowed - few) // a_pass))
-    return SolverChoice(
-        Falkon(epochs=passes, patience=patience),
+    passes = int(np.clip(MAX_DEFAULT_PASSES + (allowed - few) // a_pass, MAX_DEFAULT_PASSES, MAX_EPOCHS))
+    why = (
         f"Falkon: it takes the ridge that held-out rows choose, and at most {passes} pass(es); "
-        f"{type(iterative).__name__} has no ridge",
+        f"{type(iterative).__name__} has no ridge"
     )
+    yield Candidate(SolverChoice(Falkon(epochs=passes, patience=patience), why), held, few, limit, allowed)
 
 
 def _pass_work(made: type[EigenPro | EigenPro1], size: ProblemSize) -> tuple[float, float]:

@@ -125,9 +125,9 @@ class Fit(TrainingRows):
         )  # fmt: skip
 
 
-def stages_of_model(recipe: Recipe, prepared: bool = False) -> tuple[Stage, ...]:
-    """The stages of a fit of one model, in order; from rows that are ``prepared``, if they are."""
-    return (*(() if prepared else preparation(recipe)), *MODEL_STAGES)
+def stages_of_model(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages of a fit of one model, in order."""
+    return (*preparation(recipe), *MODEL_STAGES)
 
 
 # ------------------------------------------------------------------------------------------------ kernel and metric

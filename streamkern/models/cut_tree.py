@@ -36,9 +36,6 @@ ROWS_PER_CENTER = 4
 MAX_LEAF_SEARCH_WORK_RATIO = 2.0
 """Work of choosing a leaf's own kernel, at most, in multiples of that of its fit: a factor of a small matrix."""
 
-MAX_SHARED_SEARCH_WORK_RATIO = 0.2
-"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
-
 MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
 """Rows of a leaf for centers that are given, at least and at most."""
 
@@ -240,16 +237,6 @@ class CutTree:
         """Masks of the rows that a cut gives its left and its right side for training, by their projections t."""
         low, _, high = self.cuts[node]
         return t < high, t >= low
-
-    def on_the_left(self, X: Array, cuts: int) -> Array:
-        """Mask of the rows that are predicted on the left of so many cuts, the first downwards, shape (n,)."""
-        inside, node = np.ones(len(X), dtype=bool), 0 if len(self.cuts) else -1
-        for _ in range(cuts):
-            if node < 0:
-                break
-            inside &= host_loops().project(X, self.directions[node]) < self.cuts[node, 1]
-            node = int(self.children[node, 0])
-        return inside
 
     def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
         """The leaves that rows X (n, d), encoded, of weight > 0 are trained in: (leaf, ascending positions of rows)."""

@@ -63,7 +63,6 @@ def settings_digest(recipe: Recipe, partition: Partition) -> str:
     return digest(
         without_champion(partition).to_json(), [described(step) for step in preprocessing_steps(recipe)], recipe.task,
         recipe.dtype, recipe.seed,
-        "one kernel of all leaves",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet, Given
-from streamkern.costs.footprint import Footprint
+from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
@@ -52,9 +52,8 @@ from streamkern.partition.leaf_rows import BLOCK_BYTES
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.leaf_tasks import LeafTraining
-from streamkern.partition.partition_shape import PartitionShape, leaf_shape
+from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.feature_origins import Features
-from streamkern.selection.kernel_search import KernelChoice, Search
 from streamkern.solvers.base import Problem, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
@@ -78,8 +77,6 @@ class PartitionFit(TrainingRows):
         allow: hears of the projected memory.
         listed: its stages.
         folder: where rows are scattered; None for a temporary directory.
-        one: whether a trial has decided for one model: then no further stage of leaves is one of this fit.
-        choice: the kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
 
     recipe: Recipe
@@ -93,9 +90,6 @@ class PartitionFit(TrainingRows):
     data: Dataset = field(init=False)
     facts: Statistics | None = None
     device: None = None
-    one: bool = False
-    reason: str = ""
-    choice: KernelChoice | None = None
     notes: list[str] = field(default_factory=list)
     columns: Features = field(init=False)
     projected: Footprint = field(init=False)
@@ -120,11 +114,6 @@ class PartitionFit(TrainingRows):
         """How rows are cut."""
         cut: Partition = self.recipe.partition
         return cut
-
-    @property
-    def search(self) -> Search | None:
-        """The trials for a kernel of all leaves, or None."""
-        return self.shape.shared_search
 
     def functions(self, models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
         """The functions of all leaves, without fingerprints, for which every center is hashed."""
@@ -189,41 +178,31 @@ def partition_error(what: str, remedy: str) -> UsageError:
     )
 
 
-def fit_partition(
-    recipe: Recipe, executor: Executor, budget: int, runner: Runner, baseline: int, ridge: tuple[float, int] | None
-) -> PartitionedMachine:
-    """The model in leaves of a recipe with a partition; ``ridge`` is that of all leaves, and the rows it was found on.
-
-    ``baseline`` has the bytes that projections start from.
-    """
-    listed = (*stages_of_leaves(recipe), EVALUATE_LEAVES)
-    shape = PartitionShape.before_rows(
-        recipe, on=LeafSettings.of(recipe).on, budget=budget, slots=executor.slots, here=executor.in_process,
-        baseline=baseline,
-    )  # fmt: skip
-    made = started(recipe, executor, runner, shape, listed, ridge=ridge)
-    with made.held:
-        runner.carry_out(listed, made)
-    model: PartitionedMachine = made.fitted.model
-    return model
-
-
-def started(
+def fit_leaves(
     recipe: Recipe,
     executor: Executor,
+    budget: int,
     runner: Runner,
-    shape: PartitionShape,
-    listed: tuple[Stage, ...],
-    *,
-    allow: Callable[[Footprint], None] = lambda projected: None,
-    folder: Path | None = None,
-    ridge: tuple[float, int] | None = None,
-) -> PartitionFit:
-    """A fit in leaves before its first stage; PlanRefusedError has the remedy where its stages would not fit."""
+    on_plan: Callable[[Footprint], None],
+    folder: Path | None,
+    after: tuple[Stage, ...],
+) -> Fitted:
+    """A model in every leaf of a recipe with a partition: the stages of leaves, and those that come ``after``.
+
+    Arguments and errors as of ``fit_one_or_leaves``.
+    """
+    require_partition(recipe)
     require_fit_rows(recipe)
-    made = PartitionFit(recipe, executor, runner, shape, LeafSettings.of(recipe, ridge), allow, listed, folder)
+    settings, listed = LeafSettings.of(recipe), (*stages_of_leaves(recipe), *after)
+    # What fits now is not refused later, for what the stages in between have left behind.
+    shape = PartitionShape.before_rows(
+        recipe, on=settings.on, budget=budget, slots=executor.slots, here=executor.in_process, baseline=load_libraries()
+    )
+    made = PartitionFit(recipe, executor, runner, shape, settings, on_plan, listed, folder)
     made.project(shape)
-    return made
+    with made.held:
+        runner.carry_out(listed, made)
+    return made.fitted
 
 
 def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
@@ -240,24 +219,9 @@ def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _look_at_rows(fit: PartitionFit) -> None:
-    champion = champion_of(fit.partition)
     note_rows(fit)
     if fit.recipe.threshold is not None:
         require_two_classes(fit.encoding)
-    if champion is not None:
-        fit.settings = with_champion_kernel(fit.settings, champion)
-        return
-    fit.settings = fit.settings.chosen(fit.choice)
-    if fit.choice is not None:
-        fit.data = fit.choice.metric.applied(fit.data)
-        if fit.choice.metric.kind == "full":  # a turn makes other features
-            fit.facts = None
-
-
-def with_champion_kernel(settings: LeafSettings, champion: PartitionedMachine) -> LeafSettings:
-    """The settings with the champion's kernel and ridge, where they were chosen: its metric is among its transforms."""
-    ridge = champion.metadata["partition"].get("ridge")
-    return settings if ridge is None else replace(settings.changed(kernel=champion.kernel), ridge=(ridge[0], ridge[1]))
 
 
 def _center_rows(fit: PartitionFit) -> None:
@@ -341,20 +305,12 @@ def _champion_tree(tree: CutTree, fit: PartitionFit) -> GrownTree:
 
 
 def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
-    """Project the leaves that there are; leaves that go the way of the largest are not projected one by one."""
+    """Project the leaves that there are."""
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
-    shape, projected = leaf_shape(
-        fit.recipe, fit.shape.on, fit.data, largest, budget=fit.shape.budget, baseline=fit.shape.baseline
-    )
-    recipe, settings = shape.recipe, fit.settings
-    every = settings.recipe.centers is None and recipe.train.base_rows <= settings.full_kernel_limit
-    if every and traits_of(recipe.solver).one_pass:
-        # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
-        settings = settings.like(recipe.solver, projected)
     wanted = fit.runner.held_out_rows > 0
-    fit.settings = settings.with_calibration(fit.recipe, grown.tree.leaves, fit.encoding, wanted)
+    fit.settings = fit.settings.with_calibration(fit.recipe, grown.tree.leaves, fit.encoding, wanted)
 
 
 def _levels_memory(shape: PartitionShape) -> int:
@@ -524,24 +480,19 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
         "rows_trained": sum(each["rows"] for each in fit.leaves),
         "blend": fit.blend,
         **({"blends": fit.blends} if fit.blends else {}),
-        **({"reason": fit.reason} if fit.reason else {}),
         "by_leaf": fit.leaves,
     }
 
 
 def fitted_partition(fit: PartitionFit) -> Fitted:
     """The result of a fit in leaves, with its model."""
-    summary, metric = partition_summary(fit), None if fit.choice is None else fit.choice.metric
+    summary = partition_summary(fit)
     report = {"partition": summary, **({"preprocess": fit.notes} if fit.notes else {})}
-    found = Fitted(
-        fit.problem, fit.outcome, report, fit.projected, None, metric, fit.columns, fit.choice, fit.calibration
-    )
+    found = Fitted(fit.problem, fit.outcome, report, fit.projected, None, None, fit.columns, None, fit.calibration)
     base = KernelMachine.of(found)
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
     cuts["request"] = settings_digest(fit.recipe, fit.partition)
-    if fit.settings.ridge is not None:
-        cuts["ridge"] = list(fit.settings.ridge)
     metadata = base.metadata | {"partition": cuts}
     sizes = [each["rows"] for each in fit.leaves]
     if any(model is not None and "metric" in model.metadata for model in fit.models):

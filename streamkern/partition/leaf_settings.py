@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.centers import Uniform
-from streamkern.costs.footprint import Footprint
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Encoding
@@ -16,10 +15,6 @@ from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, leaf_centers, max_full_kernel_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
-from streamkern.selection.kernel_search import KernelChoice, with_ridge
-from streamkern.selection.median_bandwidth import needs_median
-from streamkern.solvers.base import Solver
-from streamkern.solvers.ridge import is_factorable
 
 T = TypeVar("T")
 
@@ -34,60 +29,29 @@ class LeafSettings:
     Attributes:
         recipe: of a leaf, without rows. One thread computes it, in one lane.
         held_out_rows: rows that each leaf leaves out for the whole model's probabilities or intervals, at most.
-        ridge: λ of a solver whose ridge is left open, and the rows that it was found on; or None.
         full_kernel_limit: rows of a leaf up to which all of them are centers, where none are given.
-        projected: memory of the largest leaf, where all take the same way: none is then projected by itself.
-        given: whether every row of a leaf is a center and nothing is chosen in it, so that ``fit_encoded`` does.
     """
 
     recipe: Recipe
     held_out_rows: int = 0
     encoding: Encoding | None = None
-    ridge: tuple[float, int] | None = None
     full_kernel_limit: int = 0
-    projected: Footprint | None = None
-    given: bool = False
 
     @classmethod
-    def of(cls, recipe: Recipe, ridge: tuple[float, int] | None = None) -> LeafSettings:
+    def of(cls, recipe: Recipe) -> LeafSettings:
         """Take kernel, centers, solver and metric, without rows; these have the weights of classes."""
         leaf = Recipe(
             from_arrays(np.empty((0, 1))), recipe.kernel, recipe.centers, recipe.solver, task=recipe.task,
             preprocess=(), scaling=None, seed=recipe.seed, lanes=1, dtype=recipe.dtype, metric=recipe.metric,
             partition=None,
         )  # fmt: skip
-        return cls(leaf, ridge=ridge, full_kernel_limit=max_full_kernel_rows(max(1, recipe.train.base_rows)))
-
-    def like(self, solver: Solver, projected: Footprint) -> LeafSettings:
-        """Return settings of leaves that go the way of the largest, whose solver and projection these are."""
-        made = self.changed(solver=solver)
-        if self.recipe.kernel is None:
-            return made
-        open_ = needs_median(self.recipe) or self.recipe.metric is not None or not is_factorable(self.recipe.kernel)
-        return replace(made, projected=projected, given=not open_)
-
-    def changed(self, **fields: Any) -> LeafSettings:
-        """Return settings with other fields of the recipe."""
-        return replace(self, recipe=replace(self.recipe, **fields))
+        return cls(leaf, full_kernel_limit=max_full_kernel_rows(max(1, recipe.train.base_rows)))
 
     def with_calibration(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafSettings:
         """Leave rows out of each leaf, where the whole is to have probabilities or intervals."""
         calibrated = whole.validation is not None and whole.task == "classification"
         rows = 0 if calibrated or not wanted else held_out_rows_of_leaf(whole.task, leaves, encoding.outputs)
         return replace(self, held_out_rows=rows, encoding=encoding)
-
-    def chosen(self, choice: KernelChoice | None) -> LeafSettings:
-        """Return settings with the kernel that was chosen, and its ridge."""
-        if choice is None:
-            return self
-        return replace(self.changed(kernel=choice.kernel), ridge=(choice.ridge, choice.rows))
-
-    def with_ridge(self, solver: Solver, n: int) -> Solver:
-        """Return a solver for n rows with the chosen ridge, where its own is left open: noise asks for λ n."""
-        if self.ridge is None:
-            return solver
-        ridge, rows = self.ridge
-        return with_ridge(solver, ridge * min(1.0, rows / n))
 
     def on(self, train: Dataset) -> Recipe:
         """Return the recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""

@@ -21,7 +21,6 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import fit
 from streamkern.fitting.fitted import Fitted
-from streamkern.fitting.leaf_fit import fit_encoded
 from streamkern.fitting.recipe import AUTO
 from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Runner
@@ -93,7 +92,7 @@ class LeafTraining:
             self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
-            settings.ridge, platform.machine(),
+            platform.machine(),
         )  # fmt: skip
 
     def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -132,9 +131,7 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
     runner = LeafRunner(settings.held_out_rows)
     try:
         with ThreadsExecutor(1) as executor, keep_free_memory():
-            fitted, solver = (_fit_given if settings.given else _fit_open)(
-                (X, y, w), settings, executor, budget, runner
-            )
+            fitted, solver = _fit((X, y, w), settings, executor, budget, runner)
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
@@ -151,34 +148,19 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
     }  # fmt: skip
 
 
-def _fit_given(
-    rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
-) -> tuple[Fitted, Solver]:
-    recipe = settings.recipe
-    assert settings.encoding is not None
-    assert settings.projected is not None
-    solver: Any = settings.with_ridge(recipe.solver, len(rows[0]))
-    fitted = fit_encoded(
-        rows, recipe.kernel, solver.ridge, settings.encoding, executor, settings.projected, recipe.seed,
-        settings.held_out_rows, runner.warn,
-    )  # fmt: skip
-    return fitted, solver
-
-
-def _fit_open(
+def _fit(
     rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
 ) -> tuple[Fitted, Solver]:
     X, y, w = rows
-    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
-    chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
+    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1)
     try:
         # All leaves at a time were projected before: see ``PartitionShape``.
-        return fit(chosen, executor, budget, runner, known_projection=settings.projected, baseline=0), chosen.solver
+        return fit(chosen, executor, budget, runner, baseline=0), chosen.solver
     except NumericalError as error:
         if settings.recipe.solver != AUTO or traits_of(chosen.solver).one_pass:
             raise
         name = chosen.solver.to_json()["name"]
-        chosen = replace(chosen, solver=settings.with_ridge(Direct(), len(X)))
+        chosen = replace(chosen, solver=Direct())
         fitted = fit(chosen, executor, budget, runner, baseline=0)
         runner.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.costs.dry_run import nominal_work
 from streamkern.costs.fit_shape import FitShape, Workers
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
@@ -26,11 +27,10 @@ from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
-from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, MAX_SHARED_SEARCH_WORK_RATIO
+from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
 from streamkern.preprocessing.steps import learning_bytes
-from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.sources.base import Source
 from streamkern.types import Rows, Target
@@ -110,16 +110,12 @@ class PartitionShape(FitShape):
         leaves: how many.
         leaf_rows: rows of the largest.
         here: whether leaves are computed in this process.
-        trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
-        tried: memory of its one model.
     """
 
     on: Callable[[Dataset], Recipe] | Any = None
     leaves: int = 1
     leaf_rows: int = 0
     here: bool = True
-    trial: int = 0
-    tried: Footprint | None = None
 
     @classmethod
     def of(
@@ -218,13 +214,7 @@ class PartitionShape(FitShape):
         return 0
 
     @cached_property
-    def shared_search(self) -> Search | None:
-        """The trials on a sample of all rows where the kernel of the leaves is left open; or None."""
-        one, _ = leaf_shape(
-            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=self.baseline
-        )
-        if not needs_kernel_search(one.recipe):
-            return None
-        columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
-        share = MAX_SHARED_SEARCH_WORK_RATIO * self.leaves
-        return search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
+    def leaves_work(self) -> float:
+        """Operations of all leaves at nominal prices, each with the search for its kernel."""
+        one, _ = leaf_shape(self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=0)
+        return (1 + MAX_LEAF_SEARCH_WORK_RATIO) * self.leaves * nominal_work(one.solver, one.size)

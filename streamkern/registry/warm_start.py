@@ -146,7 +146,9 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
         return pipeline, "categories are encoded by means of the targets, which are those of all rows"
     if pipeline.class_weight is not None or pipeline.threshold is not None:
         return pipeline, "weights of classes and the threshold are those of all rows"
-    wanted = with_rows_per_leaf(pipeline)
+    wanted, _ = with_rows_per_leaf(pipeline)
+    if wanted.partition is None:
+        return pipeline, "the champion has leaves, and one model has all rows"
     if champion.metadata.get("partition", {}).get("request") != settings_digest(wanted, wanted.partition):
         return pipeline, "preprocessing or partition differ from the champion's"
     if pipeline.train.source.columns != champion.columns:

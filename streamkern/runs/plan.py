@@ -23,14 +23,9 @@ from streamkern.fitting.memory_projection import planned_rows, preprocessing_ste
 from streamkern.fitting.stage import Runner, Stage, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.partition.fit_partition import require_partition
-from streamkern.partition.one_or_leaves import (
-    decided,
-    fits_one_leaf,
-    resolve_with_held_out,
-    shape_before_rows,
-    with_rows_per_leaf,
-    without_partition,
-)
+from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.one_or_leaves import resolve_with_held_out
+from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.automatic_steps import planned_note
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
@@ -180,22 +175,19 @@ def plan(
         UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """
     given = given_resources(resources, memory, threads)
-    pipeline = decided(pipeline, given.budget, given.device)
-    if pipeline.partition is not None:
-        pipeline = with_rows_per_leaf(pipeline)
-    if pipeline.partition is not None and not fits_one_leaf(pipeline.partition, pipeline.train.base_rows):
-        made = _in_leaves(pipeline, given.budget, given.slots, prices)
+    pipeline, reason = resolve_with_held_out(pipeline, given.budget, given.device)
+    if pipeline.partition is None:
+        made = _of_one(pipeline, reason, given, prices)
     else:
-        made = _of_one(pipeline, given, prices)
+        made = _in_leaves(pipeline, given.budget, given.slots, prices)
     if given.worker_memory is not None:
         limit = parse_bytes(given.worker_memory)
         made.footprint.require_worker(limit, given.worker_threads, made.footprint.cost_estimate.size.p)
     return replace(made, worker_threads=given.worker_threads)
 
 
-def _of_one(pipeline: Pipeline, given: Resources, prices: Prices | None) -> Plan:
+def _of_one(pipeline: Pipeline, reason: str, given: Resources, prices: Prices | None) -> Plan:
     budget, slots = given.budget, given.slots
-    pipeline, reason = resolve_with_held_out(without_partition(pipeline), budget)
     pipeline.train._require_rows()
     data, solver = planned_rows(pipeline), pipeline.solver
     if pipeline.centers is not None:
@@ -245,7 +237,8 @@ def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | Non
     pipeline.train._require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
-    shape, listed = shape_before_rows(pipeline, budget, slots, load_libraries()), stages(pipeline)
+    on, listed = LeafSettings.of(pipeline).on, stages(pipeline)
+    shape = PartitionShape.before_rows(pipeline, on=on, budget=budget, slots=slots, baseline=load_libraries())
     fits, likely = shape.footprint(listed), replace(shape, outputs=_outputs(pipeline))
     leaf = shape.largest[0]
     prices = measured_prices(pipeline, slots, leaf.p) if prices is None else prices

@@ -1,0 +1,53 @@
+"""The one rule by which candidates for a fit are compared before a row is read: the first that can be paid for.
+
+Candidates stand in the order of the error that is expected of them, the least first. What each takes is counted on
+shapes and at fixed prices, never measured here, so that a recipe has the same model on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Candidate(Generic[T]):
+    """What may be fitted, what it takes, and the most that it is worth.
+
+    Attributes:
+        choice: a solver, a partition or a recipe.
+        memory: bytes that it holds.
+        work: its operations at nominal prices.
+        memory_limit: bytes that it may hold.
+        work_limit: operations that it may take.
+    """
+
+    choice: T
+    memory: float = 0.0
+    work: float = 0.0
+    memory_limit: float = inf
+    work_limit: float = inf
+
+    @property
+    def affordable(self) -> bool:
+        """True if it keeps within its limits."""
+        return self.memory <= self.memory_limit and self.work <= self.work_limit
+
+
+def first_affordable(candidates: Iterable[Candidate[T]]) -> T:
+    """The first of the candidates, the best first, that keeps within its limits; the last where none does.
+
+    Raises:
+        ValueError: there are no candidates.
+    """
+    each = None
+    for each in candidates:
+        if each.affordable:
+            break
+    if each is None:
+        raise ValueError("there are no candidates")
+    return each.choice
