@@ -20,6 +20,7 @@ from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.cpu import host_loops
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
+from streamkern.selection.kernel_search import MAX_ROWS_AS_CENTERS
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
@@ -42,8 +43,8 @@ MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
 LEAF_CENTERS = 2_000
 """Centers of a leaf of more rows than can all be centers."""
 
-MIN_FULL_KERNEL_ROWS, MAX_FULL_KERNEL_ROWS = 2_000, 8_000
-"""Rows of a leaf where each of them is a center, as by default: at least, and at most."""
+MIN_FULL_KERNEL_ROWS = 2_000
+"""Rows of a leaf where each of them is a center, as by default, at least; at most as many as of one model."""
 
 MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
 """Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r
@@ -60,9 +61,8 @@ FULL_OVERLAP_CUTS = 4
 
 
 def max_full_kernel_rows(rows: int) -> int:
-    """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
-    steps = round(math.log2((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5 / MIN_FULL_KERNEL_ROWS))
-    return min(MIN_FULL_KERNEL_ROWS << max(0, steps), MAX_FULL_KERNEL_ROWS)
+    """Rows of a leaf, at most, where all of them are centers, of so many rows in all."""
+    return int(np.clip((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5, MIN_FULL_KERNEL_ROWS, MAX_ROWS_AS_CENTERS))
 
 
 def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
@@ -80,11 +80,11 @@ class Partition:
     Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
-        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model, where
-            that is as good on held-out rows of a sample.
+        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model where
+            there are no more rows.
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
-            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
-            Leaves that a sample of the rows cut may have a tenth more.
+            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 10,000, fewer the more there
+            are. Leaves that a sample of the rows cut may have a tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there. Where
             leaves have more than 16,000 rows and more than four cuts above them, these share the overlap of four.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also

@@ -45,7 +45,8 @@ class LeafSettings:
             preprocess=(), scaling=None, seed=recipe.seed, lanes=1, dtype=recipe.dtype, metric=recipe.metric,
             partition=None,
         )  # fmt: skip
-        return cls(leaf, full_kernel_limit=max_full_kernel_rows(max(1, recipe.train.base_rows)))
+        # Leaves that a sample of the rows cuts may have a tenth more.
+        return cls(leaf, full_kernel_limit=11 * max_full_kernel_rows(recipe.train.base_rows) // 10)
 
     def with_calibration(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafSettings:
         """Leave rows out of each leaf, where the whole is to have probabilities or intervals."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.candidates import Candidate, first_affordable
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
+from streamkern.solvers.base import traits_of
 
 MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
@@ -48,14 +48,13 @@ def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition
         return None
     if device == "cuda" or recipe.diagnose or train.n_features > MAX_L1_FEATURES or len(train) != train.base_rows:
         return None
-    if train.base_rows <= max_rows_as_centers(train.base_rows, train.n_features, budget):
-        return None
-    return first_affordable(_partitions(recipe, budget))
+    most = max_rows_as_centers(train.base_rows, train.n_features, budget)
+    return None if train.base_rows <= most else first_affordable(_partitions(recipe, most, budget))
 
 
-def _partitions(recipe: Any, budget: int) -> Iterator[Candidate[Partition | None]]:
-    """Leaves, the largest first; then one model, some of whose rows are centers."""
-    rows = max_full_kernel_rows(recipe.train.base_rows)
+def _partitions(recipe: Any, most: int, budget: int) -> Iterator[Candidate[Partition | None]]:
+    """Leaves of at most so many rows, the largest first; then one model, some of whose rows are centers."""
+    rows = min(most, max_full_kernel_rows(recipe.train.base_rows))
     while rows >= MIN_FULL_KERNEL_ROWS:
         leaves = replace(recipe, partition=Partition(rows=rows))
         shape = PartitionShape.before_rows(
@@ -63,10 +62,11 @@ def _partitions(recipe: Any, budget: int) -> Iterator[Candidate[Partition | None
         )
         try:
             held: float = shape.footprint((*stages_of_leaves(leaves), EVALUATE_LEAVES)).peak
+            solved = traits_of(shape.largest[0].solver).one_pass  # else there is no room for a leaf's matrix
         except PlanRefusedError:
-            held = inf
-        work = 0.0 if held == inf else shape.leaves_work
-        yield Candidate(leaves.partition, held, work, budget, MAX_LEAVES_WORK)
+            solved = False
+        if solved:
+            yield Candidate(leaves.partition, held, shape.leaves_work, budget, MAX_LEAVES_WORK)
         rows //= 2
     yield Candidate(None)
 

@@ -1,9 +1,8 @@
-"""``partition="auto"``, the default everywhere: leaves or one model for large tables, one model for all else."""
+"""``partition="auto"``, the default everywhere: as many leaves as keep every row a center, or one model."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ import pytest
 import streamkern as sk
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.models import cut_tree
-from streamkern.partition import one_or_leaves as choice
-from streamkern.partition.one_or_leaves import MIN_TABLE_ROWS, default_partition
+from streamkern.partition.one_or_leaves import decided, default_partition
 from streamkern.report.page import write_report
 from streamkern.report.run_directory import read_run
 from streamkern.selection import kernel_search
@@ -26,10 +24,9 @@ N, D = 4_500, 5
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables and leaves that a test has the time for are large: not every row is a center of one model."""
-    monkeypatch.setattr(choice, "MIN_TABLE_ROWS", N)
-    monkeypatch.setattr(kernel_search, "MAX_ROWS_AS_CENTERS", 0)
-    monkeypatch.setattr(cut_tree, "MAX_FULL_KERNEL_ROWS", 4_000)
+    """Tables that a test has the time for are large: not every row is a center of one model."""
+    for module in (kernel_search, cut_tree):
+        monkeypatch.setattr(module, "MAX_ROWS_AS_CENTERS", 4_000)  # as many as 3 GiB have room for, or fewer
 
 
 def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -50,16 +47,13 @@ def test_it_is_the_default(model: Any):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("soon")
-def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
+def test_leaves_keep_every_row_a_center(tmp_path: Path):
     X, y = table()
     rows = table(2000, 1)
     labels, truth = y > 0, rows[1] > 0
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
     assert model.result_.report["partition"]["leaves"] == 2
-    assert re.match(
-        r"leaves, squared error .* in two leaves of kernels of their own", model.result_.report["partition"]["reason"]
-    )
     asked = sk.KernelClassifier(memory="3GiB", threads=2, partition=sk.Partition()).fit(frame, labels)
     assert asked.model_.weights_sha256 == model.model_.weights_sha256
     one = sk.KernelClassifier(memory="3GiB", partition=None).fit(frame, labels)
@@ -73,31 +67,6 @@ def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
     loaded = sk.load_model(tmp_path / "model")
     assert isinstance(loaded, sk.PartitionedMachine)
     assert np.array_equal(loaded.predict_proba(new), p)
-
-
-def test_the_one_model_of_a_trial_has_all_rows_as_centers_if_that_of_all_rows_will():
-    for n, expected in ((4_500, (4_500, 4_500)), (20_000, (choice.TRIAL_CENTERS, choice.SECOND_CENTERS))):
-        X, y = table(n)
-        data = sk.from_arrays(X, y)
-        cut = sk.Partition(rows=2_000)
-        recipe = sk.Pipeline(train=data, task="regression", solver="auto", partition=cut, dtype="float32")
-        assert choice.trial_centers(recipe, 8 << 30) == expected
-    given = replace(recipe, train=sk.from_arrays(*table(20_000)), centers=sk.Uniform(20_000))
-    assert choice.trial_centers(given, 8 << 30) == (choice.TRIAL_CENTERS, choice.SECOND_CENTERS)
-
-
-@pytest.mark.slow
-def test_a_trial_of_few_rows_trains_the_one_model_that_would_be(monkeypatch: pytest.MonkeyPatch):
-    X, y = table(1_500)
-    seen, fit = [], choice.fit
-
-    def counted(recipe: Any, *given: Any, **named: Any) -> Any:
-        seen.append((recipe.train.base_rows, recipe.centers.count(recipe.train)))
-        return fit(recipe, *given, **named)
-
-    monkeypatch.setattr(choice, "fit", counted)
-    sk.KernelRegressor(memory="3GiB", partition=sk.Partition(rows=500)).fit(X, y)
-    assert seen[0][0] == seen[0][1] > choice.TRIAL_CENTERS
 
 
 @pytest.mark.slow
@@ -119,8 +88,7 @@ def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estima
         sk.run(pipeline, folder, listeners=(stop,), **how)
     result = sk.run(pipeline, folder, **how)
     kept = {stage["name"].partition("-")[0] for stage in result["stages"] if stage["cached"]}
-    assert {"one", "leaf"} <= kept
-    assert result["solver_report"]["partition"]["reason"] == model.result_.report["partition"]["reason"]
+    assert "leaf" in kept
     made = sk.load_model(result.model_path)
     assert isinstance(made, sk.PartitionedMachine)
     assert made.weights_sha256 == model.model_.weights_sha256
@@ -143,24 +111,11 @@ def test_a_pipeline_of_defaults_is_retrained_in_the_leaves_of_its_champion(tmp_p
 
 
 @pytest.mark.usefixtures("soon")
-def test_no_leaves_are_tried_on_a_card_or_with_a_diagnosis():
+def test_no_leaves_are_made_on_a_card_or_with_a_diagnosis():
     data = sk.from_arrays(*table())
     for pipeline, device in ((sk.Pipeline(data), "cuda"), (sk.Pipeline(data, diagnose=True), "auto")):
-        assert choice.decided(pipeline, 3 << 30, device).partition is None
-    assert choice.decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=4_000)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-def test_one_model_is_trained_where_it_is_as_good():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, 2)).astype(np.float32)
-    y = X[:, 0] + rng.normal(size=N)
-    model, one = (sk.KernelRegressor(memory="3GiB", partition=how).fit(X, y) for how in ("auto", None))
-    assert model.result_.report["partition"]["leaves"] == 1
-    assert "in one model on held-out rows of a sample" in model.result_.report["partition"]["reason"]
-    assert model.model_.weights_sha256 == one.model_.weights_sha256
-    assert np.array_equal(model.predict_interval(X[:9]), one.predict_interval(X[:9]))
+        assert decided(pipeline, 3 << 30, device).partition is None
+    assert decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=4_000)
 
 
 def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
@@ -186,27 +141,31 @@ def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
 
 
 @pytest.mark.slow
-def test_a_small_table_is_one_model_without_a_trial():
+def test_a_small_table_is_one_model():
     X, y = table(1000)
     model, one = (sk.KernelRegressor(partition=how).fit(X, y) for how in ("auto", None))
     assert "partition" not in model.result_.report
     assert model.model_.weights_sha256 == one.model_.weights_sha256
 
 
-def recipe(n: int = MIN_TABLE_ROWS, d: int = 3, **how: Any) -> Any:
+LARGE = kernel_search.MAX_ROWS_AS_CENTERS + 1
+
+
+def recipe(n: int = LARGE, d: int = 3, **how: Any) -> Any:
     X = np.zeros((n, d), dtype=np.float32)
     return sk.KernelRegressor(**how, dtype="float32")._recipe(sk.from_arrays(X, np.zeros(n)))
 
 
-def test_a_large_table_of_which_all_is_left_open_is_tried():
-    assert default_partition(recipe(), 4 << 30) == sk.Partition(rows=8000)
-    assert default_partition(recipe(validation=0.1, n=2 * MIN_TABLE_ROWS), 4 << 30) == sk.Partition(rows=8000)
+def test_a_table_whose_rows_are_not_all_centers_of_one_model_is_cut_into_leaves():
+    assert default_partition(recipe(), 16 << 30) == sk.Partition(rows=LARGE - 1)
+    assert default_partition(recipe(validation=0.1, n=2 * LARGE), 16 << 30) == sk.Partition(rows=LARGE - 1)
+    assert default_partition(recipe(n=100 * LARGE), 4 << 30) == sk.Partition(rows=cut_tree.MIN_FULL_KERNEL_ROWS)
 
 
 @pytest.mark.parametrize(
     ("how", "budget"),
     [
-        ({"n": MIN_TABLE_ROWS - 1}, 4 << 30),
+        ({"n": LARGE - 1}, 16 << 30),
         ({"d": 201}, 4 << 30),
         ({"kernel": "laplace"}, 4 << 30),
         ({"metric": sk.AGOP()}, 4 << 30),
@@ -235,34 +194,3 @@ def test_rows_are_added_to_one_model():
     model = sk.KernelRegressor(centers=100).partial_fit(X, y)
     assert "partition" not in model.result_.report
     assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-def test_a_part_of_the_sample_with_one_class_alone_has_no_kernel_of_its_own():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(N, 2)).astype(np.float32)
-    y = (X[:, 0] > 0.9) & (np.sin(20 * X[:, 1]) > 0)
-    model = sk.KernelClassifier(memory="3GiB").fit(X, y)
-    assert "of kernels of their own" not in model.result_.report["partition"]["reason"]
-    assert model.score(X, y) > 0.97
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-def test_leaves_that_are_a_little_better_are_compared_with_a_larger_model(monkeypatch: pytest.MonkeyPatch):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, 4)).astype(np.float32)
-    y = np.sin(2 * X[:, 0]) + np.sin(3 * X[:, 1]) + 0.1 * rng.normal(size=N)
-    monkeypatch.setattr(choice, "TRIAL_CENTERS", 60)
-    monkeypatch.setattr(choice, "MAX_CLEAR_ERROR_RATIO", 0.0)  # whatever the leaves gain
-    reasons = []
-    for centers in (60, 1500):
-        monkeypatch.setattr(choice, "SECOND_CENTERS", centers)
-        reasons.append(sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"])
-    assert [reason.split(",")[0] for reason in reasons] == ["leaves", "one model"]
-    monkeypatch.setattr(choice, "MAX_SECOND_ERROR_RATIO", 0.0)
-    monkeypatch.setattr(choice, "SECOND_CENTERS", 60)
-    last = sk.KernelRegressor(memory="3GiB").fit(X, y).result_.report["partition"]["reason"]
-    assert last.startswith("one model")
-    assert last.endswith("% better")

@@ -16,7 +16,7 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.fitting import stages
 from streamkern.fitting.preparation import rows_key
 from streamkern.fitting.stage import Stage
-from streamkern.partition import fit_partition, one_or_leaves
+from streamkern.partition import fit_partition
 from streamkern.progress import Display
 from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
@@ -146,17 +146,19 @@ def test_a_tree_is_cut_under_its_own_projection_and_the_model_of_leaves_is_made_
         return whole(fit)
 
     executors: list[Any] = []
-    started = one_or_leaves.started
-    monkeypatch.setattr(
-        one_or_leaves, "started", lambda *args, **how: executors.append(args[1]) or started(*args, **how)
-    )
+    carry_out = RunRunner.carry_out
+
+    def carrying_out(self: RunRunner, listed: Any, fit: Any) -> None:
+        executors.append(fit.executor)
+        carry_out(self, listed, fit)
+
+    monkeypatch.setattr(RunRunner, "carry_out", carrying_out)
     monkeypatch.setattr(RunRunner, "keep", noting)
     monkeypatch.setattr(fit_partition, "fitted_partition", making)
-    monkeypatch.setattr(one_or_leaves, "leaves_are_better", lambda *_: (True, "as this test says", True))
     result = sk.run(pipeline, tmp_path / "run", memory="2GiB", threads=1)
     (fit,) = [each for each in made if isinstance(each.runner, RunRunner)]
     first = fit.shape.before_rows(
-        fit.recipe, on=fit.shape.on, budget=2 << 30, slots=1, baseline=fit.shape.baseline, trial=fit.shape.trial
+        fit.recipe, on=fit.shape.on, budget=2 << 30, slots=1, baseline=fit.shape.baseline
     ).footprint(fit.listed)
     assert set(allowed.values()) == {first.allowance()}
     # Beside the plan, a part with a line of its own is in no other line.
@@ -236,7 +238,7 @@ KINDS = {
     "plain": {"statistics", "check-validation", "check-test", "bandwidth", "centers", "eigensystem", "train"},
     "search": {"preprocess-joinquantiles", "statistics", "kernel", "centers", "train"},
     "metric": {"metric", "bandwidth", "train"},
-    "leaves": {"kernel", "one-or-leaves", "level-sample", "scatter", "leaf-0"},
+    "leaves": {"level-sample", "scatter", "leaf-0"},
     "calibrated": {"calibrate", "diagnostics"},
     "retrained": {"kernel", "train"},
 }
