@@ -1,6 +1,6 @@
 """Choose the dtype of the arithmetic, and decide before training whether it can represent the kernel on these rows.
 
-- ``dtype_of`` and ``in_dtype``: the rule of ``dtype="auto"``.
+- ``dtype_of`` and ``in_float64``: the rule of ``dtype="auto"``.
 - ``subtract_offsets``: columns that lie far from 0 have their mean subtracted in float64, before rows are rounded,
   where the basis depends on differences of rows alone.
 - ``require_precision``: a kernel whose values would be rounding errors, or all the same, is refused.
@@ -16,7 +16,6 @@ where ``|k(s + δ) − k(s)| + η |k(x, x)|`` (the distance rounded, and the val
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,21 +60,15 @@ def dtype_of(recipe: Recipe) -> str:
     return "float64" if source.from_memory and numbers and source.dtype == np.float64 else "float32"
 
 
-def in_dtype(recipe: R, attempt: Callable[[R, dict[str, str]], T]) -> tuple[T, dict[str, str]]:
-    """Fit in the dtype of a recipe; where ``"auto"`` is float32, in float64 if float32 cannot represent the kernel.
+def in_float64(recipe: R, error: PrecisionError) -> tuple[R, dict[str, str]]:
+    """The recipe in float64 where ``"auto"`` was float32 and the kernel was refused; and why, as ``arithmetic``.
 
-    An attempt is given the reason for a second one as ``arithmetic``, which is returned with the result. PrecisionError
-    is raised where ``"auto"`` is not float32.
+    Where the dtype is given, or is float64, the error is raised.
     """
     given: Any = recipe  # a frozen dataclass
-    dtype = dtype_of(recipe)
-    try:
-        return attempt(replace(given, dtype=dtype), {}), {}
-    except PrecisionError as error:
-        if recipe.dtype != AUTO or dtype == "float64":
-            raise
-        reason = {"arithmetic": f"float64: {error.what}"}
-    return attempt(replace(given, dtype="float64"), reason), reason
+    if recipe.dtype != AUTO or dtype_of(recipe) == "float64":
+        raise error
+    return replace(given, dtype="float64"), {"arithmetic": f"float64: {error.what}"}
 
 
 def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:

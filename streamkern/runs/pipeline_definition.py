@@ -57,9 +57,9 @@ class Pipeline(Recipe):
             rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
             ``kernel=None`` chooses.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
-            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers, solver
-            or features, without ``diagnose`` and not on ``device="cuda"``. None: one model.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: so that every row is
+            a center, for tables of more than 10,000 rows without a given kernel, metric, centers, solver or features,
+            without ``diagnose`` and not on ``device="cuda"``. None: one model.
         class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
             that it lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities still describe the
             unweighted rows. With several labels a row, ``"balanced"``, or a list with a dict of the weights of 0 and 1

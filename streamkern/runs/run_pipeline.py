@@ -12,6 +12,7 @@ import platform
 import secrets
 import signal
 import time
+from collections.abc import Callable
 from contextlib import chdir, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import (
     NumericalError,
     PlanRefusedError,
+    PrecisionError,
     StorageError,
     StreamkernError,
     UsageError,
@@ -35,9 +37,8 @@ from streamkern.execute import open_executor
 from streamkern.execute.base import Executor
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.fitting.device_placement import device_for
-from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import preprocessing_steps
-from streamkern.fitting.precision_checks import in_dtype
+from streamkern.fitting.precision_checks import in_float64
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import memory_limit, peak_resident_bytes, resident_bytes
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
@@ -278,22 +279,28 @@ def _train(
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
 
-        def attempt(recipe: Pipeline, arithmetic: dict[str, str]) -> Fitted:
-            recipe, reason = resolve_with_held_out(recipe, budget, given.device)
-            if reason:
-                events.emit("choice", reason=reason, solver=recipe.solver.to_json())
-            job.arithmetic, job.device = arithmetic, device_for(recipe, given.device)
-            require_unchanged(recipe.train, recipe.validation)  # and again before the model is saved
-            return fit_one_or_leaves(
-                recipe, executor, budget, runner, on_plan, job.device, folder / "scattered", after_fit
-            )
-
-        in_dtype(pipeline, attempt)
+        try:
+            _fit(pipeline, executor, given, runner, on_plan)
+        except PrecisionError as error:
+            pipeline, job.arithmetic = in_float64(pipeline, error)
+            _fit(pipeline, executor, given, runner, on_plan)
         runner.prune()
         trained["peak_memory_bytes"] = peak_resident_bytes()
         if "workers" in trained:  # with those lost in the evaluation
             trained["workers"] = executor.members.to_json()
         return job.measured
+
+
+def _fit(
+    pipeline: Pipeline, executor: Executor, given: Resources, runner: RunRunner, on_plan: Callable[[Footprint], None]
+) -> None:
+    recipe, reason = resolve_with_held_out(pipeline, given.budget, given.device)
+    if reason:
+        runner.choice(reason, solver=recipe.solver.to_json())
+    device = runner.job.device = device_for(recipe, given.device)
+    require_unchanged(recipe.train, recipe.validation)  # and again before the model is saved
+    folder = runner.job.folder / "scattered"
+    fit_one_or_leaves(recipe, executor, given.budget, runner, on_plan, device, folder, after_fit)
 
 
 def _announce(executor: Executor, events: EventLog) -> None:

@@ -26,12 +26,12 @@ from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes
-from streamkern.errors import RENAMED, UsageError, refusing_old_names, require_new_names
+from streamkern.errors import RENAMED, PrecisionError, UsageError, refusing_old_names, require_new_names
 from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import completed, drawn_centers, require_arguments
 from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.fitted import Fitted
-from streamkern.fitting.precision_checks import in_dtype
+from streamkern.fitting.precision_checks import in_float64
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.stage import Runner
 from streamkern.kernels import Kernel, named_kernel
@@ -197,7 +197,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data = self._validated(X, given_target(y), sample_weight)
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))
-        fitted, reason = in_dtype(self._recipe(data, kept), self._fitted)
+        recipe, reason = self._recipe(data, kept), dict[str, str]()
+        try:
+            fitted = self._fitted(recipe)
+        except PrecisionError as error:
+            recipe, reason = in_float64(recipe, error)
+            fitted = self._fitted(recipe)
         self.model_ = model_of(fitted, **reason)
         report = fitted.report | reason
         if fitted.calibration is not None and "threshold" in fitted.calibration.facts:
@@ -229,7 +234,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _resources(self) -> Resources:
         return given_resources(self.resources, self.memory, self.threads)
 
-    def _fitted(self, recipe: Recipe, reason: dict[str, str]) -> Fitted:
+    def _fitted(self, recipe: Recipe) -> Fitted:
         given = self._resources
         recipe, _ = resolve_with_held_out(recipe, budget := given.budget, given.device)
         with (
@@ -391,10 +396,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
             metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: if that is better on
-            held-out rows of a sample, for tables of 30,000 rows or more without a given kernel, metric, centers or
-            solver, and not on ``device="cuda"``; ``result_.report["partition"]`` has the reason. Validation rows then
-            choose the width of blending. None: one model.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: so that every row is
+            a center, for tables of more than 10,000 rows without a given kernel, metric, centers or solver, and not on
+            ``device="cuda"``. Validation rows then choose the width of blending. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step;
             kernel and given centers are in those units. ``"auto"``: as ``preprocess`` determines. None: rows of plain
             numbers keep their units.

@@ -28,7 +28,7 @@ class Asked(Exception):
 def recipe_of(n: int, d: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The recipe of a default fit."""
 
-    def asked(self: Any, recipe: Any, reason: Any) -> Any:
+    def asked(self: Any, recipe: Any) -> Any:
         raise Asked(recipe)
 
     monkeypatch.setattr(sk.KernelRegressor, "_fitted", asked)
