@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import nominal_work
-from streamkern.costs.fit_shape import FitShape, Workers
+from streamkern.costs.fit_shape import LIBRARY_BYTES, THREAD_BYTES, FitShape, Workers
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
@@ -181,9 +181,9 @@ class PartitionShape(FitShape):
 
     @cached_property
     def each(self) -> int:
-        """Bytes of a leaf while it is fitted."""
+        """Bytes of a leaf while it is fitted; those of libraries and threads are held in any case."""
         one = self.largest[1]
-        return one.peak - self.baseline - self.models
+        return one.peak - self.baseline - self.models - LIBRARY_BYTES - THREAD_BYTES
 
     @cached_property
     def runs(self) -> int:
