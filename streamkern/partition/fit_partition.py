@@ -191,7 +191,6 @@ def fit_leaves(
 
     Arguments and errors as of ``fit_one_or_leaves``.
     """
-    require_partition(recipe)
     require_fit_rows(recipe)
     settings, listed = LeafSettings.of(recipe), (*stages_of_leaves(recipe), *after)
     # What fits now is not refused later, for what the stages in between have left behind.

@@ -21,7 +21,13 @@ from streamkern.fitting.stage import Runner, Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.models.cut_tree import MIN_FULL_KERNEL_ROWS, Partition, max_full_kernel_rows
 from streamkern.partition.champion_cuts import champion_of
-from streamkern.partition.fit_partition import EVALUATE_LEAVES, fit_leaves, partition_error, stages_of_leaves
+from streamkern.partition.fit_partition import (
+    EVALUATE_LEAVES,
+    fit_leaves,
+    partition_error,
+    require_partition,
+    stages_of_leaves,
+)
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.candidates import Candidate, first_affordable
@@ -103,6 +109,7 @@ def with_rows_per_leaf(recipe: Any) -> tuple[Any, str]:
     """
     if recipe.partition is None:
         return recipe, ""
+    require_partition(recipe)
     recipe.train._require_rows()
     n = recipe.train.base_rows
     p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)

@@ -22,7 +22,6 @@ from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
 from streamkern.fitting.stage import Runner, Stage, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.partition.fit_partition import require_partition
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.partition.partition_shape import PartitionShape
@@ -235,7 +234,6 @@ def _planned(
 def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | None) -> Plan:
     """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
     pipeline.train._require_rows()
-    require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
     on, listed = LeafSettings.of(pipeline).on, stages(pipeline)
     shape = PartitionShape.before_rows(pipeline, on=on, budget=budget, slots=slots, baseline=load_libraries())

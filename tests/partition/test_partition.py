@@ -596,8 +596,7 @@ def test_the_plan_names_leaves_and_sweeps():
     pipeline = sk.Pipeline(data, test=data, centers=sk.Uniform(100), solver="auto", partition=PARTITION)
     plan = sk.plan(pipeline)
     assert [stage.name for stage in plan.stages] == [
-        "preprocess-joinquantiles", "statistics", "kernel", "one-or-leaves", "check-test", "levels", "scatter",
-        "leaves", "calibrate", "evaluate",
+        "preprocess-joinquantiles", "statistics", "check-test", "levels", "scatter", "leaves", "calibrate", "evaluate",
     ]  # fmt: skip
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()
@@ -733,35 +732,16 @@ def test_a_night_whose_rows_leave_a_leaf_empty_is_cut_anew(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_one_model_in_place_of_leaves_is_the_default_s():
-    rng = np.random.default_rng(0)
-    X, noise = rng.normal(size=(21_000, 2)).astype(np.float32), rng.normal(size=21_000)
-    parts, alone = (
-        sk.KernelRegressor(sk.Laplace(1.0), partition=partition, memory="4GiB").fit(X, noise)
-        for partition in (sk.Partition(rows=6000), None)
-    )
-    assert parts.result_.report["partition"]["leaves"] == 1
-    assert len(parts.model_.Z) > 2000  # centers of a leaf
-    assert parts.model_.weights_sha256 == alone.model_.weights_sha256
-    assert np.array_equal(parts.predict_interval(X[:5]), alone.predict_interval(X[:5]))
-
-
-@pytest.mark.slow
-def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
-    rng = np.random.default_rng(1)  # of 600 held-out rows of noise a percent is within chance
+def test_rows_that_one_leaf_may_have_are_one_model():
+    rng = np.random.default_rng(1)
     X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
-    model = sk.KernelRegressor(centers=50, partition=sk.Partition(rows=1000)).fit(X, noise)
-    assert not isinstance(model.model_, sk.PartitionedMachine)
-    assert model.result_.report["partition"]["leaves"] == 1
-    assert "in one model on held-out rows of a sample" in model.result_.report["partition"]["reason"]
-    alone = sk.KernelRegressor(centers=50).fit(X, noise)
-    assert np.array_equal(model.predict(X), alone.predict(X))
-    few = sk.KernelRegressor(centers=50, partition=sk.Partition()).fit(X, noise)
-    assert "no more than a leaf may have" in few.result_.report["partition"]["reason"]
-    y = np.where(np.arange(3000) == 7, "once", labels(table(3000)[1]))  # a class of one row: the trial can do without
-    rare = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), solver="auto", partition=sk.Partition(rows=1000))
-    result = sk.run(rare, tmp_path / "run")
-    assert result["solver_report"]["partition"]["reason"]
+    few, alone = (
+        sk.KernelRegressor(centers=50, partition=partition).fit(X, noise) for partition in (sk.Partition(), None)
+    )
+    assert not isinstance(few.model_, sk.PartitionedMachine)
+    assert np.array_equal(few.predict(X), alone.predict(X))
+    pipeline = sk.Pipeline(sk.from_arrays(X, noise), task="regression", centers=50, partition=sk.Partition())
+    assert "3,000 rows are no more than a leaf may have" in sk.plan(pipeline).text()
 
 
 @pytest.mark.parametrize(
@@ -793,21 +773,6 @@ def test_a_run_holds_no_more_than_was_projected(tmp_path: Path):
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] <= 1 << 30
-
-
-def test_rows_on_the_left_of_cuts_are_those_of_the_leaves_there():
-    """Of four leaves: after one cut two of them, after two one, and after more than there are, the same."""
-    rng = np.random.default_rng(0)
-    X, e = rng.normal(size=(400, 2)), np.eye(2)
-    tree = CutTree.of(2).grown(0, e[0], (0.0, 0.0, 0.0)).grown(0, e[1], (0.3, 0.3, 0.3)).grown(1, e[1], (0.0, 0.0, 0.0))
-    leaf = np.empty(400, dtype=int)
-    for each, rows in tree.training(X):
-        leaf[rows] = each
-    np.testing.assert_array_equal(tree.on_the_left(X, 1), X[:, 0] < 0)
-    np.testing.assert_array_equal(tree.on_the_left(X, 2), leaf == 0)
-    np.testing.assert_array_equal(tree.on_the_left(X, 5), leaf == 0)
-    assert tree.on_the_left(X, 0).all()
-    assert CutTree.of(2).on_the_left(X, 3).all()
 
 
 def test_warnings_of_leaves_that_differ_in_numbers_are_one():

@@ -43,8 +43,6 @@ if moment == "leaves":
     leaf_tasks.fit_leaf = dying(leaf_tasks.fit_leaf)
 
 def listener(kind, fields):
-    if moment == "trial" and kind == "stage" and fields["name"] == "one-or-leaves" and fields["state"] == "begin":
-        os.kill(os.getpid(), signal.SIGKILL)
     if moment == "levels" and kind == "stage" and fields["name"] == "level-1" and fields["state"] == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
     if moment == "saving" and kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
@@ -85,11 +83,9 @@ def ran(forked: Callable[..., Any], folder: Path, moment: str, after: int = 0) -
 @pytest.mark.parametrize(
     ("moment", "after", "kept"),
     [
-        ("trial", 0, ["statistics"]),
-        ("levels", 0, ["one-or-leaves", "level-sample"]),
+        ("levels", 0, ["statistics", "level-sample"]),
         ("scatter", 2, ["level-sample", "level-1"]),
-        ("leaves", 2, ["statistics", "kernel"]),  # of the trial that decides between one model and leaves
-        ("leaves", 8, ["one-or-leaves", "level-1"]),
+        ("leaves", 2, ["statistics", "level-1"]),
         ("saving", 5, ["leaf-0", "leaf-1", "leaf-2", "leaf-3"]),
     ],
 )
