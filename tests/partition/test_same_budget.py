@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def recipe_of(n: int, d: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     with pytest.raises(Asked) as found:
         sk.KernelRegressor().fit(X, X[:, 0])
-    return found.value.args[0]
+    return replace(found.value.args[0], dtype="float32")
 
 
 def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
