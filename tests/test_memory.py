@@ -15,6 +15,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 
 import streamkern as sk
@@ -57,8 +58,32 @@ def rows(n: int, d: int, dtype: str) -> tuple[Array, Array]:
     return X, y
 
 
+def table(n: int, words: bool) -> tuple[Any, Array]:
+    """Numbers alone, or with categories and gaps, of which two thirds of the outputs are learned."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 8)).astype(np.float32)
+    y = np.sin(3 * X[:, 0]) + X[:, 1] * (X[:, 2] > 0)
+    if not words:
+        return X, y
+    X[rng.random(X.shape) < 0.1] = np.nan
+    frame = pd.DataFrame(X, columns=list("abcdefgh"))
+    return frame.assign(word=rng.choice(["one", "two", "three", "four"], n)), y
+
+
+def measured_leaves(case: dict[str, Any]) -> None:
+    """As ``measured``, of a default fit of a table in leaves and its predictions."""
+    X, y = table(case["n"], case["words"])
+    before = peak_resident_bytes() - resident_bytes()
+    model = sk.KernelRegressor(memory=case["memory"], threads=case["threads"]).fit(X, y)
+    model.predict(X)
+    kind = f"{model.result_.report['partition']['leaves']} leaves"
+    print(json.dumps([before, peak_resident_bytes(), model.result_.footprint.peak, kind]))
+
+
 def measured(case: dict[str, Any]) -> None:
     """Fit, and print what was projected and what was held; run in a process that has only imported."""
+    if "words" in case:
+        return measured_leaves(case)
     if case.get("command"):  # as the commands do
         share_heap()
     if case["source"] == "arrays":
@@ -134,6 +159,24 @@ def test_measured_is_at_most_projected_and_projected_is_not_far_above(
     peak, projected, kind = measure(**{**case, "source": stores.get(case["source"], case["source"])})
     assert kind == case.get("projection", "" if "solver" in case else "exact")
     assert peak <= projected <= parse_bytes(case["memory"])
+    assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
+
+
+LEAVES: dict[str, dict[str, Any]] = {
+    "numbers": {"n": 24_000, "words": False, "threads": 2, "memory": "1GiB"},
+    "numbers, more memory": {"n": 40_000, "words": False, "threads": 2, "memory": "2GiB"},
+    "words and gaps": {"n": 24_000, "words": True, "threads": 2, "memory": "1GiB"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEAVES)
+def test_leaves_hold_at_most_what_is_projected_and_not_far_less(
+    name: str, measure: Callable[..., tuple[int, int, str]]
+) -> None:
+    peak, projected, kind = measure(**LEAVES[name])
+    assert kind in ("8 leaves", "16 leaves")
+    assert peak <= projected <= parse_bytes(LEAVES[name]["memory"])
     assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 

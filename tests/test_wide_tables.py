@@ -16,7 +16,7 @@ import streamkern as sk
 from streamkern.serving.predict_files import evaluate
 from streamkern.serving.predictor import Predictor
 
-SIZES = (500, 1000, 2000, 4000)
+SIZES = (400, 800, 1600)
 ROWS = 12
 
 

@@ -206,7 +206,7 @@ def imported() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("imported")
-@pytest.mark.parametrize(("threads", "shape"), [(1, (6000, 900, 12, 4, 4)), (2, (5000, 2400, 30, 40, 4))], ids=str)
+@pytest.mark.parametrize(("threads", "shape"), [(1, (3000, 700, 12, 4, 4)), (2, (3000, 1500, 30, 20, 4))], ids=str)
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shape: tuple[int, ...]):
     solver, given = MEMORY[name]
@@ -278,7 +278,7 @@ ON_DEVICE = {
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize(("threads", "shape"), [(1, (8192, 300, 12, 4, 1)), (2, (8192, 450, 100, 40, 1))], ids=str)
+@pytest.mark.parametrize(("threads", "shape"), [(1, (8192, 300, 12, 4, 1)), (2, (8192, 320, 40, 20, 1))], ids=str)
 @pytest.mark.parametrize("name", ON_DEVICE)
 def test_memory_of_a_device_is_what_the_meter_says(name: str, threads: int, shape: tuple[int, ...]):
     """Of few outputs, summed up as products are read, and of many; the rows of steps ahead are counted."""
