@@ -210,7 +210,7 @@ class Engine(Protocol):
         """Return φ(X) W, shape (b, c)."""
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
-        """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ (ADR 12).
+        """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ.
 
         W is (M, c); if it is float64, so are the products. ``prepared`` is what ``begin`` returned for X.
         """

@@ -47,7 +47,7 @@ SAMPLE_PART = 16
 """Part of the rows up to which the sample is larger where leaves are many."""
 
 DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
-"""Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
+"""Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 23)."""
 
 STANDARD_DEVIATION_ROWS = 4_096
 """Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
