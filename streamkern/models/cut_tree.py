@@ -37,6 +37,9 @@ ROWS_PER_CENTER = 4
 MAX_LEAF_SEARCH_WORK_RATIO = 2.0
 """Work of choosing a leaf's own kernel, at most, in multiples of that of its fit: a factor of a small matrix."""
 
+MAX_SHARED_SEARCH_WORK_RATIO = 0.2
+"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
+
 MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
 """Rows of a leaf for centers that are given, at least and at most."""
 
@@ -44,7 +47,8 @@ LEAF_CENTERS = 2_000
 """Centers of a leaf of more rows than can all be centers."""
 
 MIN_FULL_KERNEL_ROWS = 2_000
-"""Rows of a leaf where each of them is a center, as by default, at least; at most as many as of one model."""
+"""Rows of a leaf where each of them is a center, as by default, at least; at most as many as of one model. Leaves of no
+more rows than this take a kernel that is chosen for all of them: their own rows would say too little."""
 
 MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
 """Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r
@@ -61,8 +65,9 @@ FULL_OVERLAP_CUTS = 4
 
 
 def max_full_kernel_rows(rows: int) -> int:
-    """Rows of a leaf, at most, where all of them are centers, of so many rows in all."""
-    return int(np.clip((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5, MIN_FULL_KERNEL_ROWS, MAX_ROWS_AS_CENTERS))
+    """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
+    steps = round(math.log2((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5 / MIN_FULL_KERNEL_ROWS))
+    return min(MIN_FULL_KERNEL_ROWS << max(0, steps), MAX_ROWS_AS_CENTERS)
 
 
 def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:

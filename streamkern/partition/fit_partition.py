@@ -34,7 +34,16 @@ from streamkern.fitting.precision_checks import subtract_offsets
 from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage, step, works
-from streamkern.fitting.stages import CHECKS, EVALUATE, evaluation_memory, evaluation_work, note_rows, stages_of_model
+from streamkern.fitting.stages import (
+    CHECKS,
+    EVALUATE,
+    KERNEL,
+    evaluation_memory,
+    evaluation_work,
+    note_rows,
+    search_work,
+    stages_of_model,
+)
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree, Partition
@@ -54,6 +63,7 @@ from streamkern.partition.leaf_shuffle import RowsOfLeaves
 from streamkern.partition.leaf_tasks import LeafTraining
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.feature_origins import Features
+from streamkern.selection.kernel_search import KernelChoice, Search
 from streamkern.solvers.base import Problem, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
@@ -77,6 +87,7 @@ class PartitionFit(TrainingRows):
         allow: hears of the projected memory.
         listed: its stages.
         folder: where rows are scattered; None for a temporary directory.
+        choice: the kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
 
     recipe: Recipe
@@ -90,6 +101,7 @@ class PartitionFit(TrainingRows):
     data: Dataset = field(init=False)
     facts: Statistics | None = None
     device: None = None
+    choice: KernelChoice | None = None
     notes: list[str] = field(default_factory=list)
     columns: Features = field(init=False)
     projected: Footprint = field(init=False)
@@ -114,6 +126,11 @@ class PartitionFit(TrainingRows):
         """How rows are cut."""
         cut: Partition = self.recipe.partition
         return cut
+
+    @property
+    def search(self) -> Search | None:
+        """The trials for one kernel of all leaves, or None."""
+        return self.shape.shared_search
 
     def functions(self, models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
         """The functions of all leaves, without fingerprints, for which every center is hashed."""
@@ -208,7 +225,7 @@ def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
     """The stages of a fit in leaves, in order."""
     champion = champion_of(recipe.partition)
     if champion is None:
-        return (*preparation(recipe), *LEAF_STAGES)
+        return (*preparation(recipe), KERNEL_OF_LEAVES, *LEAF_STAGES)
     like = step(lambda fit: setattr(fit, "data", rows_like_champion(recipe, champion)))
     known = step(lambda fit: setattr(fit, "facts", champion_encoding(fit.known, champion)))
     return (like, STATISTICS, known, *LEAF_STAGES)
@@ -217,10 +234,32 @@ def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
 # ------------------------------------------------------------------------------------------------- rows of training
 
 
+KERNEL_OF_LEAVES = replace(
+    KERNEL,
+    take=lambda fit, chosen: fit.runner.choice(chosen.reason(), kernel=chosen.described),
+    when=lambda fit: (fit.shared_search if isinstance(fit, PartitionShape) else fit.search) is not None,
+    memory=lambda shape: (
+        shape.sweeping + shape.shared_search.cost_estimate(shape.largest[0].size, shape.dataset.base_rows).memory
+    ),
+    work=lambda shape: search_work(
+        shape, shape.shared_search, replace(shape.leaf.size, n=len(shape.dataset), held_out_rows=0)
+    ),
+    why=lambda shape: (f"{shape.shared_search.text()}; for all leaves, which have few rows",),
+)
+
+
 def _look_at_rows(fit: PartitionFit) -> None:
     note_rows(fit)
+    champion, choice = champion_of(fit.partition), fit.choice
     if fit.recipe.threshold is not None:
         require_two_classes(fit.encoding)
+    if champion is not None and fit.shape.one_kernel:  # its metric is among its transforms
+        fit.settings = fit.settings.chosen(champion.kernel, *champion.metadata["partition"]["ridge"])
+    if choice is not None:
+        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
+        fit.data = choice.metric.applied(fit.data)
+        if choice.metric.kind == "full":  # a turn makes other features
+            fit.facts = None
 
 
 def _center_rows(fit: PartitionFit) -> None:
@@ -485,13 +524,17 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
 
 def fitted_partition(fit: PartitionFit) -> Fitted:
     """The result of a fit in leaves, with its model."""
-    summary = partition_summary(fit)
+    summary, metric = partition_summary(fit), None if fit.choice is None else fit.choice.metric
     report = {"partition": summary, **({"preprocess": fit.notes} if fit.notes else {})}
-    found = Fitted(fit.problem, fit.outcome, report, fit.projected, None, None, fit.columns, None, fit.calibration)
+    found = Fitted(
+        fit.problem, fit.outcome, report, fit.projected, None, metric, fit.columns, fit.choice, fit.calibration
+    )
     base = KernelMachine.of(found)
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
     cuts["request"] = settings_digest(fit.recipe, fit.partition)
+    if fit.settings.ridge is not None:
+        cuts["ridge"] = list(fit.settings.ridge)
     metadata = base.metadata | {"partition": cuts}
     sizes = [each["rows"] for each in fit.leaves]
     if any(model is not None and "metric" in model.metadata for model in fit.models):

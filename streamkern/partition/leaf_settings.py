@@ -13,8 +13,11 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Encoding
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner
+from streamkern.kernels import Kernel
 from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, leaf_centers, max_full_kernel_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
+from streamkern.selection.kernel_search import with_ridge
+from streamkern.solvers.base import Solver
 
 T = TypeVar("T")
 
@@ -29,6 +32,7 @@ class LeafSettings:
     Attributes:
         recipe: of a leaf, without rows. One thread computes it, in one lane.
         held_out_rows: rows that each leaf leaves out for the whole model's probabilities or intervals, at most.
+        ridge: λ that was chosen for all leaves, and the rows that it was found on; or None.
         full_kernel_limit: rows of a leaf up to which all of them are centers, where none are given.
     """
 
@@ -36,6 +40,7 @@ class LeafSettings:
     held_out_rows: int = 0
     encoding: Encoding | None = None
     full_kernel_limit: int = 0
+    ridge: tuple[float, int] | None = None
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafSettings:
@@ -53,6 +58,17 @@ class LeafSettings:
         calibrated = whole.validation is not None and whole.task == "classification"
         rows = 0 if calibrated or not wanted else held_out_rows_of_leaf(whole.task, leaves, encoding.outputs)
         return replace(self, held_out_rows=rows, encoding=encoding)
+
+    def chosen(self, kernel: Kernel, ridge: float, rows: int) -> LeafSettings:
+        """Return settings with a kernel and a ridge that were chosen for all leaves, on so many rows."""
+        return replace(self, recipe=replace(self.recipe, kernel=kernel), ridge=(ridge, rows))
+
+    def with_ridge(self, solver: Solver, n: int) -> Solver:
+        """Return a solver for n rows with the chosen ridge, where its own is left open: noise asks for λ n."""
+        if self.ridge is None:
+            return solver
+        ridge, rows = self.ridge
+        return with_ridge(solver, ridge * min(1.0, rows / n))
 
     def on(self, train: Dataset) -> Recipe:
         """Return the recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""

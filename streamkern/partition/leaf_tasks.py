@@ -92,7 +92,7 @@ class LeafTraining:
             self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
-            platform.machine(),
+            settings.ridge, platform.machine(),
         )  # fmt: skip
 
     def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -152,7 +152,8 @@ def _fit(
     rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
 ) -> tuple[Fitted, Solver]:
     X, y, w = rows
-    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1)
+    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
+    chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
     try:
         # All leaves at a time were projected before: see ``PartitionShape``.
         return fit(chosen, executor, budget, runner, baseline=0), chosen.solver
@@ -160,7 +161,7 @@ def _fit(
         if settings.recipe.solver != AUTO or traits_of(chosen.solver).one_pass:
             raise
         name = chosen.solver.to_json()["name"]
-        chosen = replace(chosen, solver=Direct())
+        chosen = replace(chosen, solver=settings.with_ridge(Direct(), len(X)))
         fitted = fit(chosen, executor, budget, runner, baseline=0)
         runner.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver

@@ -27,10 +27,16 @@ from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
-from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO
+from streamkern.models.cut_tree import (
+    MAX_LEAF_SEARCH_WORK_RATIO,
+    MAX_SHARED_SEARCH_WORK_RATIO,
+    MIN_FULL_KERNEL_ROWS,
+)
+from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
 from streamkern.preprocessing.steps import learning_bytes
+from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.sources.base import Source
 from streamkern.types import Rows, Target
@@ -77,6 +83,7 @@ def leaf_shape(
     budget: int,
     baseline: int,
     leaves: int = 0,
+    own: bool = True,
 ) -> tuple[FitShape, Footprint]:
     """The shape of the fit of a leaf of n rows in one thread, and its memory; PlanRefusedError has the remedy.
 
@@ -89,7 +96,7 @@ def leaf_shape(
     listed = (*stages_of_model(leaf), EVALUATE)
     made = shape_of(leaf, shapes, outputs, held_out_rows, budget=budget, baseline=baseline, slots=1, overlaps=False)
     fits = footprint(made, listed)
-    searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO)
+    searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
     return searched, fits if searched is made else footprint(searched, listed)
 
 
@@ -110,12 +117,14 @@ class PartitionShape(FitShape):
         leaves: how many.
         leaf_rows: rows of the largest.
         here: whether leaves are computed in this process.
+        one_kernel: whether a kernel that is left open is chosen for all leaves, which have few rows.
     """
 
     on: Callable[[Dataset], Recipe] | Any = None
     leaves: int = 1
     leaf_rows: int = 0
     here: bool = True
+    one_kernel: bool = False
 
     @classmethod
     def of(
@@ -131,8 +140,10 @@ class PartitionShape(FitShape):
     @classmethod
     def before_rows(cls, recipe: Recipe, **how: Any) -> PartitionShape:
         """The shape that is expected before rows are read."""
-        rows = planned_rows(recipe)
-        return cls.of(recipe, rows, *recipe.partition.expected(rows.base_rows), **how)
+        rows, champion = planned_rows(recipe), champion_of(recipe.partition)
+        leaves, n = recipe.partition.expected(rows.base_rows)
+        few = n <= MIN_FULL_KERNEL_ROWS if champion is None else "ridge" in champion.metadata["partition"]
+        return cls.of(recipe, rows, leaves, n, one_kernel=few, **how)
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:
         """The memory of its stages; PlanRefusedError has the remedy."""
@@ -171,7 +182,7 @@ class PartitionShape(FitShape):
         """The shape of the fit of the largest leaf, and its memory."""
         return leaf_shape(
             self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget,
-            baseline=self.baseline + self.models + self._taken, leaves=self.leaves,
+            baseline=self.baseline + self.models + self._taken, leaves=self.leaves, own=not self.one_kernel,
         )  # fmt: skip
 
     @cached_property
@@ -215,6 +226,23 @@ class PartitionShape(FitShape):
 
     @cached_property
     def leaves_work(self) -> float:
-        """Operations of all leaves at nominal prices, each with the search for its kernel."""
-        one, _ = leaf_shape(self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=0)
-        return (1 + MAX_LEAF_SEARCH_WORK_RATIO) * self.leaves * nominal_work(one.solver, one.size)
+        """Operations of all leaves at nominal prices, with the search for their kernels."""
+        one, ratio = self._fitted_leaf, MAX_SHARED_SEARCH_WORK_RATIO if self.one_kernel else MAX_LEAF_SEARCH_WORK_RATIO
+        return (1 + ratio) * self.leaves * nominal_work(one.solver, one.size)
+
+    @cached_property
+    def _fitted_leaf(self) -> FitShape:
+        """The largest leaf with nothing beside it and no search."""
+        return leaf_shape(
+            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=self.baseline, own=False
+        )[0]
+
+    @cached_property
+    def shared_search(self) -> Search | None:
+        """The trials on a sample of all rows where one kernel is chosen for all leaves; or None."""
+        one = self._fitted_leaf
+        if not self.one_kernel or not needs_kernel_search(one.recipe):
+            return None
+        columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
+        share = MAX_SHARED_SEARCH_WORK_RATIO * self.leaves
+        return search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
