@@ -295,7 +295,7 @@ class Engine(Protocol):
         """Return an array of a state in the memory of the process."""
 
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
-        """Return α, the weights of the next gradient and the average after a step of a state with ``keeps_state``.
+        """Return α, the weights of the next gradient and the average after a step.
 
         ``state`` has the weights at which g, the projected gradient, was taken, α, and the average, float64, (p, c)
         each. ``rate`` is η/m, ``gamma`` γ of ``Momentum``, ``second`` η₂/η, and ``share`` the weight of α in the
@@ -388,4 +388,10 @@ class InMemory:
         return array
 
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
-        raise NotImplementedError  # of engines that keep the state
+        ahead, before, mean = state
+        step, turn, second = (np.asarray(number, dtype=g.dtype) for number in (rate, gamma, second))
+        move = step * g
+        alpha = there = ahead - move
+        if gamma:
+            there = alpha + turn * (alpha - before) + second * move
+        return alpha, there, mean + share * (alpha - mean)

@@ -222,6 +222,8 @@ class OnDevice:
             return self.device.take(array)
 
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
+        if not self.keeps_state:
+            return self.host.moved(state, g, rate, gamma, second, share)
         ahead, before, mean = state
         with self.device.turn():
             after: tuple[Any, Any, Any] = self.device.loops.moved(ahead, before, mean, g, rate, gamma, second, share)

@@ -366,14 +366,6 @@ class Momentum(NamedTuple):
     gamma: float
     second: float
 
-    def moved(self, state: ProjectedState, move: Array) -> ProjectedState:
-        """Return the state after a step by η times the preconditioned gradient at ``state.ahead``."""
-        alpha = ahead = state.ahead - move
-        if self.gamma:
-            turn, second = (np.asarray(number, dtype=move.dtype) for number in self)
-            ahead = alpha + turn * (alpha - state.alpha) + second * move
-        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1, ahead)
-
 
 @dataclass(eq=False)
 class ProjectedIteration(MinibatchIteration):
@@ -417,9 +409,6 @@ class ProjectedIteration(MinibatchIteration):
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         (g, _, rows), engine = parts, self.expansion.engine
-        if not engine.keeps_state:
-            move = np.asarray(self.rate(rows) / rows, dtype=g.dtype) * self.projection.apply(g)
-            return self.momentum.moved(state, move)
         if not isinstance(self.projection, ExactProjection):
             g = engine.resident(self.projection.apply(engine.on_host(g)))
         else:
