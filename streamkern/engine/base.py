@@ -389,9 +389,9 @@ class InMemory:
 
     def moved(self, state: Any, g: Any, rate: float, gamma: float, second: float, share: float) -> tuple[Any, Any, Any]:
         ahead, before, mean = state
-        step, turn, second = (np.asarray(number, dtype=g.dtype) for number in (rate, gamma, second))
+        step, turn, jump = (np.asarray(number, dtype=g.dtype) for number in (rate, gamma, second))
         move = step * g
         alpha = there = ahead - move
         if gamma:
-            there = alpha + turn * (alpha - before) + second * move
+            there = alpha + turn * (alpha - before) + jump * move
         return alpha, there, mean + share * (alpha - mean)
