@@ -238,7 +238,7 @@ KINDS = {
     "plain": {"statistics", "check-validation", "check-test", "bandwidth", "centers", "eigensystem", "train"},
     "search": {"preprocess-joinquantiles", "statistics", "kernel", "centers", "train"},
     "metric": {"metric", "bandwidth", "train"},
-    "leaves": {"level-sample", "scatter", "leaf-0"},
+    "leaves": {"kernel", "level-sample", "scatter", "leaf-0"},
     "calibrated": {"calibrate", "diagnostics"},
     "retrained": {"kernel", "train"},
 }
