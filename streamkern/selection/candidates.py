@@ -39,15 +39,10 @@ class Candidate(Generic[T]):
 
 
 def first_affordable(candidates: Iterable[Candidate[T]]) -> T:
-    """The first of the candidates, the best first, that keeps within its limits; the last where none does.
-
-    Raises:
-        ValueError: there are no candidates.
-    """
+    """The first of the candidates, the best first, that keeps within its limits; the last where none does."""
     each = None
     for each in candidates:
         if each.affordable:
             break
-    if each is None:
-        raise ValueError("there are no candidates")
+    assert each is not None, "there are no candidates"
     return each.choice

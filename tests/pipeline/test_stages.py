@@ -191,7 +191,7 @@ def listen(what, fields):
         return
     name, now = fields["name"], time.perf_counter()
     if fields["state"] != "begin":
-        begun[name] = now - begun[name]
+        begun[name] = now - begun.get(name, now)  # one that is kept has no beginning
         return
     begun[name] = now
     if killed is not None and killed.count(name) == 0:
