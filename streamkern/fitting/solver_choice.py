@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streamkern.candidates import Candidate, first_affordable
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import (
     ASSUMED_THREADS,
@@ -31,7 +32,6 @@ from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
-from streamkern.selection.candidates import Candidate, first_affordable
 from streamkern.selection.kernel_search import (
     MAX_L1_FEATURES,
     default_centers,
@@ -175,9 +175,7 @@ def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge
     given: Any = recipe
     if given.centers is None and given.features is None:
         given.train._require_rows()
-        every = with_all_rows_as_centers(given, budget)
-        rows, d = given.train.base_rows, given.train.n_features
-        recipe = given = every or replace(given, centers=default_centers(rows, d, budget, given.seed))
+        recipe = given = first_affordable(_with_centers(given, budget))
     if given.solver != AUTO:
         return recipe, ""
     given.train._require_rows()
@@ -213,14 +211,14 @@ def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge
     return replace(given, solver=choice.solver), choice.reason
 
 
-def with_all_rows_as_centers(recipe: R, budget: int) -> R | None:
-    """All rows as centers, for a recipe without; None where they are too many, or their matrix has no factor."""
-    given: Any = recipe
-    rows, solver = given.train.base_rows, given.solver
+def _with_centers(given: Any, budget: int) -> Iterator[Candidate[Any]]:
+    """A recipe with all rows as centers, where their matrix has a factor; then with fewer."""
+    rows, d, solver = given.train.base_rows, given.train.n_features, given.solver
     every = replace(given, centers=Uniform(rows, given.seed))
     direct = solver == AUTO or (traits_of(solver).one_pass and not traits_of(solver).keeps_sums)
-    fits = rows <= max_rows_as_centers(rows, given.train.n_features, budget)
-    return every if direct and fits and all_rows_are_centers(every, given.train) else None
+    if direct and all_rows_are_centers(every, given.train):
+        yield Candidate(every, memory=rows, memory_limit=max_rows_as_centers(rows, d, budget))
+    yield Candidate(replace(given, centers=default_centers(rows, d, budget, given.seed)))
 
 
 def _all_rows_are_centers(recipe: Any) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from streamkern.candidates import Candidate, first_affordable
 from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.costs.footprint import Footprint
 from streamkern.errors import PlanRefusedError
@@ -30,7 +31,6 @@ from streamkern.partition.fit_partition import (
 )
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
-from streamkern.selection.candidates import Candidate, first_affordable
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
 from streamkern.solvers.base import traits_of
 

@@ -15,13 +15,15 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.candidates import Candidate, first_affordable
 from streamkern.data.row_order import Block, Key, Stream
 from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
@@ -135,12 +137,14 @@ class EigenPro(Parameters):
         """Return the projection that ``auto`` chooses: the most exact one whose matrices fit."""
         if self.projection != "auto":
             return self.projection
-        if memory is None or exact_bytes(p) <= memory or p < 4:
-            return "exact"
-        lead = packed_lead(p, memory)
-        if lead >= _LEAST_LEAD * p and factor_bytes(p, lead) <= memory:
-            return "packed"
-        return "inexact" if self.momentum else "delayed"
+        return first_affordable(self._projections(p, inf if memory is None or p < 4 else memory))
+
+    def _projections(self, p: int, memory: float) -> Iterator[Candidate[str]]:
+        yield Candidate("exact", exact_bytes(p), memory_limit=memory)
+        lead = packed_lead(p, int(memory))
+        if lead >= _LEAST_LEAD * p:
+            yield Candidate("packed", factor_bytes(p, lead), memory_limit=memory)
+        yield Candidate("inexact" if self.momentum else "delayed")
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
         """Return γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.

@@ -1,4 +1,4 @@
-"""The one rule by which candidates for a fit are compared before a row is read: the first that can be paid for.
+"""The one rule by which candidates for a fit are compared before a row is read: take the first that can be paid for.
 
 Candidates stand in the order of the error that is expected of them, the least first. What each takes is counted on
 shapes and at fixed prices, never measured here, so that a recipe has the same model on every machine.
@@ -19,7 +19,7 @@ class Candidate(Generic[T]):
     """What may be fitted, what it takes, and the most that it is worth.
 
     Attributes:
-        choice: a solver, a partition or a recipe.
+        choice: a solver, a projection, a partition or a recipe.
         memory: bytes that it holds.
         work: its operations at nominal prices.
         memory_limit: bytes that it may hold.
