@@ -25,7 +25,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
 
-MAX_OVERLAP = 0.5
+OVERLAP, MAX_OVERLAP = 0.05, 0.5
 
 MAX_LEAVES = 1 << 16
 
@@ -90,8 +90,10 @@ class Partition:
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
             50,000, or where centers are not given and all rows of a leaf are, 2,000 to 10,000, fewer the more there
             are. Leaves that a sample of the rows cut may have a tenth more.
-        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there. Where
-            leaves have more than 16,000 rows and more than four cuts above them, these share the overlap of four.
+        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
+            ``"auto"``: 0.05; or more, up to 0.5, while leaves have at most ``rows`` rows and together take no more work
+            than one model of 10,000 rows. Where leaves have more than 16,000 rows and more than four cuts above them,
+            these share the overlap of four.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
             predicts values that training did not see.
         cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
@@ -104,7 +106,7 @@ class Partition:
 
     leaves: int | str = "auto"
     rows: int | str = "auto"
-    overlap: float = 0.05
+    overlap: float | str = "auto"
     by: str | None = None
     cuts: str = "gradient"
 
@@ -120,9 +122,11 @@ class Partition:
                 f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
             )
         number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
-        if not number or not 0 <= self.overlap <= MAX_OVERLAP:
+        if self.overlap != "auto" and (not number or not 0 <= float(self.overlap) <= MAX_OVERLAP):
             raise UsageError(
-                f"overlap is {self.overlap!r}.", where="Partition(overlap=...)", expected="a share from 0 to 0.5"
+                f"overlap is {self.overlap!r}.",
+                where="Partition(overlap=...)",
+                expected='a share from 0 to 0.5, or "auto"',
             )
         if self.cuts not in CUT_METHODS:
             raise UsageError(
@@ -143,9 +147,14 @@ class Partition:
     def overlap_at_cut(self, rows: int) -> float:
         """Share of the rows at each cut that both sides are trained on, of so many rows in all."""
         depth = self._depth(rows, 0.0)
-        return self.overlap * min(
+        least = (OVERLAP if self.overlap == "auto" else float(self.overlap)) * min(
             1.0, max(FULL_OVERLAP_CUTS / max(1, depth), float(FULL_OVERLAP_ROWS << depth) / max(1, rows))
         )
+        depth = self._depth(rows, least)
+        if self.overlap != "auto" or self.leaves != "auto" or not depth:
+            return least
+        widest = min(self.most, MAX_ROWS_AS_CENTERS / 2 ** (depth / 3))  # rows of a leaf, of work by their third power
+        return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:
         """Leaves that so many rows will be cut into, and rows of the largest: as cuts at medians make them."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import make_friedman1
 
 import streamkern as sk
 from streamkern.evaluation.paired_errors import Errors
@@ -194,3 +195,15 @@ def test_rows_are_added_to_one_model():
     model = sk.KernelRegressor(centers=100).partial_fit(X, y)
     assert "partition" not in model.result_.report
     assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("soon")
+def test_a_few_more_rows_than_one_model_may_have_are_hardly_a_loss():
+    """Two leaves that share half of their rows take the place of one model: in less time."""
+    (X, y), (new, truth) = (make_friedman1(n, noise=1.0, random_state=seed) for n, seed in ((4_040, 0), (6_000, 1)))
+    few, more = (sk.KernelRegressor(memory="3GiB").fit(X[:n].astype(np.float32), y[:n]) for n in (3_960, 4_040))
+    assert "partition" not in few.result_.report
+    assert more.result_.report["partition"]["leaves"] == 2
+    errors = [np.square(model.predict(new.astype(np.float32)) - truth).mean() for model in (few, more)]
+    assert errors[1] < 1.05 * errors[0]
