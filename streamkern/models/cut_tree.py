@@ -27,6 +27,9 @@ from streamkern.types import Array, IntArray
 
 OVERLAP, MAX_OVERLAP = 0.05, 0.5
 
+FILLED_SHARE = 0.9
+"""Part of the rows that a leaf may have which a wide overlap gives it, at most."""
+
 MAX_LEAVES = 1 << 16
 
 CUT_METHODS = ("gradient", "kmeans")
@@ -122,7 +125,8 @@ class Partition:
                 f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
             )
         number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
-        if self.overlap != "auto" and (not number or not 0 <= float(self.overlap) <= MAX_OVERLAP):
+        auto = isinstance(self.overlap, str) and self.overlap == "auto"
+        if not auto and (not number or not 0 <= float(self.overlap) <= MAX_OVERLAP):
             raise UsageError(
                 f"overlap is {self.overlap!r}.",
                 where="Partition(overlap=...)",
@@ -153,7 +157,8 @@ class Partition:
         depth = self._depth(rows, least)
         if self.overlap != "auto" or self.leaves != "auto" or not depth:
             return least
-        widest = min(self.most, MAX_ROWS_AS_CENTERS / 2 ** (depth / 3))  # rows of a leaf, of work by their third power
+        # Rows of a leaf, whose work goes with their third power; cuts by a sample make some leaves larger.
+        widest = min(FILLED_SHARE * self.most, MAX_ROWS_AS_CENTERS / 2 ** (depth / 3))
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:

