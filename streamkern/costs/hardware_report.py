@@ -41,7 +41,7 @@ def measure_machine() -> dict[str, Any]:
     ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,
     ``of_gemm`` BLAS's rate for its inner products, ``of_floor`` what its matrix product and elementwise part take
     alone; ``threads_gain``: how many times as much all threads compute as one; and ``advice``, in words. ``gpu`` is the
-    device, or the reason why there is none.
+    device, or the reason why it cannot be used.
     """
     cores, memory = default_threads(), psutil.virtual_memory()
     libraries = [

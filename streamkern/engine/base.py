@@ -324,7 +324,7 @@ class Engine(Protocol):
         """B Wᵀ in float32, shape (n, p)."""
 
     def cholesky(self, A: Array) -> Array:
-        """Return the Cholesky factor of A in place, from its lower triangle; ``NumericalError`` if there is none."""
+        """Factor A in place by Cholesky, from its lower triangle; ``NumericalError`` if A is not positive definite."""
 
     def spd_solve(self, A: Array, B: Array) -> Array:
         """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""

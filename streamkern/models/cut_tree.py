@@ -279,7 +279,7 @@ class CutTree:
         return found
 
     def routes(self, X: Array, width: float) -> tuple[IntArray, Array]:
-        """The one or two leaves of each row, shape (n, 2), the second -1 where there is none, and weights of sum 1.
+        """The leaves that predict each row, shape (n, 2), the second -1 if one leaf does, and their weights of sum 1.
 
         A row blends at the first cut that it is near, in ``width`` parts of the overlap: at most two leaves predict it.
         """

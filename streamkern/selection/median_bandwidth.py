@@ -43,7 +43,7 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
 
 
 def median_of_rows(X: Array, norm: int = 2) -> float:
-    """Return the median distance of rows (n, d), over pairs that differ; ``DataError`` if there are none."""
+    """Return the median distance of rows (n, d), over pairs that differ; ``DataError`` if all rows are equal."""
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
     distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")

@@ -102,7 +102,7 @@ class RemoteObjects(Remote):
         self._each(one, files)
 
     def download(self, name: str, folder: Path) -> None:
-        """Download all objects below a name; FileNotFoundError if there is none, StorageError if one leads out."""
+        """Download all objects below a name; FileNotFoundError without objects, StorageError if one leads out."""
         start = len(self._at(name)) + 1
         paths = sorted(self.find(self._at(name)))
         if not paths:

@@ -92,7 +92,7 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
-    """Return the value of ``flatten``'s tree and arrays; ModelFormatError if it is none, or has an unknown class."""
+    """Return the value that ``flatten`` took apart; ModelFormatError if the tree is malformed or a class unknown."""
     try:
         return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
