@@ -40,7 +40,7 @@ class Prefetch:
         return block, time.perf_counter() - start
 
     def peek(self, key: tuple[Hashable, ...], wait: bool = True) -> Any:
-        """Return the block of a key, which stays for ``take``; None if it was not begun, failed, or needs a ``wait``."""
+        """Return the block of a key, which stays for ``take``; None if it was not begun, failed or needs ``wait``."""
         with self._lock:
             future = self._ready.get(key)
         try:
