@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from streamkern.centers import Given
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.data.dataset import Dataset
@@ -21,7 +22,6 @@ from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage
 from streamkern.fitting.stages import EVALUATE, Fit, stages_of_model
 from streamkern.selection.kernel_search import needs_kernel_search
-from streamkern.selection.learned_metric import require_metric
 
 TASKS = ("classification", "regression")
 
@@ -84,7 +84,25 @@ def _require_startable(recipe: Recipe, runner: Runner) -> None:
         answered = runner.held_out_rows > 0
         source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if answered else None
         require_threshold_rows(source)
-    require_metric(recipe)
+    _require_metric(recipe)
+
+
+def _require_metric(recipe: Recipe) -> None:
+    """Raise UsageError where rows are augmented, the model is linear in features, or the centers are given."""
+    if recipe.metric is None:
+        return
+    for wrong, what, remedy in (
+        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
+        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
+        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"There is a metric to learn, and {what}.",
+                where="metric=AGOP(...)",
+                expected="a kernel at centers that are drawn from rows without augmentations",
+                remedy=f"{remedy}; or leave the metric out",
+            )
 
 
 def planned_shape(

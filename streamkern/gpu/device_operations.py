@@ -275,7 +275,7 @@ class OnDevice:
                 Z = self.device.put(there.Z)
                 halves = None
                 if self._splits(expansion):
-                    halves = self.device.loops.split(Z, True)
+                    halves = self.device.loops.split_halves(Z, True)
                 norms = self.device.loops.row_norms(Z) if halves is None else halves.norms
                 there.centers = _Centers(Z, norms, halves)
             centers: _Centers = there.centers
@@ -290,7 +290,7 @@ class OnDevice:
         Z, norms, halves = self._centers(expansion)
         kernel, loops = expansion.kernel, self.device.loops
         if halves is not None:
-            rows = loops.split(X, False)
+            rows = loops.split_halves(X, False)
             S = self.device.half_product(rows.numbers, halves.numbers)
             return S, Sides(rows.norms, norms, rows.factors, halves.factors, kernel.profile)
         if kernel.norm == 1:

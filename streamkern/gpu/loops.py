@@ -201,7 +201,7 @@ class CudaLoops:
             self._of_rows((("REAL", _real(X.dtype)),), "row_norms", n, args)
         return out
 
-    def split(self, X: Any, centers: bool) -> Halves:
+    def split_halves(self, X: Any, centers: bool) -> Halves:
         """Return rows (n, d), float32 and finite, as sums of two numbers; ``centers`` are a right factor."""
         n, d = X.shape
         width = -(-d // _ALIGNED) * _ALIGNED

@@ -31,7 +31,7 @@ class _Loops:
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
         """In place."""
 
-    def split(self, X: Any, centers: bool) -> Halves:
+    def split_halves(self, X: Any, centers: bool) -> Halves:
         n, d = X.shape
         width = 3 * (-(-d // 8) * 8)
         return Halves(self.empty((n, width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))

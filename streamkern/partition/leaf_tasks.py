@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +39,6 @@ from streamkern.storage.value_digest import digest
 from streamkern.types import Array
 from streamkern.user_code_digest import described
 
-T = TypeVar("T")
-
 
 @dataclass(eq=False)
 class LeafTraining:
@@ -67,8 +65,9 @@ class LeafTraining:
         done, rows = len(found), int(counts[list(found)].sum())
         if done:
             self.runner.choice(f"partition: {done:,} of {len(counts):,} leaves are kept: their rows have not changed")
-        for leaf, value in zip(pending, self._fitted(pending) if pending else (), strict=True):
-            found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(_same, value))
+        fitted = self._fitted(pending)
+        for leaf in pending:  # the wait for a leaf is the time of its stage
+            value = found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(next, fitted))
             done, rows = done + 1, rows + int(counts[leaf])
             seconds = time.perf_counter() - began
             progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
@@ -101,10 +100,6 @@ class LeafTraining:
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
         for first in range(0, len(pending), size):
             yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
-
-
-def _same(value: T) -> T:
-    return value
 
 
 def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
 from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
-from streamkern.runs.run_pipeline import run
+from streamkern.runs.run_pipeline import run, unknown_code_of
 from streamkern.solvers.base import traits_of
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.atomic_writes import discard
@@ -222,7 +222,7 @@ def _decide(
     key = _key(pipeline, gate, cold)
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
-    if last is not None and last["key"] == key and pipeline.unknown_code() is None:
+    if last is not None and last["key"] == key and unknown_code_of(pipeline) is None:
         reasons = [f"data, pipeline and gate are the same as for version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)

@@ -26,7 +26,7 @@ from streamkern.fitting.fit import TASKS
 from streamkern.fitting.recipe import Recipe
 from streamkern.redaction import keep_setting_secrets
 from streamkern.storage.untrusted_files import given_path
-from streamkern.user_code_digest import exception_text, unknown_code, user_code_location
+from streamkern.user_code_digest import exception_text, user_code_location
 
 
 @refusing_old_names
@@ -120,16 +120,6 @@ class Pipeline(Recipe):
         ):
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=where(name), expected=expected)
-
-    def unknown_code(self) -> str | None:
-        """Why edits of the user's functions cannot be detected, a sentence; None if they can.
-
-        If they cannot, no result of an earlier run is reused.
-        """
-        data = [each for each in (self.train, self.test, self.validation) if each is not None]
-        rows = [(each.rules, each.transforms, each.augmentations) for each in data]
-        parts = (self.kernel, self.centers, self.solver, self.features, self.preprocess)
-        return unknown_code(*rows, *parts)
 
 
 def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, **keywords: Any) -> Pipeline:

@@ -51,7 +51,7 @@ from streamkern.runs.run_stages import Job, RunRunner, after_fit
 from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.storage.atomic_writes import locked, read_json, tidy, write_json
 from streamkern.storage.untrusted_files import given_path
-from streamkern.user_code_digest import user_code_identities
+from streamkern.user_code_digest import unknown_code, user_code_identities
 from streamkern.version import version_of
 
 
@@ -153,6 +153,17 @@ def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds:
     return RunResult(result, folder)
 
 
+def unknown_code_of(pipeline: Pipeline) -> str | None:
+    """Why edits of the user's functions cannot be detected, a sentence; None if they can.
+
+    If they cannot, no result of an earlier run is reused.
+    """
+    data = [each for each in (pipeline.train, pipeline.test, pipeline.validation) if each is not None]
+    rows = [(each.rules, each.transforms, each.augmentations) for each in data]
+    parts = (pipeline.kernel, pipeline.centers, pipeline.solver, pipeline.features, pipeline.preprocess)
+    return unknown_code(*rows, *parts)
+
+
 def _warn_of_pipeline(pipeline: Pipeline, changed: list[str], events: EventLog) -> None:
     """Tell what of an earlier run is not gone on with, and which rows are left out."""
     if changed:
@@ -161,7 +172,7 @@ def _warn_of_pipeline(pipeline: Pipeline, changed: list[str], events: EventLog) 
             message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
             "this is another training",
         )
-    if unknown := pipeline.unknown_code():
+    if unknown := unknown_code_of(pipeline):
         events.emit(
             "warning", message=f"nothing of an earlier run is reused, and this one keeps no checkpoint: {unknown}"
         )
@@ -237,7 +248,7 @@ def resume(
     folder = folder.absolute()
     with chdir(place):
         pipeline = load_pipeline(manifest["file"], manifest["settings"])
-        if unknown := pipeline.unknown_code():
+        if unknown := unknown_code_of(pipeline):
             raise UsageError(
                 f"This run cannot be resumed: {unknown}",
                 where=manifest["file"],
@@ -273,7 +284,7 @@ def _train(
     budget, job = given.budget, Job(pipeline, folder, given.budget, trained)
     with open_executor(given.scheduler, given.threads) as executor:
         _announce(executor, events)
-        reuse = pipeline.unknown_code() is None
+        reuse = unknown_code_of(pipeline) is None
         runner = RunRunner(events, folder / "stages", timings, checkpoint_seconds, reuse, job=job)
 
         def on_plan(projected: Footprint) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.centers import CenterSet, Given, Uniform
+from streamkern.centers import CenterSet, Uniform
 from streamkern.costs.dry_run import ProblemSize, ShapeProblem
 from streamkern.costs.fit_shape import SearchCost
 from streamkern.cpu import default_engine
@@ -474,24 +474,6 @@ def _best_full_kernel(
                 break
             best = further
     return best
-
-
-def require_metric(recipe: Any) -> None:
-    """Raise UsageError where rows are augmented, the model is linear in features, or the centers are given."""
-    if recipe.metric is None:
-        return
-    for wrong, what, remedy in (
-        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
-        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
-        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
-    ):
-        if wrong:
-            raise UsageError(
-                f"There is a metric to learn, and {what}.",
-                where="metric=AGOP(...)",
-                expected="a kernel at centers that are drawn from rows without augmentations",
-                remedy=f"{remedy}; or leave the metric out",
-            )
 
 
 def sampled_bytes(rows: int, size: ProblemSize) -> int:

@@ -85,11 +85,11 @@ def ceilings(device: Any) -> dict[str, Any]:
     for n, p, d in ((ROWS, CENTERS, 784), (ROWS, CENTERS, 100), (ROWS, CENTERS, 18), (STEP_ROWS, CENTERS, 784)):
         with device.turn():
             X, Z = random(device, n, d), random(device, p, d, seed=1)
-            A, B = loops.split(X, False), loops.split(Z, True)
+            A, B = loops.split_halves(X, False), loops.split_halves(Z, True)
             ways = {
                 "sgemm": lambda X=X, Z=Z: X @ Z.T,
                 "halves": lambda A=A, B=B: device.half_product(A.numbers, B.numbers),
-                "split": lambda X=X: loops.split(X, False),
+                "split": lambda X=X: loops.split_halves(X, False),
                 "norms": lambda X=X: loops.row_norms(X),
             }
         times = {name: event_ms(device, call) for name, call in ways.items()}
@@ -228,7 +228,7 @@ def steps(device: Any) -> dict[str, Any]:
         r, _ = loops.outputs(S, sides, W, target)
     parts: dict[str, Callable[[], Any]] = {
         "rows": rows,
-        "split": lambda: loops.split(X, False),
+        "split": lambda: loops.split_halves(X, False),
         "product": lambda: there.engine._inner(there, X),
         "outputs": lambda: loops.outputs(S, sides, W, target),
         "pulled": lambda: loops.pulled(S, sides, r),

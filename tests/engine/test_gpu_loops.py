@@ -94,7 +94,7 @@ def test_split_rows_are_sums_of_two_halves(n: int, d: int, power: int, seed: int
     """To 2^-22 of each number; rows and centers are in the order in which their product has the low terms first."""
     X = (np.random.default_rng(seed).normal(size=(n, d)) * 2.0**power).astype(np.float32)
     X[0] = 0.0
-    of_rows, of_centers = LOOPS.split(X, False), LOOPS.split(X, True)
+    of_rows, of_centers = LOOPS.split_halves(X, False), LOOPS.split_halves(X, True)
     width = -(-d // 8) * 8
     high, low, again = np.split(of_rows.numbers.view(np.float16).astype(np.float64), 3, axis=1)
     assert high.shape == (n, width)
@@ -130,7 +130,7 @@ def laplace_errors(X: Any, Z: Any, bandwidth: float) -> tuple[float, float]:
     wide_x, wide_z = X.astype(np.float64), Z.astype(np.float64)
     exact = wide_x @ wide_z.T
     REFERENCE.radial(exact, REFERENCE.row_norms(wide_x), REFERENCE.row_norms(wide_z), *profile)
-    x, z = LOOPS.split(X, False), LOOPS.split(Z, True)
+    x, z = LOOPS.split_halves(X, False), LOOPS.split_halves(Z, True)
     halves = tensor_product(x.numbers.view(np.float16), z.numbers.view(np.float16))
     LOOPS.values(halves, Sides(x.norms, z.norms, x.factors, z.factors, profile))
     plain = X @ Z.T

@@ -590,6 +590,19 @@ def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path
         sk.run(pipeline, tmp_path / "run", memory="80MiB")
 
 
+def test_seconds_of_stages_are_those_of_the_whole_run(tmp_path: Path):
+    X, y = table()
+    pipeline = sk.Pipeline(
+        train=sk.from_arrays(X, y), task="regression", kernel=sk.Laplace(2.0), centers=sk.Uniform(400),
+        partition=sk.Partition(leaves=4),
+    )  # fmt: skip
+    result = sk.run(pipeline, tmp_path, threads=2)
+    leaves = [stage["seconds"] for stage in result["stages"] if stage.get("of") == "leaves"]
+    alone = sum(each["seconds"] for each in result["solver_report"]["partition"]["by_leaf"])  # in two threads at most
+    assert sum(leaves) > 0.4 * alone
+    assert sum(stage["seconds"] for stage in result["stages"]) > 0.7 * result["seconds"]
+
+
 def test_the_plan_names_leaves_and_sweeps():
     X, y = table()
     data = sk.from_arrays(X, y > 0)
