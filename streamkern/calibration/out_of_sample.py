@@ -9,18 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamkern.cpu import host_loops
+from streamkern.defaults import MAX_HELD_OUT_ROWS, MAX_HELD_OUT_VALUES, MIN_HELD_OUT_ROWS
 from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
-
-MAX_HELD_OUT_ROWS = 10_000
-"""Rows, at most, that answers are made from: the error of a share of them is half a percent at most."""
-
-MAX_HELD_OUT_VALUES = 2_000_000
-"""Outputs of them all, at most: with many classes there are fewer rows."""
-
-MIN_HELD_OUT_ROWS = 100
-"""Rows below which equal ones of equal targets count as one of their weight, as scikit-learn's checks require."""
 
 _DIRECTION_SEED = 0x616C6B65  # seeds the direction along which rows are compared first
 HELD_OUT_DRAW = 0x6C656674  # name of the draw

@@ -13,39 +13,29 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
+from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
+from streamkern.defaults import (
+    CALIBRATION_VALUES_PER_OUTPUT,
+    ENGINE_BYTES,
+    LIBRARY_BYTES,
+    MAX_HELD_OUT_ROWS,
+    MAX_SAMPLED_ROWS,
+    MIX_BYTES,
+    MIX_CHUNKS,
+    MODULES_BYTES,
+    THREAD_BYTES,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
-from streamkern.evaluation.score import MAX_SAMPLED_ROWS
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
-from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
+from streamkern.solvers.base import HELD_OUT, Solver, ahead_bytes, row_bytes
 from streamkern.types import IntArray
-
-LIBRARY_BYTES = 64 << 20
-"""Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
-
-_ENGINE = 90 << 20
-"""The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 on a system that maps files by
-large pages and so keeps unread parts of libraries resident.
-"""
-
-_MODULES = 104 << 20
-"""The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
-
-FRESH_BYTES = 192 << 20
-"""Bytes of a process before a fit."""
-
-THREAD_BYTES = 16 << 20
-"""A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
-
-CALIBRATION_VALUES_PER_OUTPUT = 14
-"""Numbers in float64 for each output of a row that is left out, while answers are made from them."""
 
 _ORDERING = 2  # numbers for each row of a group while its order is made
 _IDS = 1 << 20  # row ids hashed at a time
@@ -388,4 +378,6 @@ class Workers(NamedTuple):
 
     def bytes(self, threads: int = 1) -> int:
         """Return the bytes that a worker needs at its peak, beyond its memory before the run."""
-        return _MODULES + _ENGINE + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]
+        return (
+            MODULES_BYTES + ENGINE_BYTES + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]
+        )

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from streamkern.defaults import MAX_UNSEEN_SHARE
 from streamkern.errors import DataError, warn
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
@@ -50,16 +51,12 @@ class Lookup:
         return category_text(number)
 
 
-UNSEEN_SHARE = 0.01
-"""Share of rows with unseen categories of a column from which on there is a warning."""
-
-
 def unseen_notes(unseen: Mapping[str, int], rows: int, what: str = "rows") -> list[str]:
-    """Return a sentence for each column in which more than ``UNSEEN_SHARE`` of the rows have an unseen category."""
+    """Return a sentence for each column in which more than ``MAX_UNSEEN_SHARE`` of the rows have an unseen category."""
     return [
         f"{found / rows:.1%} of the {what} have a category of {name!r} that training did not see; it counts as missing"
         for name, found in unseen.items()
-        if found > UNSEEN_SHARE * rows
+        if found > MAX_UNSEEN_SHARE * rows
     ]
 
 

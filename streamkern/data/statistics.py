@@ -20,11 +20,10 @@ from streamkern.data.targets import (
     not_finite_target,
     require_binary,
 )
+from streamkern.defaults import DOMINANT_FEATURE_SHARE, DOMINANT_VARIANCE_SHARE, MAX_CLASSES
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-MAX_CLASSES = 10_000
 
 MAX_MAGNITUDE = 1e150
 """Magnitude from which the square of a value may overflow float64."""
@@ -312,10 +311,6 @@ def summarise(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,
         float(weights.high) / mean_weight, masses, heaviest,
     )  # fmt: skip
-
-
-DOMINANT_VARIANCE_SHARE, DOMINANT_FEATURE_SHARE = 0.99, 0.2
-"""Scales are unlike if this share of the features or less has at least ``DOMINANT_VARIANCE_SHARE`` of the variance."""
 
 
 def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str | None:

@@ -18,9 +18,6 @@ from streamkern.sources.base import Source
 from streamkern.sources.format_rules import joined_blocks, positions
 from streamkern.types import Array, IntArray, Rows
 
-MIN_HELD_OUT_PER_CLASS = 20
-"""If a class would have fewer held-out rows than this in expectation, rows are held out class by class."""
-
 _WAITING = 1 << 16  # further candidates kept before those outside the sample are released
 
 

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from streamkern.cpu import default_engine
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
+from streamkern.defaults import MAX_COMPONENTS
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.sources.base import Source
@@ -48,9 +49,6 @@ class _SameColumns:
     def names(self, names: Names) -> Names:
         return names
 
-
-MAX_COMPONENTS = 1 << 20
-"""Most columns of a random matrix. The limit is explicit because no array of a saved model implies the size."""
 
 _MAX_FEATURES = 1 << 31  # most features of a saved transform
 

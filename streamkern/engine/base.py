@@ -54,12 +54,6 @@ NEAR = 1e-4
 KERNEL_TILE = 128
 """Rows of a kernel matrix in one task; each thread has two tasks at a time."""
 
-LANCZOS_STEPS = 60
-"""Most steps of the Lanczos method for a largest eigenvalue."""
-
-LANCZOS_TOLERANCE, LANCZOS_PATIENCE = 1e-3, 3
-"""Relative change of the largest eigenvalue, and the number of steps with no greater one, at which the method ends."""
-
 
 class Evaluated(Protocol):
     """Functions of a row, as engines see a ``Basis``."""

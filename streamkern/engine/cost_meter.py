@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.defaults import LIKELY_LANCZOS_STEPS
 from streamkern.engine.abstract_array import AbstractArray, CostMeter, count_product
 from streamkern.engine.base import (
     KERNEL_TILE,
@@ -35,9 +36,6 @@ from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
 from streamkern.types import Array
-
-LIKELY_STEPS = 15
-"""Steps counted for a largest eigenvalue, which takes 5 to 30."""
 
 _GROUP = 4  # products of a covariance's tiles in memory at once
 
@@ -390,7 +388,7 @@ class MeterEngine(InMemory):
             return self._new((n, min(n, k))), self._new((min(n, k), k))
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        with self.meter.scaled(LIKELY_STEPS):
+        with self.meter.scaled(LIKELY_LANCZOS_STEPS):
             matvec(self._new((n,)))
         return self.top * n
 

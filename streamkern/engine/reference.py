@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from streamkern.defaults import LANCZOS_PATIENCE, LANCZOS_STEPS, LANCZOS_TOLERANCE
 from streamkern.engine.base import (
     CENTER_TILE,
     KERNEL_TILE,
-    LANCZOS_PATIENCE,
-    LANCZOS_STEPS,
-    LANCZOS_TOLERANCE,
     ROW_TILE,
     Centered,
     Engine,

@@ -17,24 +17,14 @@ import numpy as np
 
 from streamkern.calibration.intervals import IntervalCoverage
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.defaults import CALIBRATION_BINS, MAX_DISTINCT_SCORES, MAX_RANKED_CLASSES, RANKING_WORK
 from streamkern.engine.operation_counts import Operations
 from streamkern.types import Array, IntArray
-
-MAX_RANKED_CLASSES = 100
-"""Classes, at most, whose rows are put in order."""
-
-MAX_DISTINCT_SCORES = 1 << 16
-"""Different scores, of all classes together, up to which their order is exact; beyond, near ones count as ties."""
-
-CALIBRATION_BINS = 15
-"""Bins of equal width that the calibration error compares probabilities in."""
 
 _UNIT = 2.0**40  # of scores: differences below 1e-12 are ties
 _PLACE = 48  # bits of a score, above which stands its class
 
 Ranked = tuple[Array, Array, Array]
-
-_RANKING_WORK = 500.0  # 0.2 µs a score of one thread measured, beside 0.4 ns for a sum of two numbers
 
 
 def ranks_bytes(rows: int, outputs: int) -> int:
@@ -44,7 +34,7 @@ def ranks_bytes(rows: int, outputs: int) -> int:
 
 def ranking_work(rows: int, outputs: int) -> Operations:
     """Operations that the order of so many rows' scores takes: each is sorted, and merged up a tree of sums."""
-    return Operations(numbers=_RANKING_WORK * rows * outputs if outputs <= MAX_RANKED_CLASSES else 0.0)
+    return Operations(numbers=RANKING_WORK * rows * outputs if outputs <= MAX_RANKED_CLASSES else 0.0)
 
 
 class Ranks:

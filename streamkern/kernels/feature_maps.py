@@ -14,6 +14,7 @@ import numpy as np
 import scipy.linalg
 
 from streamkern.cpu import default_engine
+from streamkern.defaults import FACTOR_JITTER as FACTOR_JITTER
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
 from streamkern.errors import NumericalError, UsageError, require_types
@@ -22,9 +23,6 @@ from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import row_hash
 from streamkern.types import Array, Parameters
-
-FACTOR_JITTER = 4.0
-"""Jitter in units of rounding of tr K(Z, Z): with less, a rounded matrix may have no Cholesky factor."""
 
 _DIRECTIONS, _SCALES, _PHASES = range(3)  # purposes of random numbers
 _FEATURES = 0x66656174757265  # name of the draw among draws with the same seed

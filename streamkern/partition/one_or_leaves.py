@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.candidates import Candidate, first_affordable
-from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.costs.footprint import Footprint
+from streamkern.defaults import MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
@@ -17,10 +17,10 @@ from streamkern.fitting.fit import fit
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.precision_checks import dtype_of
 from streamkern.fitting.recipe import AUTO, Recipe
-from streamkern.fitting.solver_choice import PATIENCE, resolve_solver
+from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Runner, Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
-from streamkern.models.cut_tree import MIN_FULL_KERNEL_ROWS, Partition, max_full_kernel_rows
+from streamkern.models.cut_tree import Partition, max_full_kernel_rows
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
     EVALUATE_LEAVES,
@@ -33,9 +33,6 @@ from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
 from streamkern.solvers.base import traits_of
-
-MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
-"""Work of leaves by default, at most: twenty minutes on two slow cores."""
 
 ASSUMED_LEAVES_AT_ONCE = 4
 """Leaves at a time that memory is reckoned for: what is chosen must not depend on how many threads there are."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.defaults import MEASURED_CENTERS
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed_triangle import cuts
@@ -25,7 +26,7 @@ from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
-from streamkern.precondition.center_projection import MEASURED_CENTERS, jittered_factor
+from streamkern.precondition.center_projection import jittered_factor
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
 

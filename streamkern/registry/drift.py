@@ -20,29 +20,17 @@ import numpy as np
 
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import RawScan
+from streamkern.defaults import MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
 from streamkern.models.cut_tree import CutTree
 from streamkern.types import Array, IntArray
-
-MAX_STABLE_PSI = 0.25
-"""A population stability index above which a warning is given."""
 
 DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """Names that a gate may use."""
 
-MIN_LEAF_ROWS = 200
-"""Minimum rows of a leaf, before and after, to compare its targets: with fewer, the index is dominated by chance."""
-
-SAMPLE_ROWS = 4096
-"""Most rows of the sample for the edges of the bins."""
-
-SAMPLE_BYTES = 32 << 20
-"""Bytes of that sample, at most."""
-
 _DECILES = np.linspace(0, 1, 11)
 _EDGES = len(_DECILES)
 _BINS = _EDGES + 2  # further bins: below and above all edges, and missing
-_MIN_SHARE = 1e-4  # share of an empty bin, so that logarithms are finite and a single row is not a change
 
 
 def edges_of(values: Array) -> Array:
@@ -73,7 +61,7 @@ def count(values: Array, edges: Array) -> IntArray:
 
 def psi(before: Array, after: Array) -> Array:
     """Return the population stability index of two counts, along the last axis: ≥ 0, and 0 for equal shares."""
-    p, q = (np.maximum(_shares(counts), _MIN_SHARE) for counts in (before, after))
+    p, q = (np.maximum(_shares(counts), MIN_DRIFT_SHARE) for counts in (before, after))
     return np.asarray(np.sum((p - q) * np.log(p / q), axis=-1))
 
 
@@ -202,7 +190,7 @@ class LeafDrift:
     """Shift of rows between the leaves of a model, and of targets within them.
 
     ``before`` and ``after`` (L,) are shares of the rows. ``target_psi`` (L,) is the index of the classes, or the
-    largest of the targets; 0 with fewer than ``MIN_LEAF_ROWS`` rows.
+    largest of the targets; 0 with fewer than ``MIN_DRIFT_LEAF_ROWS`` rows.
     """
 
     before: Array
@@ -213,7 +201,7 @@ class LeafDrift:
     @property
     def order(self) -> list[int]:
         """Leaves, sorted by their contribution to the index or their targets' index, whichever is larger."""
-        p, q = np.maximum(self.before, _MIN_SHARE), np.maximum(self.after, _MIN_SHARE)
+        p, q = np.maximum(self.before, MIN_DRIFT_SHARE), np.maximum(self.after, MIN_DRIFT_SHARE)
         order: IntArray = np.argsort(-np.maximum((q - p) * np.log(q / p), self.target_psi), kind="stable")
         return [int(leaf) for leaf in order]
 
@@ -248,7 +236,7 @@ def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
     now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
-    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= MIN_LEAF_ROWS).tolist():
+    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= MIN_DRIFT_LEAF_ROWS).tolist():
         if targets.shape[1]:
             shifted[leaf] = psi(before.leaf_target_counts[leaf], targets[leaf]).max()
         else:

@@ -17,15 +17,13 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_selection import OutsideRanges
 from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import dump
+from streamkern.defaults import TAIL_BYTES
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.sources.base import Source
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.user_code_digest import described
-
-TAIL_BYTES = 64 << 20
-"""Most bytes of a last piece that are compared by content."""
 
 _DIGITS = 16  # characters of a stored digest, since there are many pieces
 

@@ -15,6 +15,7 @@ from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
+from streamkern.defaults import LIKELY_CLASSES
 from streamkern.errors import refusing_old_names
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
@@ -30,9 +31,6 @@ from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_stages import after_fit, stages
 from streamkern.selection.median_bandwidth import with_median_distances
-
-LIKELY_CLASSES = 10
-"""Outputs of a classifier that seconds are predicted for, before the labels are known."""
 
 _CHECKED_ROWS = 1024  # rows that are looked at before a run
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.calibration.intervals import Intervals
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, row_digests
+from streamkern.calibration.out_of_sample import row_digests
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
 from streamkern.costs.fit_shape import CalibrationSource, FitShape
@@ -25,6 +25,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
+from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
