@@ -22,7 +22,6 @@ from streamkern.types import Array
 PANEL = 512
 """Rows of a panel."""
 
-_LANES = 16  # numbers of a vector in the compiled product; columns are padded to a multiple
 _LARGEST = 32767.0
 
 
@@ -82,7 +81,8 @@ def quantised(W: Array) -> tuple[Array, Array]:
 
 def padded(n: int) -> int:
     """Return n rounded up to whole vectors."""
-    return -(-n // _LANES) * _LANES
+    lanes = 16  # numbers of a vector in the compiled product; columns are padded to a multiple
+    return -(-n // lanes) * lanes
 
 
 def factor_bytes(p: int, lead: int) -> int:
