@@ -261,11 +261,12 @@ class Dataset:
                 )
         if copies is not None and rows is not None:
             raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")
+        most_rows = 1 << 62  # most rows of a pass: row ids have 64 bits
         for name, value in (("copies", copies), ("rows", rows)):
             if value is None:
                 continue
             whole = isinstance(value, int | np.integer)
-            if not whole or value < 1 or int(value) * (self.base_rows if name == "copies" else 1) > _MOST_ROWS:
+            if not whole or value < 1 or int(value) * (self.base_rows if name == "copies" else 1) > most_rows:
                 raise UsageError(
                     f"{name} is {value!r}.",
                     where=f"augment({name}=...)",
@@ -451,8 +452,6 @@ def require_unchanged(*given: Dataset | None) -> None:
         if data is not None:
             data.source.require_unchanged()
 
-
-_MOST_ROWS = 1 << 62  # most rows of a pass: row ids have 64 bits
 
 _READING = threading.Lock()
 _SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

@@ -16,8 +16,6 @@ from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
-_CLASSES_BYTES = 256 << 20  # bound for the labels of a saved model
-
 
 class Encoding(Protocol):
     """The encoding of stored targets as the numbers a solver fits, and its inverse."""
@@ -289,10 +287,11 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     """Return the encoding that ``encoding_to_json`` described."""
     if data is None:
         return None
+    classes_bytes = 256 << 20  # bound for the labels of a saved model
     if data["kind"] == "classification":
         dtype = np.dtype(data["dtype"])
         # A short dtype string can declare texts of any width, which is allocated for every value.
-        if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > _CLASSES_BYTES:
+        if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > classes_bytes:
             raise ValueError(f"{len(data['values'])} classes of dtype {dtype.str}")
         values = np.array(data["values"], dtype=dtype)
         if values.ndim != 1:

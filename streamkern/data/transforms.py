@@ -50,9 +50,6 @@ class _SameColumns:
         return names
 
 
-_MAX_FEATURES = 1 << 31  # most features of a saved transform
-
-
 @serializable
 @dataclass(frozen=True, eq=False)
 class Affine(_SameColumns):
@@ -292,7 +289,8 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
     """Raise ValueError if a transform that was read cannot be applied to rows; a width of 0 is unknown."""
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")
-    sound = type(made.n_in) is int and 0 < made.n_in < _MAX_FEATURES and width in (0, made.n_in)
+    max_features = 1 << 31  # most features of a saved transform
+    sound = type(made.n_in) is int and 0 < made.n_in < max_features and width in (0, made.n_in)
     if isinstance(made, Affine | Fill):
         arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]
         sound = sound and all(a.shape == (made.n_in,) and a.dtype.kind == "f" for a in arrays)
