@@ -32,8 +32,6 @@ from streamkern.solvers.solution_residual import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
 
-_GROUPS = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
-
 
 def nominal_prices(d: int) -> Operations:
     """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""
@@ -273,8 +271,9 @@ class _DryRun:
             return begins, nothing, nothing
         stream: Any = iteration.stream
         cycle = steps = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
-        if cycle > _GROUPS:
-            stream.group = -(-cycle // _GROUPS)
+        groups = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
+        if cycle > groups:
+            stream.group = -(-cycle // groups)
             given: Any = iteration  # a dataclass with a cycle
             iteration = replace(given, cycle=-(-cycle // stream.group))
             steps = iteration.cycle

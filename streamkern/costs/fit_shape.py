@@ -37,11 +37,7 @@ from streamkern.kernels.stored_centers import TILE_ROWS
 from streamkern.solvers.base import HELD_OUT, Solver, ahead_bytes, row_bytes
 from streamkern.types import IntArray
 
-_ORDERING = 2  # numbers for each row of a group while its order is made
-_IDS = 1 << 20  # row ids hashed at a time
 _GATHER_ROWS = 4096
-_DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
-_WINDOW = 8  # blocks of a window of the stream
 
 
 class CalibrationSource(NamedTuple):
@@ -227,7 +223,7 @@ class FitShape:
     @property
     def ids(self) -> int:
         """Bytes of hashing row ids."""
-        return 40 * min(self.stored_rows, _IDS)
+        return 40 * min(self.stored_rows, 1 << 20)  # row ids hashed at a time
 
     @cached_property
     def scan(self) -> int:
@@ -258,7 +254,8 @@ class FitShape:
     def scored(self) -> int:
         """Bytes of metrics: a sample of predictions, and ranks of outputs in the sums of an evaluation."""
         sums = sums_in_flight(self.slots, -(-self.stored_rows // self.model_rows) or 1) + 2 * self.slots
-        details = _DETAILS * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
+        copies = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
+        details = copies * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
         return details + ranks_bytes(self.stored_rows, self.outputs) * sums
 
     @cached_property
@@ -299,8 +296,10 @@ class FitShape:
     def streaming(self) -> int:
         """Bytes of blocks of the steps ahead and of the one being made; of raw windows; of the order of the rows."""
         step = self.batch * row_bytes(self.dataset.n_features, self.itemsize, self._values)
-        windows = (self.lanes + 1) * _WINDOW * -(-self.batch // self.lanes) * self._row
-        return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + _ORDERING) * self._group)
+        window = 8  # blocks of a window of the stream
+        windows = (self.lanes + 1) * window * -(-self.batch // self.lanes) * self._row
+        ordering = 2  # numbers for each row of a group while its order is made
+        return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + ordering) * self._group)
 
     @cached_property
     def transforming(self) -> int:

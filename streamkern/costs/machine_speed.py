@@ -49,7 +49,6 @@ MEASUREMENT_SECONDS = 0.1
 
 _CENTERS = 8192  # beyond which a value costs no more
 _ROWS = 256
-_REPORTED_QUANTILE = 0.4  # quantile of the repetitions that counts
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,8 @@ def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_ti
 
 
 def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
-    return float(np.quantile(timings(call, clock), _REPORTED_QUANTILE))
+    reported_quantile = 0.4  # quantile of the repetitions that counts
+    return float(np.quantile(timings(call, clock), reported_quantile))
 
 
 def _basis(shapes: Shapes) -> Basis:
