@@ -25,8 +25,6 @@ from streamkern.sources.base import Source
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.user_code_digest import described
 
-_DIGITS = 16  # characters of a stored digest, since there are many pieces
-
 
 class ReusableSums(NamedTuple):
     """The reuse of a champion's sums: the new rows, and the number of rows that are not read."""
@@ -39,8 +37,9 @@ def training_record(pipeline: Pipeline) -> dict[str, Any]:
     """Return a record of a pipeline's training rows and settings, stored with a version that keeps sums."""
     train, source = pipeline.train, pipeline.train.source
     pieces, start = list[list[Any]](), 0
+    digits = 16  # characters of a stored digest, since there are many pieces
     for name, rows in source.pieces():
-        pieces.append([name[:_DIGITS], start, rows])
+        pieces.append([name[:digits], start, rows])
         start += rows
     tail = pieces[-1] if pieces else None
     small = tail is not None and tail[2] * source.reading().row <= TAIL_BYTES

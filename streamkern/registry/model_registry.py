@@ -38,8 +38,6 @@ T = TypeVar("T")
 FORMAT = 1
 """Format of champion.json and record.json."""
 
-_MAX_READ_ATTEMPTS = 20  # attempts of a reader while champions are replaced
-
 
 @dataclass(frozen=True)
 class ChampionRecord:
@@ -218,7 +216,8 @@ class Registry:
         return self._steady(version, at)
 
     def _steady(self, version: int | str | None, read: Callable[[int], T]) -> T:
-        for _ in range(_MAX_READ_ATTEMPTS):
+        max_read_attempts = 20  # attempts of a reader while champions are replaced
+        for _ in range(max_read_attempts):
             standing = self.standing if version is None else None
             try:
                 return read(self.number(version if standing is None else standing.champion))
