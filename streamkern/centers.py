@@ -36,7 +36,6 @@ from streamkern.sweep import ScanWork, gather, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 _TASK_ROWS = 1024  # rows of a task on the host
-_TILE_NUMBERS = 1 << 22  # distances held at once by one thread
 
 
 @serializable
@@ -405,7 +404,8 @@ def _distinct_rows(
 def _nearest(X: Array, Z: Array) -> tuple[IntArray, Array]:
     """The nearest row of Z, shape (b,), and the squared distance to it, shape (b,), of each row of X."""
     half = np.einsum("ij,ij->i", Z, Z) / 2
-    size = int(np.clip(_TILE_NUMBERS // len(Z), 1, max(1, len(X))))
+    tile_numbers = 1 << 22  # distances held at once by one thread
+    size = int(np.clip(tile_numbers // len(Z), 1, max(1, len(X))))
     S = np.empty((size, len(Z)), dtype=X.dtype)
     labels = np.empty(len(X), dtype=np.int64)
     squares = np.einsum("ij,ij->i", X, X)

@@ -21,7 +21,6 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
     "TIB": 1 << 40,
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-_KEPT_BYTES = 32 << 20
 _PAGE = resource.getpagesize()
 _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
@@ -117,8 +116,9 @@ def keep_heap() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        library.mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
+        kept_bytes = 32 << 20
+        library.mallopt(_M_MMAP_THRESHOLD, kept_bytes)
+        library.mallopt(_M_TRIM_THRESHOLD, 2 * kept_bytes)
 
 
 def resident_bytes() -> int:

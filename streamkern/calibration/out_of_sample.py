@@ -14,7 +14,6 @@ from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
 
-_DIRECTION_SEED = 0x616C6B65  # seeds the direction along which rows are compared first
 HELD_OUT_DRAW = 0x6C656674  # name of the draw
 
 
@@ -55,8 +54,9 @@ def copies_remain(codes: IntArray, values: Array) -> bool:
 
 def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Return each row's group of equal rows (n,), in the order of first rows; and the first row of each."""
+    seed = 0x616C6B65  # of the direction along which rows are compared first
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
-    along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))
+    along: Array = np.random.default_rng(seed).uniform(0.5, 1.5, (X.shape[1],))
     projected = host_loops().project(X, along)
     sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
     if len(sums) == len(X):

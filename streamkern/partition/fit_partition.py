@@ -72,8 +72,6 @@ from streamkern.user_code_digest import described
 
 _NUMBERS = re.compile(r"\d[\d.,e+-]*")
 
-_ROUTE_COPIES = 2  # times the rows of a block are held that is routed to leaves
-
 
 @dataclass(eq=False)
 class PartitionFit(TrainingRows):
@@ -352,8 +350,9 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
 def _levels_memory(shape: PartitionShape) -> int:
     data = shape.dataset
     sample = 3 * sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize) * shape.row
+    copies = 2  # times the rows of a block are held that is routed to leaves
     # Or of the fingerprints of rows by leaf.
-    return max(shape.sweeping + sample + shape.slots * _ROUTE_COPIES * BLOCK_BYTES, shape.runs)
+    return max(shape.sweeping + sample + shape.slots * copies * BLOCK_BYTES, shape.runs)
 
 
 def _levels_work(shape: PartitionShape) -> StageWork:

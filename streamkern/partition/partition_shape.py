@@ -44,11 +44,6 @@ from streamkern.solvers.direct import Direct
 from streamkern.sources.base import Source
 from streamkern.types import Rows, Target
 
-_READ_COPIES = (
-    3  # times a leaf's rows are held while they are brought together from memory: in pieces, joined, in order
-)
-_WRITE_COPIES = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
-
 
 class ShapedRows(Source):
     """Rows in memory that have a number, a width and a target, and no values: for projections."""
@@ -175,7 +170,8 @@ class PartitionShape(FitShape):
 
     @property
     def _taken(self) -> int:
-        return _READ_COPIES * self.leaf_rows * self.row
+        copies = 3  # while they are brought together from memory: in pieces, joined, in order
+        return copies * self.leaf_rows * self.row
 
     @cached_property
     def largest(self) -> tuple[FitShape, Footprint]:
@@ -199,7 +195,8 @@ class PartitionShape(FitShape):
     @cached_property
     def runs(self) -> int:
         """Bytes of a sweep that brings rows into the order of their leaves, run by run."""
-        return self.sweeping + self.slots * _WRITE_COPIES * min(RUN_BYTES, self.dataset.base_rows * self.row)
+        copies = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
+        return self.sweeping + self.slots * copies * min(RUN_BYTES, self.dataset.base_rows * self.row)
 
     @cached_property
     def in_order(self) -> int:

@@ -30,12 +30,11 @@ from streamkern.preprocessing.steps import (
 from streamkern.sources.base import Source
 from streamkern.types import Array, IntArray
 
-_TEXT_BYTES = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
-
 
 def _sums_bytes(columns: Sequence[str | int] | None) -> int:
     """Return bytes of a few columns' sums that wait to be added, and of their texts; without names, of one column."""
-    return (64 * 8 + _TEXT_BYTES) * MAX_CATEGORIES * (1 if columns is None else len(columns))
+    text_bytes = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
+    return (64 * 8 + text_bytes) * MAX_CATEGORIES * (1 if columns is None else len(columns))
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,6 @@ from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_stages import after_fit, stages
 from streamkern.selection.median_bandwidth import with_median_distances
 
-_CHECKED_ROWS = 1024  # rows that are looked at before a run
-
 
 @dataclass(frozen=True)
 class PlannedStage:
@@ -254,7 +252,8 @@ def _unlike(pipeline: Pipeline) -> str | None:
     """Differences of the features' scales in the first rows; None where preprocessing learns from all rows."""
     if preprocessing_steps(pipeline) or pipeline.train.source.text:
         return None
-    rows = Scan(Assembly(pipeline.train.plain()), _CHECKED_ROWS).block((0,)).X.astype(np.float64)
+    checked_rows = 1024  # rows that are looked at before a run
+    rows = Scan(Assembly(pipeline.train.plain()), checked_rows).block((0,)).X.astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     return scale_warning(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
 

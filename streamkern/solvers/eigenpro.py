@@ -66,9 +66,6 @@ from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
 
-_PRODUCTS = {"inexact": 0, "delayed": 1}
-
-
 Temporary = tuple[tuple[Key, Array], ...]
 """(key, coefficients (b, c)) of the blocks since the last projection, which are centers until the next."""
 
@@ -175,7 +172,8 @@ class EigenPro(Parameters):
         """Return the number of products with K(Z, Z) in one projection of a kind."""
         if self.projection_products is not None:
             return self.projection_products
-        return DELAYED_PRODUCTS if kind == "delayed" and self.projection == "auto" else _PRODUCTS[kind]
+        usual = {"inexact": 0, "delayed": 1}
+        return DELAYED_PRODUCTS if kind == "delayed" and self.projection == "auto" else usual[kind]
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)

@@ -25,8 +25,6 @@ from streamkern.solvers.solution_residual import FAR, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
-_GRAM_ROWS = 1024  # rows whose products are in memory at a time
-
 
 def _jitter(scale: float, expansion: Expansion) -> float:
     """The least jitter on the diagonal of K(Z, Z), of mean ``scale``, that makes a Cholesky factor exist."""
@@ -125,8 +123,9 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
     engine, p = expansion.engine, expansion.p
     ids, w = problem.drawn_by_weight(ROWS_PER_FUNCTION * p)
     A = engine.zeros((p, p))
-    for start in range(0, len(ids), _GRAM_ROWS):
-        rows = slice(start, start + _GRAM_ROWS)
+    size = 1024  # rows whose products are in memory at a time
+    for start in range(0, len(ids), size):
+        rows = slice(start, start + size)
         X, _ = problem.rows(ids[rows])
         values = engine.values(expansion, X).astype(np.float64)
         B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)
