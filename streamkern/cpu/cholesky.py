@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.cpu.gemm import VECTORS, WIDTH, inner_loop
+from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
 TILE = 128
@@ -30,7 +30,6 @@ STEP = 16
 """Columns that are factored together."""
 
 _WIDTH = min(WIDTH, STEP)
-_INDEX = ir.IntType(64)
 _add = inner_loop.inside
 
 

@@ -56,8 +56,7 @@ def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: 
     return fma(left, right, total)
 
 
-_WIDE_ROWS = 8 if _WIDE else 4
-_STEPS = {4: (6, 2, 1), 2: (_WIDE_ROWS, 1), 1: (_WIDE_ROWS, 1)}
+_STEPS = {4: (6, 2, 1), **dict.fromkeys((2, 1), (8 if _WIDE else 4, 1))}
 """Rows computed together, for a panel of 4, 2 or 1 vectors, then those for the rest; the first fill the registers. Six
 rows of four vectors load the fewest numbers for each multiply-add.
 """

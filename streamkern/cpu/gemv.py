@@ -20,21 +20,18 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.cpu.compiled import OPTIONS, loop, rows
-from streamkern.cpu.gemm import LANES, VECTORS, Factor, add_product
+from streamkern.cpu.gemm import _INDEX, _SIZE, _WIDE, LANES, VECTORS, Factor, add_product
 from streamkern.engine.elementwise import has_dense_rows
 from streamkern.types import Array
 
 MOST = 32
 """Most columns that are stored one after another."""
 
-_SIZE = 4  # bytes of a number
 _GROUP = 5  # columns processed together
-_WIDE = VECTORS == 2
 ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # number of accumulators that fit the registers
 
 _FEW = 3  # most columns of float64 with separate sums; packed columns are padded to sixteen, which takes memory
 
-_INDEX = ir.IntType(64)
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(16), LANES)
 _f32, _i16 = types.float32, types.int16

@@ -15,11 +15,9 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows, vector
-from streamkern.cpu.gemm import DEPTH, LANES, WIDTH, packed_by, panel
+from streamkern.cpu.gemm import _SIZE, DEPTH, LANES, WIDTH, packed_by, panel
 from streamkern.cpu.loops import radial, widest
 from streamkern.types import Array
-
-_SINGLE = 4  # bytes of a float32
 
 
 def _absolute_difference(
@@ -86,4 +84,4 @@ def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> Non
 
 def packed_for_manhattan(Z: Array) -> Array:
     """Return Z (p, d) in panels of ``WIDTH`` float32 columns, or half as many of float64, on any processor."""
-    return packed_by(Z, WIDTH * _SINGLE // Z.dtype.itemsize)
+    return packed_by(Z, WIDTH * _SIZE // Z.dtype.itemsize)
