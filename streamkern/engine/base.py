@@ -51,6 +51,9 @@ MANY = 64
 NEAR = 1e-4
 """Distance up to which a derivative counts as 0, because a Laplace kernel has none at r = 0."""
 
+COVARIANCE_GROUP = 4
+"""Products of a covariance's tiles in memory at once."""
+
 KERNEL_TILE = 128
 """Rows of a kernel matrix in one task; each thread has two tasks at a time."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.defaults import LIKELY_LANCZOS_STEPS
 from streamkern.engine.abstract_array import AbstractArray, CostMeter, count_product
 from streamkern.engine.base import (
+    COVARIANCE_GROUP,
     KERNEL_TILE,
     MANY,
     ROW_TILE,
@@ -36,8 +37,6 @@ from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
 from streamkern.types import Array
-
-_GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def triangle(size: int, tile: int = KERNEL_TILE) -> float:
@@ -201,8 +200,8 @@ class MeterEngine(InMemory):
         with self.meter.scaled(n / min(n, ROW_TILE)):
             basis.block(X[: min(n, ROW_TILE)])
         self.meter.count("gemm64", 4.0 * n * V.size)
-        tiles = min(self.slots, _GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
-        with self.meter.scratch(_GROUP * V.nbytes + tiles):
+        tiles = min(self.slots, COVARIANCE_GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
+        with self.meter.scratch(COVARIANCE_GROUP * V.nbytes + tiles):
             return self._new(V.shape)
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:

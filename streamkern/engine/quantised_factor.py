@@ -22,8 +22,6 @@ from streamkern.types import Array
 PANEL = 512
 """Rows of a panel."""
 
-_LARGEST = 32767.0
-
 
 @serializable
 @dataclass(frozen=True, eq=False)
@@ -73,7 +71,7 @@ def panel_rows(p: int) -> list[slice]:
 def quantised(W: Array) -> tuple[Array, Array]:
     """Integers and scales of rows W (t, w), float32; columns are padded to whole vectors."""
     largest = np.maximum(W.max(axis=1), -W.min(axis=1))
-    scales = (np.where(largest > 0, largest, 1.0) / _LARGEST).astype(np.float32)
+    scales = (np.where(largest > 0, largest, 1.0) / 32767.0).astype(np.float32)
     numbers, whole = np.zeros((len(W), padded(W.shape[1])), np.int16), W / scales[:, None]
     numbers[:, : W.shape[1]] = np.rint(whole, out=whole)
     return numbers, scales
