@@ -28,6 +28,7 @@ from streamkern.data.subsample import read_rows, stratified_sample, weighted_sam
 from streamkern.data.transforms import Affine, Project, Transform, dump, transforms_for_prediction
 from streamkern.engine.elementwise import wide
 from streamkern.errors import DataError, UsageError
+from streamkern.rng import HashFamily
 from streamkern.sources.base import Source
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows, Target
@@ -300,7 +301,7 @@ class Dataset:
         chosen = [rule for rule in self.rules if not isinstance(rule, OutsideRanges)]
         rest: SelectionRule
         tested: SelectionRule
-        key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
+        key = (HashFamily.SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
         if stratify:
             ids = stratified_sample(self.source, self.rules, round(test * self.base_rows), key)
             rest, tested = SelectedIds(ids, others=True), SelectedIds(ids)
@@ -386,7 +387,7 @@ class Dataset:
                 expected=f"at most {self.base_rows}",
                 remedy="ask for fewer centers, or give more rows",
             )
-        ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
+        ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (HashFamily.DRAW, *key))
         return ids
 
     def _bank(self, number: int) -> tuple[IntArray, Rows]:
@@ -424,7 +425,7 @@ class Dataset:
         return sample_rule(self.rules, int(self.source.bounds[-1]), rows, self._sample_key(*name))
 
     def _sample_key(self, *name: Any) -> tuple[int, ...]:
-        return (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
+        return (HashFamily.SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
 
     def _described_transforms(self) -> list[Any]:
         described, arrays = dump(self.transforms)
@@ -454,4 +455,3 @@ def require_unchanged(*given: Dataset | None) -> None:
 
 
 _READING = threading.Lock()
-_SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

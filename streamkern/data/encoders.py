@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.defaults import MAX_UNSEEN_SHARE
 from streamkern.errors import DataError, warn
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.base import Source
 from streamkern.sources.input_types import DAY
 from streamkern.storage.serialize import serializable
@@ -25,7 +25,6 @@ Names = tuple[str, ...] | None
 Unknown = Literal["missing", "error", "ignore"]
 """Treatments of a category that training did not see."""
 
-_FOLDS = 0x666F6C64  # name of the draw of folds
 _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
 """Parts of a date, and the number of features of each."""
 
@@ -402,7 +401,7 @@ class TargetMeans(Encoder):
 
 def fold_numbers(ids: IntArray, folds: int) -> IntArray:
     """Return the fold of each row, a function of its id: shape (n,)."""
-    return (row_hash(ids, _FOLDS) % np.uint64(folds)).astype(np.int64)
+    return (row_hash(ids, HashFamily.FOLDS) % np.uint64(folds)).astype(np.int64)
 
 
 @serializable

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamkern.candidates import Candidate, first_affordable
 from streamkern.costs.footprint import Footprint
-from streamkern.defaults import MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE
+from streamkern.defaults import MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE, USUAL_THREADS
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
@@ -33,9 +33,6 @@ from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
 from streamkern.solvers.base import traits_of
-
-ASSUMED_LEAVES_AT_ONCE = 4
-"""Leaves at a time that memory is reckoned for: what is chosen must not depend on how many threads there are."""
 
 
 def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
@@ -61,7 +58,7 @@ def _partitions(recipe: Any, most: int, budget: int) -> Iterator[Candidate[Parti
     while rows >= MIN_FULL_KERNEL_ROWS:
         leaves = replace(recipe, partition=Partition(rows=rows))
         shape = PartitionShape.before_rows(
-            leaves, on=LeafSettings.of(leaves).on, budget=budget, slots=ASSUMED_LEAVES_AT_ONCE, baseline=budget // 2
+            leaves, on=LeafSettings.of(leaves).on, budget=budget, slots=USUAL_THREADS, baseline=budget // 2
         )
         try:
             held: float = shape.footprint((*stages_of_leaves(leaves), EVALUATE_LEAVES)).peak

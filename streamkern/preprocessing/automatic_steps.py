@@ -53,16 +53,15 @@ from streamkern.preprocessing.steps import (
     require_columns,
     unchanged_rows,
 )
+from streamkern.rng import Draw
 from streamkern.sources.input_types import DAY, looks_like
 from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
 
-_SAMPLE, _QUANTILES = 2, 3  # names of the draws
-
 
 class _Sampled(SweepStep):
     def only(self, dataset: Dataset) -> IntArray | None:
-        return _sample(dataset, _QUANTILES)
+        return _sample(dataset, Draw.QUANTILES)
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return unchanged_rows
@@ -283,7 +282,7 @@ class TableSums:
         self.names, self.classes = schema.names, classes
         self.seen = CategoriesSeen(schema.positions("category"), dataset)
         self.measured = [j for j, column in enumerate(schema.columns) if column.kind != "category"]
-        self.sample = _sample(dataset, _SAMPLE)
+        self.sample = _sample(dataset, Draw.COLUMNS)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         """Return the sums over one block."""

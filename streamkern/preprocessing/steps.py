@@ -19,6 +19,7 @@ from streamkern.data.statistics import Statistics
 from streamkern.data.transforms import ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.defaults import MAX_COMPONENTS, MEDIAN_BYTES, MIN_EFFECTIVE_SHARE
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
+from streamkern.rng import Draw
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
@@ -244,7 +245,7 @@ class Impute(Parameters):
         rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))
         if self.policy != "median" or rows >= dataset.base_rows:
             return None
-        return np.sort(dataset.draw(rows, _MEDIAN))
+        return np.sort(dataset.draw(rows, Draw.MEDIANS))
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         self._chosen(dataset)
@@ -434,6 +435,3 @@ def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Return the largest number of bytes of one step's sums."""
     d = with_expected_width(dataset, steps)._widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
-
-
-_MEDIAN = 1  # names the draw

@@ -44,6 +44,7 @@ from streamkern.registry.model_registry import Registry
 from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
 from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
+from streamkern.rng import Draw
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_pipeline import run
 from streamkern.solvers.base import traits_of
@@ -54,8 +55,6 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code_digest import described
 from streamkern.version import VERSION
-
-_DRAW = 11  # name of the draw
 
 
 class RetrainResult(dict[str, Any]):
@@ -443,7 +442,7 @@ def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: Ker
     """Return distributions of the unscaled training rows, by leaf too, and of a model's scores (k,), in one sweep."""
     rows = without_scaling(pipeline.train)
     k = int(np.clip(drift.DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, drift.DRIFT_SAMPLE_ROWS))
-    ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
+    ids = np.sort(rows.draw(min(k, rows.base_rows), Draw.DRIFT))
     (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
     X = np.concatenate([piece[0] for piece in pieces])
     regression = pipeline.task == "regression"

@@ -24,9 +24,6 @@ from streamkern.sources.schema import Schema
 from streamkern.storage.untrusted_files import given_path
 from streamkern.types import Array
 
-MAX_SHOWN_ROWS = 20
-"""Rows whose gradients are shown by default."""
-
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
@@ -93,7 +90,7 @@ class Explanation:
             yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
 
 
-def explain(model: AnyModel, rows: Any = None, *, most: int | None = MAX_SHOWN_ROWS) -> Explanation:
+def explain(model: AnyModel, rows: Any = None, *, most: int | None = 20) -> Explanation:
     """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:

@@ -23,7 +23,7 @@ from streamkern.engine import Engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray, Parameters
 
@@ -32,8 +32,6 @@ HELD_OUT = 2000
 
 STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
 """Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
-
-_DRAW = 0x776569  # name of the draw of rows by weight
 
 
 def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
@@ -281,7 +279,7 @@ class _ByWeight:
         chance = np.minimum(1.0, block.w * self.share)
         if self.centers is not None:
             chance[np.isin(block.ids, self.centers)] = 1.0
-        taken = row_hash(block.ids, _DRAW) <= chance * float(HASH_SPAN)
+        taken = row_hash(block.ids, HashFamily.ROWS_BY_WEIGHT) <= chance * float(HASH_SPAN)
         return (Stack(((block.ids[taken], block.w[taken] / chance[taken]),)),)
 
 

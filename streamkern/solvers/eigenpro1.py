@@ -32,8 +32,6 @@ from streamkern.solvers.direct import check_ridge
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
-_DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
-
 
 @dataclass(frozen=True)
 class EigenPro1(NoChoices):
@@ -83,7 +81,8 @@ class EigenPro1(NoChoices):
             NumericalError: the features are all 0, or not finite.
         """
         basis, engine = problem.basis(), problem.engine
-        ids = problem.draw(self.subsample + HELD_OUT, self.seed, _DRAW)
+        other = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
+        ids = problem.draw(self.subsample + HELD_OUT, self.seed, other)
         X, w = measured_rows(problem, ids)  # drawn by weight, their covariance is the weighted one
         sketched = X[: self.subsample]
         eigensystem = randomized_eigensystem(
