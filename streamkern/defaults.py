@@ -153,6 +153,10 @@ SCALE_POINTS = 400
 """Distances, evenly in their logarithm, among which the kernel's own scale is looked for."""
 FACTOR_JITTER = 4.0
 """Jitter in units of rounding of tr K(Z, Z): with less, a rounded matrix may have no Cholesky factor."""
+MIN_DERIVATIVE_DISTANCE = 1e-4
+"""Distance up to which a kernel's derivative counts as 0: a Laplace kernel has none at r = 0."""
+DERIVATIVE_STEP = 1e-5
+"""Relative step of a difference: rounding and truncation errors are both about 1e-10 in float64."""
 
 # --------------------------------------------------------------------------------------------- Centers and eigensystems
 

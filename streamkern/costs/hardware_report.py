@@ -29,7 +29,6 @@ _KERNELS_WITHOUT_AVX512 = ("Haswell", "Zen", "Sandybridge", "Prescott")  # OpenB
 _CORETYPE = "SKYLAKEX"
 _CENTERS = 2 * CENTER_TILE
 _OUTPUTS = 10
-_COPIED = 64 << 20  # bytes, which no cache near a core holds
 _SHAPES = (18, 100, 784)
 
 
@@ -85,7 +84,8 @@ def _measured(cores: int) -> dict[str, Any]:
         elementwise, gain = 1.0 / parts["value"], parts["gain"]
         floor, block = multiplied * (1 + _OUTPUTS / d) + parts["value"], parts["block"]
         engine.append({"d": d, "values": 1.0 / block, "of_gemm": of_blas / block, "of_floor": floor / block})
-    a, b = (np.ones(_COPIED // 8) for _ in range(2))
+    copied_bytes = 64 << 20  # which no cache near a core holds
+    a, b = (np.ones(copied_bytes // 8) for _ in range(2))
     cuts = [slice(k * len(a) // cores, (k + 1) * len(a) // cores) for k in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
 
@@ -93,8 +93,8 @@ def _measured(cores: int) -> dict[str, Any]:
             list(pool.map(lambda cut: np.copyto(a[cut], b[cut]), cuts))
 
         copies = {
-            "copy": 2 * _COPIED / _fastest(lambda: np.copyto(a, b), time.perf_counter),
-            "copy_all_threads": 2 * _COPIED / _fastest(everywhere, time.perf_counter),
+            "copy": 2 * copied_bytes / _fastest(lambda: np.copyto(a, b), time.perf_counter),
+            "copy_all_threads": 2 * copied_bytes / _fastest(everywhere, time.perf_counter),
         }
     rates = {"gemm": gemm, "engine_gemm": own or gemm, "elementwise": elementwise, **copies}
     return {"rates": rates, "engine": engine, "threads_gain": gain}

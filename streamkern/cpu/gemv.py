@@ -33,7 +33,6 @@ ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # number of accumulators that fit th
 _FEW = 3  # most columns of float64 with separate sums; packed columns are padded to sixteen, which takes memory
 
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
-_INTEGERS = ir.VectorType(ir.IntType(16), LANES)
 _f32, _i16 = types.float32, types.int16
 
 
@@ -81,7 +80,8 @@ def _floats(builder: Any, A: Any, offset: Any) -> Any:
 
 def _integers(builder: Any, A: Any, offset: Any) -> Any:
     address = builder.add(A, builder.mul(offset, _INDEX(2)))
-    read = builder.load(builder.inttoptr(address, _INTEGERS.as_pointer()), align=2)
+    integers = ir.VectorType(ir.IntType(16), LANES)
+    read = builder.load(builder.inttoptr(address, integers.as_pointer()), align=2)
     return builder.sitofp(read, _VECTOR)
 
 

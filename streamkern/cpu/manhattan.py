@@ -54,7 +54,7 @@ def _panels(dtype: Any) -> Any:
 
 
 _radial = radial.inside
-_ROWS, _COLUMNS = 64, 512  # size of a tile, whose values stay in the second-level cache for the next pass
+_COLUMNS = 512  # size of a tile, whose values stay in the second-level cache for the next pass
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype)), types.float32, types.float64)
@@ -75,10 +75,11 @@ def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> Non
     widest()
     n, p = out.shape
     unread = np.empty(0, out.dtype)
-    for i in range(0, n, _ROWS):
+    tile_rows = 64  # of a tile, whose values stay in the second-level cache for the next pass
+    for i in range(0, n, tile_rows):
         for j in range(0, p, _COLUMNS):
-            tile = out[i : i + _ROWS, j : j + _COLUMNS]
-            _tile(X[i : i + _ROWS], packed, j // packed.shape[2], tile)
+            tile = out[i : i + tile_rows, j : j + _COLUMNS]
+            _tile(X[i : i + tile_rows], packed, j // packed.shape[2], tile)
             _radial(tile, unread, unread, kind, coefficients, True)
 
 

@@ -48,9 +48,6 @@ SUMS, SLAB = 8, 32
 MANY = 64
 """Number of columns from which packing the right factor of a product is faster."""
 
-NEAR = 1e-4
-"""Distance up to which a derivative counts as 0, because a Laplace kernel has none at r = 0."""
-
 COVARIANCE_GROUP = 4
 """Products of a covariance's tiles in memory at once."""
 

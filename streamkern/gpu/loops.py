@@ -30,7 +30,7 @@ from streamkern.gpu.cuda_source import DISTANCES, STORED, VALUES, Definitions, r
 from streamkern.rng import seed_words
 from streamkern.types import IntArray
 
-_WARP, _THREADS, _COLUMN_THREADS = 32, 256, 128
+_WARP, _THREADS = 32, 256
 _WARPS = _THREADS // _WARP
 _BLOCKS = 2048
 """Blocks of threads that keep any card busy: a loop whose threads walk down columns is cut into about this many."""
@@ -270,10 +270,11 @@ class CudaLoops:
         self._down("angular", (("ANGLES", 0), ("REAL", _real(S.dtype))), "cosines", n, p, args)
 
     def _down(self, file: str, definitions: Definitions, kernel: str, n: int, columns: int, args: Any) -> None:
+        threads = 128  # of a block, along columns
         if n and columns:
-            across = -(-columns // _COLUMN_THREADS)
+            across = -(-columns // threads)
             down = max(1, min(_MOST, n, _BLOCKS // across))
-            self.launch(file, definitions, kernel, (across, down), (_COLUMN_THREADS, 1), args)
+            self.launch(file, definitions, kernel, (across, down), (threads, 1), args)
 
     # ------------------------------------------------------------------------------------------------ sums
 

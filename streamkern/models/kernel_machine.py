@@ -63,7 +63,7 @@ from streamkern.user_code_digest import described
 
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
-_TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
+_TASK_ROWS = 1 << 16
 
 R = TypeVar("R")
 
@@ -329,7 +329,8 @@ class KernelMachine(CalibratedModel):
     def _task_rows(self, dataset: Dataset) -> int:
         """A task of about 8 MiB makes the cost of its start negligible."""
         width = max(self._widest, dataset.source.n_features) + self.weights.shape[1]
-        return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
+        task_bytes = 8 << 20
+        return int(np.clip(task_bytes // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self._task_rows(dataset)
