@@ -20,7 +20,7 @@ Slopes = tuple[Array, Array | None]
 
 
 def squared_distances(S: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array]:
-    """Return ‖x − z‖² from inner products S, or 1 for rows too near for a derivative; and factors, 0 for them, else 1."""
+    """Return ‖x − z‖² from inner products S, or 1 for rows too near for a derivative; and factors, 0 there, else 1."""
     xp = _namespace(S)
     squared = x_norms[:, None] + z_norms[None, :] - 2.0 * S
     apart = squared > MIN_DERIVATIVE_DISTANCE**2
