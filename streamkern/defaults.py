@@ -311,7 +311,7 @@ MAX_SHARED_SEARCH_WORK_RATIO = 0.2
 """Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
 MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
-MIN_METRIC_ROWS = 100
+MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
