@@ -23,6 +23,8 @@ MAX_CHECKPOINT_WAIT_SHARE = 0.02
 ``CHECKPOINT_SECONDS``."""
 KEPT_RESULTS, KEPT_CHECKPOINTS, KEPT_TRAININGS = 3, 2, 3
 """Results of each stage, checkpoints of a training, and unfinished trainings that a run directory keeps."""
+EXAMPLE_ROWS, EXAMPLE_COPIES, MAX_EXAMPLE_FEATURES = 8, 3, 20_000
+"""Training rows that a run shows, augmented copies of each, and the features up to which they are kept."""
 
 # ----------------------------------------- Work, which stands for seconds where a choice must not depend on the machine
 
@@ -41,6 +43,12 @@ HASH_SECONDS = 4e-8
 """Seconds in which a draw hashes and sorts one row id."""
 RANKING_WORK = 500.0
 """Sums of two numbers that take as long as ranking one score: 0.2 µs on one thread measured, against 0.4 ns."""
+MEASUREMENT_SECONDS = 0.1
+"""Seconds that each measurement of the machine takes, once it has run for the first time."""
+SPEED_CENTERS, SPEED_ROWS = 8192, 256
+"""Centers and rows that prices are measured with: beyond these, a value costs no more."""
+REPORT_CENTERS, REPORT_OUTPUTS, REPORT_WIDTHS = 4096, 10, (18, 100, 784)
+"""Centers, outputs and widths of rows that ``doctor`` measures blocks of."""
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for before the labels are known; memory assumes
 ``ASSUMED_OUTPUTS``."""
@@ -52,6 +60,8 @@ ASSUMED_THREADS = 16
 USUAL_THREADS = 4
 """Threads, or leaves at a time, for which it is decided whether the budget has room for another way: a better solve,
 leaves in place of one model."""
+STEPS_AHEAD, MAX_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
+"""Steps whose blocks are read while one is computed: at least, at most, and the bytes up to which there are more."""
 MIN_BATCH_DIVISOR = 64
 """A batch that does not fit the budget is made smaller down to this part of itself; then the next way is tried."""
 LIBRARY_BYTES = 64 << 20
@@ -86,6 +96,8 @@ MAX_CLASSES_OF_MEANS = 32
 """Classes, at most, whose shares encode a category: each adds a feature for every encoded column."""
 MAX_UNSEEN_SHARE = 0.01
 """Share of rows with unseen categories of a column above which a warning is given."""
+DATE_PART_FEATURES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
+"""Features of each part of a date: a cyclic part has a sine and a cosine."""
 MAX_EXAMINED_TEXTS = 1_000
 """Texts of a column that are examined for numbers and dates."""
 QUANTILE_KNOTS = 100
@@ -181,6 +193,8 @@ EIGEN_FLOOR = 1e-5
 ``JITTER``). Without a factor of K(Z, Z), rounding errors of U in float64 count (σ_1/σ_{q+1})² times; and preconditioned
 further, rows at the edge of the data have k_P so much above the others that a sample does not show how large it
 gets."""
+HELD_OUT = 2000
+"""Rows, at most, that the spectrum of an iteration is measured on."""
 MEASURED_CENTERS = 512
 """Centers that the preconditioned diagonal is taken over: p² operations for each."""
 POWER_STEPS, POWER_COLUMNS = 4, 8
@@ -234,6 +248,8 @@ MIX_CHUNKS = 256
 """Chunks shuffled among each other, at most: a window gathers its rows from that many places."""
 AVERAGING = 5.0
 """η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
+UPDATE_LANES = 4
+"""Lanes of an update's sweep, whose sums have a fixed order; the sweep has no steps."""
 MAX_HALVINGS = 3
 """Times that a step is halved before training is given up: rows of k_P(x, x) up to 16 times the largest measured one
 are then stable where k(x, x) = 1, and that one is seldom below 1/16."""
@@ -347,6 +363,8 @@ MAX_RANKED_CLASSES = 100
 """Classes, at most, whose rows are ranked for areas under curves."""
 MAX_DISTINCT_SCORES = 1 << 16
 """Different scores, of all classes together, up to which their order is exact; beyond, near ones count as ties."""
+SCORE_UNITS, SCORE_BITS = 2.0**40, 48
+"""Units of a score of 1, of which less is a tie (1e-12), and bits of a score in units, above which stands its class."""
 CALIBRATION_BINS = 15
 """Bins of equal width in which the calibration error compares probabilities."""
 MAX_CONFUSION_CLASSES = 100
@@ -372,6 +390,8 @@ MIN_DRIFT_LEAF_ROWS = 200
 """Rows of a leaf, before and after, at least, to compare its targets: with fewer, chance dominates the index."""
 DRIFT_SAMPLE_ROWS, DRIFT_SAMPLE_BYTES = 4096, 32 << 20
 """Rows and bytes of the sample for the edges of the bins, at most."""
+DRIFT_EDGES = 11
+"""Edges of a column's bins: the ends and deciles of the sample."""
 MIN_DRIFT_SHARE = 1e-4
 """Share of an empty bin, so that logarithms are finite and a single row is not a change."""
 MAX_KEPT_SCORES = 8192

@@ -16,7 +16,7 @@ from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
 from streamkern.defaults import ASSUMED_THREADS as ASSUMED_THREADS
-from streamkern.defaults import LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
+from streamkern.defaults import HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
 from streamkern.defaults import WORK_PER_SECOND as WORK_PER_SECOND
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine
@@ -27,7 +27,7 @@ from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
-from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
+from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.solution_residual import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array

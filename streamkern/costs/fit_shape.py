@@ -22,6 +22,7 @@ from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.defaults import (
     CALIBRATION_VALUES_PER_OUTPUT,
     ENGINE_BYTES,
+    HELD_OUT,
     LIBRARY_BYTES,
     MAX_HELD_OUT_ROWS,
     MAX_SAMPLED_ROWS,
@@ -34,7 +35,7 @@ from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
-from streamkern.solvers.base import HELD_OUT, Solver, ahead_bytes, row_bytes
+from streamkern.solvers.base import Solver, ahead_bytes, row_bytes
 from streamkern.types import IntArray
 
 _GATHER_ROWS = 4096

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from streamkern.defaults import MAX_UNSEEN_SHARE
+from streamkern.defaults import DATE_PART_FEATURES, MAX_UNSEEN_SHARE
 from streamkern.errors import DataError, warn
 from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.base import Source
@@ -24,9 +24,6 @@ Names = tuple[str, ...] | None
 
 Unknown = Literal["missing", "error", "ignore"]
 """Treatments of a category that training did not see."""
-
-_TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
-"""Parts of a date, and the number of features of each."""
 
 
 @dataclass(eq=False)
@@ -293,7 +290,7 @@ class Calendar(Encoder):
 
     @property
     def made(self) -> list[int]:
-        return [sum(_TIMES[part] for part in parts) for parts in self.parts]
+        return [sum(DATE_PART_FEATURES[part] for part in parts) for parts in self.parts]
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         out, begins = self._around(X)
@@ -306,7 +303,7 @@ class Calendar(Encoder):
         made: list[str] = []
         for part in self.parts[number]:
             one = [name] if part == "time" else [f"{name}.{part}"]
-            made += one if _TIMES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
+            made += one if DATE_PART_FEATURES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
         return made
 
     def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -314,7 +311,7 @@ class Calendar(Encoder):
 
     @property
     def sound(self) -> bool:
-        known = all(parts and set(parts) <= set(_TIMES) for parts in self.parts)
+        known = all(parts and set(parts) <= set(DATE_PART_FEATURES) for parts in self.parts)
         return super().sound and len(self.parts) == len(self.columns) and known
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import RawScan
-from streamkern.defaults import MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
+from streamkern.defaults import DRIFT_EDGES, MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
 from streamkern.models.cut_tree import CutTree
 from streamkern.types import Array, IntArray
 
@@ -28,18 +28,16 @@ DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.targe
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """Names that a gate may use."""
 
-_DECILES = np.linspace(0, 1, 11)
-_EDGES = len(_DECILES)
-_BINS = _EDGES + 2  # further bins: below and above all edges, and missing
+_BINS = DRIFT_EDGES + 2  # further bins: below and above all edges, and missing
 
 
 def edges_of(values: Array) -> Array:
     """Return the edges (d, 11), float64, of each column of a sample (k, d): its deciles, NaN without a finite value."""
-    edges = np.full((values.shape[1], _EDGES), np.nan)
+    edges = np.full((values.shape[1], DRIFT_EDGES), np.nan)
     for column, sample in enumerate(np.asarray(values, dtype=np.float64).T):
         usual = sample[np.isfinite(sample)]
         if len(usual):
-            edges[column] = np.quantile(usual, _DECILES, method="inverted_cdf")
+            edges[column] = np.quantile(usual, np.linspace(0, 1, DRIFT_EDGES), method="inverted_cdf")
             with np.errstate(over="ignore"):  # the next value below the least float64 is -inf
                 edges[column, 0] = np.nextafter(edges[column, 0], -np.inf)
     return edges
@@ -160,7 +158,7 @@ class DataProfile:
     target_edges: Array
     target_counts: IntArray
     labels: dict[str, int] = field(default_factory=dict)
-    score_edges: Array = field(default_factory=lambda: np.full((1, _EDGES), np.nan))
+    score_edges: Array = field(default_factory=lambda: np.full((1, DRIFT_EDGES), np.nan))
     score_counts: IntArray = field(default_factory=lambda: np.zeros((1, _BINS), dtype=np.int64))
     columns: tuple[str, ...] = ()
     leaf_counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -16,7 +16,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.defaults import CHECKPOINT_SECONDS, MAX_GROWTH, VERSIONS_KEPT
+from streamkern.defaults import CHECKPOINT_SECONDS, DRIFT_SAMPLE_BYTES, DRIFT_SAMPLE_ROWS, MAX_GROWTH, VERSIONS_KEPT
 from streamkern.errors import (
     DataError,
     PrecisionError,
@@ -441,7 +441,7 @@ def _compare(
 def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
     """Return distributions of the unscaled training rows, by leaf too, and of a model's scores (k,), in one sweep."""
     rows = without_scaling(pipeline.train)
-    k = int(np.clip(drift.DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, drift.DRIFT_SAMPLE_ROWS))
+    k = int(np.clip(DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, DRIFT_SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), Draw.DRIFT))
     (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
     X = np.concatenate([piece[0] for piece in pieces])

@@ -11,19 +11,11 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Encoding
+from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS, MAX_EXAMPLE_FEATURES
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.rng import Draw
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-
-EXAMPLE_ROWS = 8
-"""Rows that are shown."""
-
-EXAMPLE_COPIES = 3
-"""Augmented copies of each."""
-
-MAX_EXAMPLE_FEATURES = 20_000
-"""Features of a row, at most: wider ones are not kept."""
 
 
 def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:

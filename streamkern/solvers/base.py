@@ -18,7 +18,16 @@ from streamkern.data.importance_sampling import ImportanceSampledStream
 from streamkern.data.row_order import Assembly, Block, Key, Scan, Stream
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.targets import Encoding
-from streamkern.defaults import MAX_BLOCK_ROWS, MAX_DEVICE_BLOCK_ROWS, MIX_BYTES, MIX_CHUNKS
+from streamkern.defaults import (
+    BYTES_AHEAD,
+    MAX_BLOCK_ROWS,
+    MAX_DEVICE_BLOCK_ROWS,
+    MAX_STEPS_AHEAD,
+    MIX_BYTES,
+    MIX_CHUNKS,
+    STEPS_AHEAD,
+)
+from streamkern.defaults import HELD_OUT as HELD_OUT
 from streamkern.engine import Engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position, Stack
@@ -26,12 +35,6 @@ from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExp
 from streamkern.rng import HashFamily, row_hash
 from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray, Parameters
-
-HELD_OUT = 2000
-"""Rows, at most, that the spectrum of an iteration is measured on."""
-
-STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
-"""Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
 
 
 def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
@@ -47,7 +50,7 @@ def steps_ahead(batch: int, width: int) -> int:
 
     ``width`` is bytes of a row, see ``row_bytes``.
     """
-    return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
+    return max(STEPS_AHEAD, min(MAX_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
 
 def ahead_bytes(step: int) -> int:

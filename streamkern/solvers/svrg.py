@@ -30,14 +30,14 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Stream
-from streamkern.defaults import MIN_SVRG_STEPS
+from streamkern.defaults import HELD_OUT, MIN_SVRG_STEPS
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
