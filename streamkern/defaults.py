@@ -392,6 +392,8 @@ DRIFT_SAMPLE_ROWS, DRIFT_SAMPLE_BYTES = 4096, 32 << 20
 """Rows and bytes of the sample for the edges of the bins, at most."""
 DRIFT_EDGES = 11
 """Edges of a column's bins: the ends and deciles of the sample."""
+DRIFT_BINS = DRIFT_EDGES + 2
+"""Bins of a column: between the edges, below and above them all, and missing."""
 MIN_DRIFT_SHARE = 1e-4
 """Share of an empty bin, so that logarithms are finite and a single row is not a change."""
 MAX_KEPT_SCORES = 8192

@@ -44,6 +44,7 @@ class Draw:
     QUANTILES = 3
     EXAMPLES = 7
     DRIFT = 11
+    HELD_OUT = 0x6C656674
 
 
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:

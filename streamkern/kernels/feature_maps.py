@@ -25,7 +25,7 @@ from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import HashFamily, row_hash
 from streamkern.types import Array, Parameters
 
-_SUBSTITUTED = 512  # columns of a triangular product at a time
+_SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
 class FeatureMap(Protocol):
@@ -387,14 +387,14 @@ class _Orthonormal(Basis):
 
     @property
     def scratch_bytes(self) -> int:
-        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED, self.width) * self.dtype.itemsize
+        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED_COLUMNS, self.width) * self.dtype.itemsize
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = self.expansion.block(X, out)
         # A triangular product in place, from the last columns, which no others need, to the first: half the work of a
         # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
         for rows in tiles(len(X), ROW_TILE):
-            for cols in reversed(list(tiles(self.width, _SUBSTITUTED))):
+            for cols in reversed(list(tiles(self.width, _SUBSTITUTED_COLUMNS))):
                 out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
         return out
 

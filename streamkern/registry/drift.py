@@ -20,15 +20,13 @@ import numpy as np
 
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import RawScan
-from streamkern.defaults import DRIFT_EDGES, MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
+from streamkern.defaults import DRIFT_BINS, DRIFT_EDGES, MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
 from streamkern.models.cut_tree import CutTree
 from streamkern.types import Array, IntArray
 
 DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """Names that a gate may use."""
-
-_BINS = DRIFT_EDGES + 2  # further bins: below and above all edges, and missing
 
 
 def edges_of(values: Array) -> Array:
@@ -45,14 +43,14 @@ def edges_of(values: Array) -> Array:
 
 def count(values: Array, edges: Array) -> IntArray:
     """Count the values (n, d) by the edges (d, 11): shape (d, 13), below, between the edges, above, and not finite."""
-    counts = np.zeros((len(edges), _BINS), dtype=np.int64)
+    counts = np.zeros((len(edges), DRIFT_BINS), dtype=np.int64)
     for column, steps in enumerate(edges):
         found = np.asarray(values[:, column], dtype=np.float64)
         usual = np.isfinite(found)
         places = (
             np.searchsorted(steps, found[usual], side="left") if np.isfinite(steps[0]) else np.zeros(usual.sum(), int)
         )
-        counts[column, :-1] = np.bincount(places, minlength=_BINS - 1)
+        counts[column, :-1] = np.bincount(places, minlength=DRIFT_BINS - 1)
         counts[column, -1] = len(found) - usual.sum()
     return counts
 
@@ -96,7 +94,7 @@ class ColumnTally:
 
 def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
     labels: Counter[str] = Counter()
-    targets = np.zeros((0, _BINS), dtype=np.int64)
+    targets = np.zeros((0, DRIFT_BINS), dtype=np.int64)
     if y is not None and edges is not None:
         targets = count(y.reshape(len(y), -1), edges)
     elif y is not None:
@@ -126,7 +124,7 @@ class LeafTally:
     def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
         y, at = block
         outputs = 0 if self.target_edges is None else len(self.target_edges)
-        targets = np.zeros((self.leaves, outputs, _BINS), dtype=np.int64)
+        targets = np.zeros((self.leaves, outputs, DRIFT_BINS), dtype=np.int64)
         labels: Counter[tuple[int, str]] = Counter()
         for leaf in np.unique(at).tolist():
             targets[leaf], found = _targets(None if y is None else y[at == leaf], self.target_edges)
@@ -159,10 +157,10 @@ class DataProfile:
     target_counts: IntArray
     labels: dict[str, int] = field(default_factory=dict)
     score_edges: Array = field(default_factory=lambda: np.full((1, DRIFT_EDGES), np.nan))
-    score_counts: IntArray = field(default_factory=lambda: np.zeros((1, _BINS), dtype=np.int64))
+    score_counts: IntArray = field(default_factory=lambda: np.zeros((1, DRIFT_BINS), dtype=np.int64))
     columns: tuple[str, ...] = ()
     leaf_counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    leaf_target_counts: IntArray = field(default_factory=lambda: np.zeros((0, 0, _BINS), dtype=np.int64))
+    leaf_target_counts: IntArray = field(default_factory=lambda: np.zeros((0, 0, DRIFT_BINS), dtype=np.int64))
     leaf_labels: tuple[dict[str, int], ...] = ()
 
     def dump(self) -> tuple[dict[str, Array], dict[str, Any]]:
