@@ -98,6 +98,8 @@ MAX_UNSEEN_SHARE = 0.01
 """Share of rows with unseen categories of a column above which a warning is given."""
 DATE_PART_FEATURES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
 """Features of each part of a date: a cyclic part has a sine and a cosine."""
+MIN_PATTERN_SHARE = 0.9
+"""Share of a column's texts that must match a pattern of numbers or dates, for the column to be of that kind."""
 MAX_EXAMINED_TEXTS = 1_000
 """Texts of a column that are examined for numbers and dates."""
 QUANTILE_KNOTS = 100
