@@ -53,7 +53,7 @@ LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for before the labels are known; memory assumes
 ``ASSUMED_OUTPUTS``."""
 
-# ------------------------------------------------------------------------------------------------- Projection of memory
+# ---------------------------------------------------------------------------------------- Projection of memory (ADR 17)
 
 ASSUMED_THREADS = 16
 """Threads that memory is projected for, so that a choice does not depend on their number."""
@@ -84,7 +84,7 @@ ASSUMED_OUTPUTS = 16
 ENCODED_BUDGET_DIVISOR = 16
 """Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
-# ---------------------------------------------------------------------------------------------- Columns and their steps
+# -------------------------------------------------------------------------------------- Columns and their steps (ADR 8)
 
 MAX_INDICATORS = 255
 """Categories of a column that are encoded as indicators, at most; columns with more are encoded by target means."""
@@ -126,7 +126,7 @@ MEDIAN_BYTES = 32 << 20
 MIN_EFFECTIVE_SHARE = 0.25
 """Units differ, and features are standardised, if their effective number is below this share of the varying ones."""
 
-# --------------------------------------------------------------------------------------------- Rows, targets and labels
+# --------------------------------------------------------------------------- Rows, targets and labels (offsets: ADR 16)
 
 MAX_OFFSET = 1024.0
 """Standard deviations from 0 beyond which a mean is an offset and subtracted: float32 rounds at 1/16,000 of one or
@@ -172,7 +172,7 @@ MIN_DERIVATIVE_DISTANCE = 1e-4
 DERIVATIVE_STEP = 1e-5
 """Relative step of a difference: rounding and truncation errors are both about 1e-10 in float64."""
 
-# --------------------------------------------------------------------------------------------- Centers and eigensystems
+# ------------------------------------------------------------------------------- Centers and eigensystems (ADR 3 and 5)
 
 KMEANS_ROWS_PER_CENTER, MIN_KMEANS_ROWS = 256, 1 << 16
 """Rows a center that an iteration of k-means sees by default, which makes means good to 1/16 of a spread; and rows in
@@ -215,7 +215,7 @@ decomposition."""
 KRYLOV_RATIO, KRYLOV_BLOCKS, KRYLOV_RESIDUAL = 3, 30, 1e-2
 """Dimension of the Krylov space relative to the requested pairs, its blocks, and the tolerance of ‖K e − σ e‖/σ."""
 
-# ------------------------------------------------------------------------------------------ Choice of solver and device
+# --------------------------------------------------------------------------------- Choice of solver and device (ADR 22)
 
 MAX_DEFAULT_PASSES = 8
 """Passes by default over more rows than ``PASSED_ROWS``, at most: as many as take no more than ``MAX_PASSES_WORK``, or
@@ -234,7 +234,7 @@ MIN_DEVICE_TERMS = 2e11
 MAX_EPOCHS, PASSED_ROWS = 20, 500_000
 """Passes by default: enough to see ``PASSED_ROWS`` rows, from 1 to ``MAX_EPOCHS``."""
 
-# ------------------------------------------------------------------------------------------ Batches, steps and averages
+# ---------------------------------------------------------------------------------- Batches, steps and averages (ADR 3)
 
 MIN_BLOCK_ROWS = 256
 """Rows of a block below which a matrix product is no longer near its rate."""
@@ -265,7 +265,7 @@ the start, where rounding may be seen."""
 MIN_LOSS_ROWS = 64
 """Rows whose mean loss is known well enough for these rules; fewer may happen to fit, or to be far off."""
 
-# -------------------------------------------------------------------------------------------------------------- Solvers
+# ------------------------------------------------------------------------------------------- Solvers (ADR 3, 21 and 27)
 
 MAX_EIGENPAIRS = 500
 """q of EigenPro by default, at most; half as many of more centers than s. A step costs 4 p q c for them, the set-up 14
