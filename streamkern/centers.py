@@ -18,6 +18,13 @@ import scipy.sparse
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
+from streamkern.defaults import (
+    KMEANS_ROWS_PER_CENTER,
+    MAX_KMEANS_CANDIDATES,
+    MIN_KMEANS_DECREASE,
+    MIN_KMEANS_ROWS,
+    SINGULAR_RESIDUAL,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
@@ -28,17 +35,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gather, sweep
 from streamkern.types import Array, IntArray, Parameters
 
-# Rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread.
-_SWEEP_ROWS_PER_CENTER = 256
-_MIN_SWEEP_ROWS = 1 << 16
-_MIN_RELATIVE_DECREASE = 5e-3  # relative fall of the squared distances below which another sweep is not worth its price
-_MAX_CANDIDATES = 256  # most candidates of a round: enough for the rate of a matrix product
 _TASK_ROWS = 1024  # rows of a task on the host
-_TILE_NUMBERS = 1 << 22  # distances held at once by one thread
-_SINGULAR_RESIDUAL = {
-    np.dtype(np.float32): 1e-5,
-    np.dtype(np.float64): 1e-12,
-}  # of k(x, x): a smaller residual is rounding
 
 
 @serializable
@@ -284,14 +281,14 @@ class KMeans(CentersInMemory):
             Z[had] /= seen[had, None]
             if whole and not had.all():
                 Z[~had] = self._fresh(data, executor, Z[had].astype(dtype), center, iteration)
-            elif whole and loss >= (1 - _MIN_RELATIVE_DECREASE) * before:
+            elif whole and loss >= (1 - MIN_KMEANS_DECREASE) * before:
                 break
             before = loss
         return CenterSet((Z + center).astype(dtype), None)
 
     def swept(self, dataset: Dataset) -> int:
         """Rows of an iteration."""
-        return min(dataset.base_rows, self.batch or max(_SWEEP_ROWS_PER_CENTER * self.p, _MIN_SWEEP_ROWS))
+        return min(dataset.base_rows, self.batch or max(KMEANS_ROWS_PER_CENTER * self.p, MIN_KMEANS_ROWS))
 
     def operations(self, dataset: Dataset) -> Operations:
         return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
@@ -407,7 +404,8 @@ def _distinct_rows(
 def _nearest(X: Array, Z: Array) -> tuple[IntArray, Array]:
     """The nearest row of Z, shape (b,), and the squared distance to it, shape (b,), of each row of X."""
     half = np.einsum("ij,ij->i", Z, Z) / 2
-    size = int(np.clip(_TILE_NUMBERS // len(Z), 1, max(1, len(X))))
+    tile_numbers = 1 << 22  # distances held at once by one thread
+    size = int(np.clip(tile_numbers // len(Z), 1, max(1, len(X))))
     S = np.empty((size, len(Z)), dtype=X.dtype)
     labels = np.empty(len(X), dtype=np.int64)
     squares = np.einsum("ij,ij->i", X, X)
@@ -452,7 +450,7 @@ def _draw(k: int, weights: Array, accept: Accept, rng: np.random.Generator, chos
     """
     while len(chosen) < k and (total := weights.sum()) > 0:
         # As many candidates as there are rows already: then the weights do not fall by much within a round.
-        size = min(k - len(chosen), max(1, len(chosen)), _MAX_CANDIDATES)
+        size = min(k - len(chosen), max(1, len(chosen)), MAX_KMEANS_CANDIDATES)
         candidates = rng.choice(len(weights), size, p=weights / total)
         kept = candidates[accept(candidates, rng.random(size))]
         weights[kept] = 0
@@ -502,7 +500,7 @@ def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random
     if kernel.translation_invariant:
         X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
     weights = kernel.diag(X).astype(np.float64)
-    rounding = _SINGULAR_RESIDUAL[X.dtype] * weights
+    rounding = SINGULAR_RESIDUAL[X.dtype.name] * weights
     F = np.empty((len(X), k), dtype=X.dtype)
     tiles = [slice(start, start + _TASK_ROWS) for start in range(0, len(X), _TASK_ROWS)]
     width = 0

@@ -20,8 +20,6 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
     "GIB": 1 << 30,
     "TIB": 1 << 40,
 }
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-_KEPT_BYTES = 32 << 20
 _PAGE = resource.getpagesize()
 _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
@@ -106,7 +104,7 @@ def share_heap() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
-        library.mallopt(_M_ARENA_MAX, 2)
+        library.mallopt(-8, 2)  # M_ARENA_MAX of glibc's malloc.h
 
 
 def keep_heap() -> None:
@@ -117,8 +115,9 @@ def keep_heap() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        library.mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
+        kept_bytes = 32 << 20
+        library.mallopt(-3, kept_bytes)  # M_MMAP_THRESHOLD of malloc.h
+        library.mallopt(-1, 2 * kept_bytes)  # M_TRIM_THRESHOLD
 
 
 def resident_bytes() -> int:

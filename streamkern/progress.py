@@ -12,9 +12,6 @@ from typing import Any, TextIO
 
 from streamkern.memory import format_bytes
 
-REFRESH = 1 / 8
-"""Seconds between two drawings of a bar."""
-
 LINE_EVERY = 10.0
 """Seconds between two lines of progress where there is no bar."""
 
@@ -127,7 +124,8 @@ class Display:
         """Is progress due to be written? Without a bar, the end always is."""
         if self._clock() < self._next and not (ends and not self._live):
             return False
-        self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
+        refresh = 1 / 8  # seconds between two drawings of a bar
+        self._next = self._clock() + (refresh if self._live else LINE_EVERY)
         return True
 
     def _draw(self, name: str, line: str, texts: tuple[str, ...] = (), done: int = 0, total: int | None = None) -> None:

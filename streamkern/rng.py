@@ -24,6 +24,29 @@ _WORD = 0xFFFFFFFF
 _WORD64 = 0xFFFFFFFFFFFFFFFF
 
 
+class HashFamily:
+    """The first number of a key of ``row_hash``, by which hashes for different purposes differ under one seed."""
+
+    SPLIT = 1
+    SAMPLE = 2
+    DRAW = 3
+    SHUFFLE = 4
+    ROWS_BY_WEIGHT = 0x776569
+    FOLDS = 0x666F6C64
+    FEATURES = 0x66656174757265
+
+
+class Draw:
+    """The key of a draw of a data set's rows, by which draws for different purposes differ under one seed."""
+
+    MEDIANS = 1
+    COLUMNS = 2
+    QUANTILES = 3
+    EXAMPLES = 7
+    DRIFT = 11
+    HELD_OUT = 0x6C656674
+
+
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return Philox4x32-10 (Salmon et al. 2011): four random words (n, 4) of counters (n, 4) and a key (2,), uint32."""
     c0, c1, c2, c3 = np.asarray(counter, dtype=np.uint64).T

@@ -43,9 +43,6 @@ class Contribution(ABC):
         """
 
 
-_NODES_IN_FLIGHT = 64  # a sweep is cut into at least this many tasks where it has the blocks for it
-
-
 class Blocks(Protocol):
     """Blocks by key: a stream's (minibatches), or a scan's (all rows), whose number is its length."""
 
@@ -133,7 +130,8 @@ def sweep(
 
 def task_level(n: int) -> int:
     """Return the level of a tree of n blocks whose nodes are tasks: a function of n, because it decides the bits."""
-    return max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
+    nodes_in_flight = 64  # a sweep is cut into at least this many tasks where it has the blocks for it
+    return max(0, (n // nodes_in_flight).bit_length() - 1)
 
 
 def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:

@@ -301,7 +301,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
 
 @pytest.mark.slow
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
-    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 3000)
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 3000)
     # Not by a budget that normal equations exceed: what tests before this one left in the process may exceed it first.
     monkeypatch.setattr(
         auto, "choose_solver", lambda *_, **__: auto.SolverChoice(sk.EigenPro(epochs=5), "EigenPro: a test")
@@ -321,7 +321,7 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
 
 
 def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
-    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 100)
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.result_.report
@@ -329,7 +329,7 @@ def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
 
 @pytest.mark.slow
 def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
-    monkeypatch.setattr(answers, "MIN_ROWS_TO_HOLD_OUT", 600)
+    monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 600)
     monkeypatch.setattr(
         auto, "choose_solver", lambda *_, **__: auto.SolverChoice(sk.EigenPro(epochs=2), "EigenPro: a test")
     )

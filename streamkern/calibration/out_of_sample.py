@@ -9,21 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamkern.cpu import host_loops
+from streamkern.defaults import MAX_HELD_OUT_ROWS, MAX_HELD_OUT_VALUES, MIN_HELD_OUT_ROWS
 from streamkern.errors import UsageError
+from streamkern.rng import Draw
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
 
-MAX_HELD_OUT_ROWS = 10_000
-"""Rows, at most, that answers are made from: the error of a share of them is half a percent at most."""
-
-MAX_HELD_OUT_VALUES = 2_000_000
-"""Outputs of them all, at most: with many classes there are fewer rows."""
-
-MIN_HELD_OUT_ROWS = 100
-"""Rows below which equal ones of equal targets count as one of their weight, as scikit-learn's checks require."""
-
-_DIRECTION_SEED = 0x616C6B65  # seeds the direction along which rows are compared first
-HELD_OUT_DRAW = 0x6C656674  # name of the draw
+HELD_OUT_DRAW = Draw.HELD_OUT
 
 
 def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> int:
@@ -63,8 +55,9 @@ def copies_remain(codes: IntArray, values: Array) -> bool:
 
 def equal_rows(X: Array) -> tuple[IntArray, IntArray]:
     """Return each row's group of equal rows (n,), in the order of first rows; and the first row of each."""
+    seed = 0x616C6B65  # of the direction along which rows are compared first
     # Equal rows have equal sums along any direction, so a row with a unique sum equals no other.
-    along: Array = np.random.default_rng(_DIRECTION_SEED).uniform(0.5, 1.5, (X.shape[1],))
+    along: Array = np.random.default_rng(seed).uniform(0.5, 1.5, (X.shape[1],))
     projected = host_loops().project(X, along)
     sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
     if len(sums) == len(X):

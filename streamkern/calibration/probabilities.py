@@ -23,24 +23,19 @@ import numpy as np
 from scipy.special import log_softmax
 
 from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
+from streamkern.defaults import (
+    BIAS_PRIOR,
+    LINK_SOFTNESS,
+    MAX_CLASSES_WITH_OWN_PARAMETERS,
+    MAX_NEWTON_STEPS,
+    MIN_NEWTON_DECREMENT,
+    PARAMETER_PRIOR,
+    WIDE_LINK_SOFTNESS,
+)
 from streamkern.engine import Engine
 from streamkern.errors import ModelFormatError
 from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array, IntArray
-
-LINK_SOFTNESS = 0.02
-"""ε: how far below 0 an output counts as nearly impossible."""
-
-WIDE_LINK_SOFTNESS = 0.1
-"""The larger ε: a link of one softness is too steep between sure and unsure outputs, or too flat (ADR 20)."""
-
-MAX_CLASSES_WITH_OWN_PARAMETERS = 100
-"""Classes up to which each has a and c of its own."""
-
-_MAX_NEWTON_STEPS = 50
-_DECREMENT = 1e-10  # of Newton's method, in units of log loss: no step gains more
-_PRIOR = 1e-3  # precision of δ and of a − 1, c, a', c', by weight of the rows: that of a thousand rows is 1
-_PRIOR_BIAS = 1e-5  # of b
 
 
 @serializable
@@ -309,8 +304,8 @@ class _Newton:
         self.theta = np.zeros(count + (self.own + 1) * self.k)
         self.theta[0] = 1.0
         self.center = self.theta.copy()
-        self.prior = np.full(len(self.theta), _PRIOR * float(w.sum()))
-        self.prior[-self.k :] = _PRIOR_BIAS * float(w.sum())
+        self.prior = np.full(len(self.theta), PARAMETER_PRIOR * float(w.sum()))
+        self.prior[-self.k :] = BIAS_PRIOR * float(w.sum())
 
     def coefficient(self, feature: int) -> Array:
         """Coefficient of a feature in every class, shape (K,); b of the last one, which is 1."""
@@ -372,12 +367,12 @@ class _Newton:
         """Move to the mode; return the steps that it took."""
         value, log_p = self.loss(self.theta)
         step = 0
-        while step < _MAX_NEWTON_STEPS:
+        while step < MAX_NEWTON_STEPS:
             step += 1
             gradient, H = self.slopes(self.theta, log_p)
             change = self.engine.here().spd_solve(H, gradient[:, None])[:, 0]
             decrement = float(gradient @ change)
-            if decrement <= _DECREMENT * float(self.w.sum()):
+            if decrement <= MIN_NEWTON_DECREMENT * float(self.w.sum()):
                 break
             scale = 1.0
             while True:

@@ -15,6 +15,9 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
+from streamkern.defaults import ASSUMED_THREADS as ASSUMED_THREADS
+from streamkern.defaults import HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
+from streamkern.defaults import WORK_PER_SECOND as WORK_PER_SECOND
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
@@ -24,24 +27,10 @@ from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
-from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
+from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.solution_residual import measured_by_itself, unlearned
 from streamkern.sweep import task_level
 from streamkern.types import Array
-
-LIKELY_CRITICAL_BATCH = 256.0
-"""Critical batch that seconds are predicted for: a larger one is measured only where batches are larger anyway."""
-
-_ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as large as its rules let it be
-
-
-_GROUPS = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
-
-ASSUMED_THREADS = 16
-"""Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
-
-WORK_PER_SECOND = 5e10
-"""Work at nominal prices that two slow cores do in a second."""
 
 
 def nominal_prices(d: int) -> Operations:
@@ -167,7 +156,7 @@ class CostEstimate:
     @cached_property
     def on_device(self) -> int:
         """Bytes at the peak of a device that computes blocks, beyond rows that are on their way."""
-        return _DryRun(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH, on_device=True).device_peak(self.model_rows)
+        return _DryRun(self.solver, self.size, 1.0 / MAX_CRITICAL_BATCH, on_device=True).device_peak(self.model_rows)
 
     @cached_property
     def work_estimate(self) -> WorkEstimate:
@@ -282,8 +271,9 @@ class _DryRun:
             return begins, nothing, nothing
         stream: Any = iteration.stream
         cycle = steps = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
-        if cycle > _GROUPS:
-            stream.group = -(-cycle // _GROUPS)
+        groups = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
+        if cycle > groups:
+            stream.group = -(-cycle // groups)
             given: Any = iteration  # a dataclass with a cycle
             iteration = replace(given, cycle=-(-cycle // stream.group))
             steps = iteration.cycle
@@ -341,7 +331,7 @@ class _DryRun:
 
 @lru_cache(maxsize=1024)  # a fit in leaves asks for the same ones again and again
 def _memory(solver: Solver, size: ProblemSize, model_rows: int) -> MemoryEstimate:
-    return _DryRun(solver, size, 1.0 / _ANY_CRITICAL_BATCH).memory(model_rows)
+    return _DryRun(solver, size, 1.0 / MAX_CRITICAL_BATCH).memory(model_rows)
 
 
 @lru_cache(maxsize=1024)

@@ -13,45 +13,32 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
+from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
+from streamkern.defaults import (
+    CALIBRATION_VALUES_PER_OUTPUT,
+    ENGINE_BYTES,
+    HELD_OUT,
+    LIBRARY_BYTES,
+    MAX_HELD_OUT_ROWS,
+    MAX_SAMPLED_ROWS,
+    MIX_BYTES,
+    MIX_CHUNKS,
+    MODULES_BYTES,
+    THREAD_BYTES,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
-from streamkern.evaluation.score import MAX_SAMPLED_ROWS
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
-from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
+from streamkern.solvers.base import Solver, ahead_bytes, row_bytes
 from streamkern.types import IntArray
 
-LIBRARY_BYTES = 64 << 20
-"""Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
-
-_ENGINE = 90 << 20
-"""The engine's compiler, in a process that has not loaded it: 57 MiB measured, and 86 on a system that maps files by
-large pages and so keeps unread parts of libraries resident.
-"""
-
-_MODULES = 104 << 20
-"""The library's modules, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
-
-FRESH_BYTES = 192 << 20
-"""Bytes of a process before a fit."""
-
-THREAD_BYTES = 16 << 20
-"""A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
-
-CALIBRATION_VALUES_PER_OUTPUT = 14
-"""Numbers in float64 for each output of a row that is left out, while answers are made from them."""
-
-_ORDERING = 2  # numbers for each row of a group while its order is made
-_IDS = 1 << 20  # row ids hashed at a time
 _GATHER_ROWS = 4096
-_DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
-_WINDOW = 8  # blocks of a window of the stream
 
 
 class CalibrationSource(NamedTuple):
@@ -237,7 +224,7 @@ class FitShape:
     @property
     def ids(self) -> int:
         """Bytes of hashing row ids."""
-        return 40 * min(self.stored_rows, _IDS)
+        return 40 * min(self.stored_rows, 1 << 20)  # row ids hashed at a time
 
     @cached_property
     def scan(self) -> int:
@@ -268,7 +255,8 @@ class FitShape:
     def scored(self) -> int:
         """Bytes of metrics: a sample of predictions, and ranks of outputs in the sums of an evaluation."""
         sums = sums_in_flight(self.slots, -(-self.stored_rows // self.model_rows) or 1) + 2 * self.slots
-        details = _DETAILS * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
+        copies = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
+        details = copies * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
         return details + ranks_bytes(self.stored_rows, self.outputs) * sums
 
     @cached_property
@@ -309,8 +297,10 @@ class FitShape:
     def streaming(self) -> int:
         """Bytes of blocks of the steps ahead and of the one being made; of raw windows; of the order of the rows."""
         step = self.batch * row_bytes(self.dataset.n_features, self.itemsize, self._values)
-        windows = (self.lanes + 1) * _WINDOW * -(-self.batch // self.lanes) * self._row
-        return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + _ORDERING) * self._group)
+        window = 8  # blocks of a window of the stream
+        windows = (self.lanes + 1) * window * -(-self.batch // self.lanes) * self._row
+        ordering = 2  # numbers for each row of a group while its order is made
+        return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + ordering) * self._group)
 
     @cached_property
     def transforming(self) -> int:
@@ -388,4 +378,6 @@ class Workers(NamedTuple):
 
     def bytes(self, threads: int = 1) -> int:
         """Return the bytes that a worker needs at its peak, beyond its memory before the run."""
-        return _MODULES + _ENGINE + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]
+        return (
+            MODULES_BYTES + ENGINE_BYTES + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]
+        )

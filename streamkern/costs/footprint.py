@@ -9,20 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.costs.dry_run import CostEstimate
-from streamkern.costs.fit_shape import FRESH_BYTES, LIBRARY_BYTES, THREAD_BYTES, FitShape, Workers
+from streamkern.costs.fit_shape import FitShape, Workers
 from streamkern.cpu import default_engine
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
+from streamkern.defaults import FRESH_BYTES, LIBRARY_BYTES, MIN_BATCH_DIVISOR, THREAD_BYTES, USUAL_THREADS
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.execute.base import Allowance
 from streamkern.memory import format_bytes, parse_bytes, release_free_memory, resident_bytes
 from streamkern.resources import default_threads
 from streamkern.sources.base import Source
 from streamkern.sources.format_rules import rows_per_chunk
-
-_USUAL_SLOTS = 4
-"""Threads for which it is decided whether a better solve is tried."""
-
-_MIN_BATCH_DIVISOR = 64  # part of the batch that would do, beyond which a smaller one is not looked for
 
 
 class Projected(Protocol):
@@ -182,7 +178,7 @@ def _with_better(shape: FitShape, stages: Sequence[Projected], result: Footprint
     """With the budget that a better solve needs. Weights depend on it: it is that of any process."""
     if not result.extra:
         return result
-    usual = replace(shape, slots=_USUAL_SLOTS, baseline=FRESH_BYTES, spare=True)
+    usual = replace(shape, slots=USUAL_THREADS, baseline=FRESH_BYTES, spare=True)
 
     def needed(budget: int) -> int:
         found = replace(usual, budget=budget)
@@ -226,7 +222,7 @@ def _alternatives(projected: Callable[..., Footprint], result: Footprint, shape:
         given: Any = solver  # a dataclass with a batch
         # A step of far fewer rows is no remedy, and of delayed projection takes long to look at.
         batch = _largest_fitting(
-            rows, lambda fewer: fits(solver=replace(given, batch=fewer)), rows // _MIN_BATCH_DIVISOR
+            rows, lambda fewer: fits(solver=replace(given, batch=fewer)), rows // MIN_BATCH_DIVISOR
         )
         found += [f"use batch={batch}"] if batch else []
     found += [f"use lanes={fewer}"] if (fewer := most(shape.lanes, "lanes")) else []

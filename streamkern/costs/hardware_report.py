@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.costs.machine_speed import gemm_rate, timings
 from streamkern.cpu import gemm
+from streamkern.defaults import REPORT_CENTERS, REPORT_OUTPUTS, REPORT_WIDTHS
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError
 from streamkern.gpu import get_device
@@ -27,10 +28,6 @@ from streamkern.version import VERSION, version_of
 _PACKAGES = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
 _KERNELS_WITHOUT_AVX512 = ("Haswell", "Zen", "Sandybridge", "Prescott")  # OpenBLAS's kernels without AVX-512
 _CORETYPE = "SKYLAKEX"
-_CENTERS = 2 * CENTER_TILE
-_OUTPUTS = 10
-_COPIED = 64 << 20  # bytes, which no cache near a core holds
-_SHAPES = (18, 100, 784)
 
 
 def measure_machine() -> dict[str, Any]:
@@ -76,16 +73,17 @@ def _measured(cores: int) -> dict[str, Any]:
     gemm, gain = gemm_rate(), 0.0
     own = elementwise = 0.0
     engine: list[dict[str, float]] = []
-    for d in _SHAPES:
+    for d in REPORT_WIDTHS:
         parts = _block_seconds(d, cores)
         of_blas = parts["operations"] / gemm
         if parts["product"] is not None:
             own = parts["operations"] / parts["product"]
         multiplied = min(of_blas, parts["product"] or of_blas)
         elementwise, gain = 1.0 / parts["value"], parts["gain"]
-        floor, block = multiplied * (1 + _OUTPUTS / d) + parts["value"], parts["block"]
+        floor, block = multiplied * (1 + REPORT_OUTPUTS / d) + parts["value"], parts["block"]
         engine.append({"d": d, "values": 1.0 / block, "of_gemm": of_blas / block, "of_floor": floor / block})
-    a, b = (np.ones(_COPIED // 8) for _ in range(2))
+    copied_bytes = 64 << 20  # which no cache near a core holds
+    a, b = (np.ones(copied_bytes // 8) for _ in range(2))
     cuts = [slice(k * len(a) // cores, (k + 1) * len(a) // cores) for k in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
 
@@ -93,8 +91,8 @@ def _measured(cores: int) -> dict[str, Any]:
             list(pool.map(lambda cut: np.copyto(a[cut], b[cut]), cuts))
 
         copies = {
-            "copy": 2 * _COPIED / _fastest(lambda: np.copyto(a, b), time.perf_counter),
-            "copy_all_threads": 2 * _COPIED / _fastest(everywhere, time.perf_counter),
+            "copy": 2 * copied_bytes / _fastest(lambda: np.copyto(a, b), time.perf_counter),
+            "copy_all_threads": 2 * copied_bytes / _fastest(everywhere, time.perf_counter),
         }
     rates = {"gemm": gemm, "engine_gemm": own or gemm, "elementwise": elementwise, **copies}
     return {"rates": rates, "engine": engine, "threads_gain": gain}
@@ -103,8 +101,8 @@ def _measured(cores: int) -> dict[str, Any]:
 def _block_seconds(d: int, cores: int) -> dict[str, Any]:
     """Seconds of a value of a block of d features: whole, and its parts alone; and the gain from all threads."""
     rng = np.random.default_rng(0)
-    Z, X = (rng.standard_normal((n, d), dtype=np.float32) for n in (_CENTERS, ROW_TILE))
-    W = np.ones((_CENTERS, _OUTPUTS), np.float32)
+    Z, X = (rng.standard_normal((n, d), dtype=np.float32) for n in (REPORT_CENTERS, ROW_TILE))
+    W = np.ones((REPORT_CENTERS, REPORT_OUTPUTS), np.float32)
     expansion, packed, cols = Expansion(Laplace(float(np.sqrt(2 * d))), Z), gemm.pack(Z), slice(0, CENTER_TILE)
     loops = expansion.engine.loops
     S, norms, centers = X @ Z[cols].T, loops.row_norms(X), loops.row_norms(Z[cols])
@@ -114,10 +112,10 @@ def _block_seconds(d: int, cores: int) -> dict[str, Any]:
 
     return {
         "operations": 2.0 * d,
-        "block": _fastest(lambda: expansion.predict(X, W)) / (len(X) * _CENTERS),
+        "block": _fastest(lambda: expansion.predict(X, W)) / (len(X) * REPORT_CENTERS),
         "value": _fastest(values) / S.size,
         "product": None if packed is None else _fastest(lambda: gemm.inner(X, packed, cols, S)) / S.size,
-        "gain": _threads_gain(expansion, X, W, cores) if d == _SHAPES[-1] else 1.0,
+        "gain": _threads_gain(expansion, X, W, cores) if d == REPORT_WIDTHS[-1] else 1.0,
     }
 
 

@@ -31,6 +31,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.statistics import Moments
 from streamkern.data.targets import Classes
+from streamkern.defaults import MEASUREMENT_SECONDS, SPEED_CENTERS, SPEED_ROWS
 from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads_executor import ThreadsExecutor
@@ -43,13 +44,6 @@ from streamkern.storage.atomic_writes import read_json, write_json
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array
 from streamkern.version import version_of
-
-MEASUREMENT_SECONDS = 0.1
-"""Seconds that each measurement takes, once it has run for the first time."""
-
-_CENTERS = 8192  # beyond which a value costs no more
-_ROWS = 256
-_REPORTED_QUANTILE = 0.4  # quantile of the repetitions that counts
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class SpeedMeasurements:
         shape = digest(
             None if shapes.kernel is None else shapes.kernel.to_json(),
             None if shapes.features is None else shapes.features.to_json(),
-            min(shapes.centers, _CENTERS),
+            min(shapes.centers, SPEED_CENTERS),
             shapes.d,
             dtype.name,
         )[:16]
@@ -164,17 +158,17 @@ class SpeedMeasurements:
 
     def _value64(self, shapes: Shapes) -> float:
         d, wide = shapes.d, np.dtype(np.float64)
-        basis = Expansion(shapes.kernel or Laplace(1.0), _rows(2 * _ROWS, d, wide))
-        X = _rows(_ROWS, d, wide)
+        basis = Expansion(shapes.kernel or Laplace(1.0), _rows(2 * SPEED_ROWS, d, wide))
+        X = _rows(SPEED_ROWS, d, wide)
         return self._timed(lambda: lambda: basis.block(X)) / (len(X) * basis.width)
 
     def _panel(self, shapes: Shapes, value: float) -> float:
         """Seconds of a gradient beyond its kernel values: two products, residuals and the loss."""
         basis, c = _basis(shapes), shapes.outputs
-        gradient, ids = Gradient(basis), np.arange(_ROWS, dtype=np.int64)
-        block = Block(_rows(_ROWS, shapes.d, shapes.dtype), ids % c, ids, (0,))
+        gradient, ids = Gradient(basis), np.arange(SPEED_ROWS, dtype=np.int64)
+        block = Block(_rows(SPEED_ROWS, shapes.d, shapes.dtype), ids % c, ids, (0,))
         W = np.zeros((basis.width, c), dtype=shapes.dtype)
-        entry = self._timed(lambda: lambda: gradient(block, W)) / (_ROWS * basis.width)
+        entry = self._timed(lambda: lambda: gradient(block, W)) / (SPEED_ROWS * basis.width)
         return max(entry - value, 0.1 * value) / (4.0 * c)
 
     def _gemm(self, dtype: np.dtype[Any]) -> float:
@@ -253,11 +247,12 @@ def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_ti
 
 
 def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
-    return float(np.quantile(timings(call, clock), _REPORTED_QUANTILE))
+    reported_quantile = 0.4  # quantile of the repetitions that counts
+    return float(np.quantile(timings(call, clock), reported_quantile))
 
 
 def _basis(shapes: Shapes) -> Basis:
-    Z = _rows(min(shapes.centers, _CENTERS), shapes.d, shapes.dtype)
+    Z = _rows(min(shapes.centers, SPEED_CENTERS), shapes.d, shapes.dtype)
     if shapes.features is None:
         return Expansion(shapes.kernel or Laplace(1.0), Z)
     return shapes.features.basis(shapes.d, shapes.dtype, Z if shapes.features.needs_centers else None)
@@ -268,7 +263,7 @@ def _rows(n: int, d: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _stored_rows(dataset: Dataset) -> RawRows:
-    n, source = _ROWS, dataset.source
+    n, source = SPEED_ROWS, dataset.source
     X = np.random.default_rng(0).integers(0, 2 if source.dtype.kind == "b" else 100, (n, dataset.source.n_features))
     ids = np.arange(n, dtype=np.int64)
     return RawRows(X.astype(source.dtype), np.arange(n) % 10, ids, np.zeros(n, dtype=np.int64))

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamkern.costs.machine_speed import Prices
+from streamkern.defaults import HASH_SECONDS, LOAD_SECONDS
 from streamkern.engine.operation_counts import Operations
 from streamkern.resources import default_threads
-
-LOAD_SECONDS = 0.6
-"""Seconds in which compiled code and libraries load on first use, and threads start."""
-
-_HASH_SECONDS = 4e-8  # seconds in which the draw hashes and sorts a row id
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class StageWork:
             took = max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
         else:
             took = busy + reading / slots
-        took += self.loads * LOAD_SECONDS + self.scanned * prices.moments + self.hashed * _HASH_SECONDS
+        took += self.loads * LOAD_SECONDS + self.scanned * prices.moments + self.hashed * HASH_SECONDS
         took += self.steps * prices.step + self.touched * prices.page
         if self.parts:
             took += self.times * (sum(part.seconds(prices, slots) for part in self.parts) - LOAD_SECONDS)

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.cpu.gemm import VECTORS, WIDTH, inner_loop
+from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, inner_loop
 from streamkern.types import Array
 
 TILE = 128
@@ -29,11 +29,7 @@ TILE = 128
 STEP = 16
 """Columns that are factored together."""
 
-_TASK = 4 * TILE
-"""Rows of a task below a block."""
-
 _WIDTH = min(WIDTH, STEP)
-_INDEX = ir.IntType(64)
 _add = inner_loop.inside
 
 
@@ -220,6 +216,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
         return (left, before, uppers) if _factor_block(A, k, k, stop, left, before, uppers) else None
 
     found = block(0)
+    task = 4 * TILE  # rows of a task below a block
     for k in range(TILE, n + TILE, TILE):
         if found is None:
             return False
@@ -229,7 +226,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
             return block(k) if part.start == k else None
 
         cuts = [slice(k, min(k + TILE, n))] if k < n else []
-        cuts += [slice(a, min(a + _TASK, n)) for a in range(k + TILE, n, _TASK)]
+        cuts += [slice(a, min(a + task, n)) for a in range(k + TILE, n, task)]
         found, *_ = parallel(below, cuts) or [None]
 
     def clear(k: int) -> None:

@@ -236,13 +236,11 @@ def _assemble_wide(raw: Array, index: IntArray, out: Array, scale: Array, offset
     if raw.dtype == np.float64 and has_dense_rows(raw):
         loops.assemble_wide(raw, _contiguous(index, np.int64), out, scale, offset)
         return
-    for start in range(0, len(index), _WIDE_ROWS):
-        part = slice(start, start + _WIDE_ROWS)
+    wide_rows = 256  # rows of integers that are copied to float64 at once
+    for start in range(0, len(index), wide_rows):
+        part = slice(start, start + wide_rows)
         rows = np.ascontiguousarray(raw[index[part]], dtype=np.float64)
         loops.assemble_wide(rows, np.arange(len(rows)), out[part], scale, offset)
-
-
-_WIDE_ROWS = 256  # rows of integers that are copied to float64 at once
 
 
 def _floats(X: Array) -> Array:

@@ -14,13 +14,12 @@ from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
 from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, times
 from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
 from streamkern.cpu.manhattan import distances, packed_for_manhattan
-from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.defaults import COMPILING_BYTES, MIN_DERIVATIVE_DISTANCE
+from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.engine.reference import NumpyEngine, one_by_one
 from streamkern.types import Array
-
-_COMPILING = 112 << 20  # bytes of a fit that compiles every loop: 90 MiB beyond the rest for EigenPro on plain rows
 
 
 class HostEngine(NumpyEngine):
@@ -48,7 +47,7 @@ class HostEngine(NumpyEngine):
         return fused_predict.tile_bytes(c)
 
     def compiling_bytes(self) -> int:
-        return 0 if self.loops.compiled else _COMPILING
+        return 0 if self.loops.compiled else COMPILING_BYTES
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
@@ -125,7 +124,7 @@ class HostEngine(NumpyEngine):
         if profile is None:
             return super().slopes(kernel, S, V, x_norms, z_norms)
         kind, params = profile
-        self.loops.radial_slopes(S, V, x_norms, z_norms, kind, params, NEAR)
+        self.loops.radial_slopes(S, V, x_norms, z_norms, kind, params, MIN_DERIVATIVE_DISTANCE)
         if kernel.norm == 2:
             np.negative(S, out=S)
         return S, None

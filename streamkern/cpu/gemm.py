@@ -51,16 +51,12 @@ _WIDE = VECTORS == 2
 WIDTH = 4 * LANES if _WIDE else LANES
 """Columns of a packed panel of float32; of float64 half as many."""
 
-WIDEST = 1 << 20 if _WIDE else 64
-"""Most features of rows whose inner products are computed here; with narrower vectors, BLAS is as fast for more."""
-
 
 def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: Any, third: Any) -> Any:
     return fma(left, right, total)
 
 
-_WIDE_ROWS = 8 if _WIDE else 4
-_STEPS = {4: (6, 2, 1), 2: (_WIDE_ROWS, 1), 1: (_WIDE_ROWS, 1)}
+_STEPS = {4: (6, 2, 1), **dict.fromkeys((2, 1), (8 if _WIDE else 4, 1))}
 """Rows computed together, for a panel of 4, 2 or 1 vectors, then those for the rest; the first fill the registers. Six
 rows of four vectors load the fewest numbers for each multiply-add.
 """
@@ -237,7 +233,8 @@ def packed_bytes(p: int, d: int, itemsize: int) -> int:
 
 def _width(itemsize: int, d: int) -> int:
     """Columns of a packed panel; 0 if BLAS multiplies."""
-    if not 1 <= d <= WIDEST or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
+    widest = 1 << 20 if _WIDE else 64  # with narrower vectors, BLAS is as fast for more features
+    if not 1 <= d <= widest or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
         return 0
     return WIDTH * _SIZE // itemsize
 

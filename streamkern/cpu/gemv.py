@@ -20,25 +20,19 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.cpu.compiled import OPTIONS, loop, rows
-from streamkern.cpu.gemm import LANES, VECTORS, Factor, add_product
+from streamkern.cpu.gemm import _INDEX, _SIZE, _WIDE, LANES, VECTORS, Factor, add_product
 from streamkern.engine.elementwise import has_dense_rows
 from streamkern.types import Array
 
 MOST = 32
 """Most columns that are stored one after another."""
 
-_SIZE = 4  # bytes of a number
 _GROUP = 5  # columns processed together
-_WIDE = VECTORS == 2
 ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # number of accumulators that fit the registers
-CHUNK = 32  # rows summed in one accumulator of Aᵀ R, whose part of A stays in the first-level cache
 
 _FEW = 3  # most columns of float64 with separate sums; packed columns are padded to sixteen, which takes memory
-_TERMS = 8192  # terms of a BLAS sum of float64; with more, BLAS may split them among threads
 
-_INDEX = ir.IntType(64)
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
-_INTEGERS = ir.VectorType(ir.IntType(16), LANES)
 _f32, _i16 = types.float32, types.int16
 
 
@@ -86,7 +80,8 @@ def _floats(builder: Any, A: Any, offset: Any) -> Any:
 
 def _integers(builder: Any, A: Any, offset: Any) -> Any:
     address = builder.add(A, builder.mul(offset, _INDEX(2)))
-    read = builder.load(builder.inttoptr(address, _INTEGERS.as_pointer()), align=2)
+    integers = ir.VectorType(ir.IntType(16), LANES)
+    read = builder.load(builder.inttoptr(address, integers.as_pointer()), align=2)
     return builder.sitofp(read, _VECTOR)
 
 
@@ -250,8 +245,9 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
     c, whole = R.shape[1], p // LANES * LANES
     a_row, r_row, g_row = A.strides[0] // A.itemsize, R.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, R.ctypes.data, out.ctypes.data
-    for i in range(0, n, CHUNK):
-        many = min(CHUNK, n - i)
+    chunk = 32  # rows summed in one accumulator of Aᵀ R, whose part of A stays in the first-level cache
+    for i in range(0, n, chunk):
+        many = min(chunk, n - i)
         k = 0
         while k < whole:
             wide = k + BLOCKS * LANES <= whole
@@ -306,12 +302,13 @@ def times(A: Array, W: Array | Factor) -> Array:
     The bits of a row do not depend on other rows of A, unless BLAS multiplies: on processors without AVX-512, and for
     more than a few columns of float64 from ``laid_out``.
     """
+    most = 8192  # terms of a BLAS sum of float64; with more, BLAS may split them among threads
     if isinstance(W, Factor):
         out = W.times(A)
     elif W.dtype == A.dtype == np.float64 and W.shape[1] <= _FEW:
         out = np.zeros((len(A), W.shape[1]))
-        for terms in range(0, len(W), _TERMS):
-            part = slice(terms, terms + _TERMS)
+        for terms in range(0, len(W), most):
+            part = slice(terms, terms + most)
             for j in range(W.shape[1]):
                 # Contiguous, because BLAS adds the terms of a strided vector in another order.
                 out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))

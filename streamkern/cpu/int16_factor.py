@@ -20,9 +20,6 @@ from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, pane
 from streamkern.engine.reference import not_positive
 from streamkern.types import Array
 
-_TILE = 32
-"""Rows of a packed panel that are used twice while in cache."""
-
 
 def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> PackedFactor:
     """Return the inverse factor of K(Z, Z) + shift I in 16 bits; see ``Engine.packed_factor``."""
@@ -125,10 +122,11 @@ def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Ma
 
 def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
     """Return Wᵀ W B by slabs of B, reading W from memory once; each task has one of a fixed number of sums."""
+    tile = 32  # rows of a packed panel that are used twice while in cache
     tiles = [
         (scales[part], rows.start, lead, numbers[part])
         for rows, lead, numbers, scales in W.panels()
-        for part in cuts(rows.stop - rows.start, _TILE)
+        for part in cuts(rows.stop - rows.start, tile)
     ]
     out = np.empty(B.shape, np.float32)
     wide = padded(W.p)

@@ -9,7 +9,7 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import loop, rows, vector
-from streamkern.cpu.gemm import DEPTH, LANES, VECTORS, panel
+from streamkern.cpu.gemm import _WIDE, DEPTH, LANES, panel
 from streamkern.cpu.loops import _exp, _power, dense_row, widest
 from streamkern.engine.elementwise import RADIAL_KINDS
 from streamkern.types import Array
@@ -17,7 +17,6 @@ from streamkern.types import Array
 _LAPLACE, _MATERN32, _MATERN52, _GAUSSIAN, _CAUCHY = (
     RADIAL_KINDS.index(k) for k in ("laplace", "matern32", "matern52", "gaussian", "cauchy")
 )
-_WIDE = VECTORS == 2
 
 
 @loop(

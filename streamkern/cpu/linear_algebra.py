@@ -19,9 +19,6 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import not_positive, one_by_one
 from streamkern.types import Array
 
-_FEW = 1024
-"""Rows of which a factor is one task: threads would wait for one another."""
-
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
     """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
@@ -46,8 +43,9 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
 
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """Return the lower factor of A in place, from its lower triangle, with zeros above; or ``NumericalError``."""
+    few = 1024  # rows of which a factor is one task: threads would wait for one another
     if is_factored_here(A):
-        if not cholesky_factor(A, parallel if len(A) > _FEW else one_by_one):
+        if not cholesky_factor(A, parallel if len(A) > few else one_by_one):
             raise not_positive()
         return A
     return tiled_cholesky(A, parallel, tile)

@@ -112,21 +112,15 @@ _SIN = (f32(-0.1666665494), f32(0.008332178143), f32(-0.0001951729857))  # 3.6e-
 _COS = (f32(0.04166664687), f32(-0.001388736751), f32(2.443845117e-05))  # 9.5e-11
 _ASIN = (f32(0.1666675248), f32(0.07495297638), f32(0.04547037664), f32(0.024179511), f32(0.04216631518))  # 5.9e-9
 
-_ZERO, HALF, _ONE = f32(0), f32(0.5), f32(1)
 _LOG2_E = f32(1 / math.log(2))
 _LN2_HIGH = f32(355 / 512)  # nine bits: a product with a whole number below 2**15 is exact
 _LN2_LOW = f32(math.log(2) - 355 / 512)
 SHIFTER = f32(1.5 * 2**23)  # adding it leaves the nearest whole number in the low bits
 _SHIFTER_BITS = u32(SHIFTER.view(u32))
-_EXP_LOWEST = f32(-87.33654)  # the logarithm of the smallest normal number
-_MOST_HALVINGS = f32(126)  # 2**-126 is the smallest normal number
-_EXP_LOWEST_64 = -708.39641
 _TINY = np.finfo(f32).tiny
 _INFINITY = f32(np.inf)
 _SQRT_HALF_BITS = u32(f32(math.sqrt(0.5)).view(u32))
-_MANTISSA = u32(0x7FFFFF)
-SIGN = u32(1 << 31)
-_PI, HALF_PI, FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
+HALF_PI = f32(math.pi / 2)
 
 
 @numba.njit(**OPTIONS)
@@ -144,8 +138,8 @@ def exp32(x: Any) -> Any:
     r2 = r * r
     q = fma(r2, fma(r2, _EXP[4], fma(r, _EXP[3], _EXP[2])), fma(r, _EXP[1], _EXP[0]))
     power = of_bits(u32((bits_of(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
-    y = (_ONE + fma(r2, q, r)) * power
-    return _ZERO if x < _EXP_LOWEST else y
+    y = (f32(1) + fma(r2, q, r)) * power
+    return f32(0) if x < f32(-87.33654) else y  # the logarithm of the smallest normal number
 
 
 @numba.njit(**OPTIONS)
@@ -158,8 +152,8 @@ def halvings32(t: Any) -> Any:
     r = -(t + (shifted - SHIFTER))
     q = fma(r, fma(r, fma(r, fma(r, fma(r, _EXP2[5], _EXP2[4]), _EXP2[3]), _EXP2[2]), _EXP2[1]), _EXP2[0])
     power = of_bits(u32((bits_of(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
-    y = fma(r, q, _ONE) * power
-    return _ZERO if t > _MOST_HALVINGS else y
+    y = fma(r, q, f32(1)) * power
+    return f32(0) if t > f32(126) else y  # 2**-126 is the smallest normal number
 
 
 _SERIES = tuple(1 / math.factorial(k) for k in range(2, 14))  # of exp, to 4e-18 for |r| <= ln 2 / 2
@@ -182,7 +176,7 @@ def exp64(x: Any) -> Any:
     q = fma(r4, fma(r4, high, middle), low)
     power = _from_bits64(u64((_bits64(shifted) - _SHIFTER_BITS_64 + u64(1023)) << u64(52)))  # 2**n
     y = (1.0 + fma(r2, q, r)) * power
-    return 0.0 if x < _EXP_LOWEST_64 else y
+    return 0.0 if x < -708.39641 else y
 
 
 @numba.njit(**OPTIONS)
@@ -190,12 +184,12 @@ def log32(x: Any) -> Any:
     """Return the logarithm of a positive normal float32."""
     shifted = u32(bits_of(x) - _SQRT_HALF_BITS)
     e = f32(i32(i32(shifted) >> i32(23)))
-    f = of_bits(u32((shifted & _MANTISSA) + _SQRT_HALF_BITS)) - _ONE  # x = 2**e (1 + f), √½ <= 1 + f < √2
+    f = of_bits(u32((shifted & u32(0x7FFFFF)) + _SQRT_HALF_BITS)) - f32(1)  # x = 2**e (1 + f), √½ <= 1 + f < √2
     f2 = f * f
     low = (_LOG[0] + f * _LOG[1]) + f2 * (_LOG[2] + f * _LOG[3])
     high = (_LOG[4] + f * _LOG[5]) + f2 * (_LOG[6] + f * _LOG[7])
     q = low + (f2 * f2) * high
-    return e * _LN2_HIGH + (f + (f * (f2 * q) - HALF * f2 + e * _LN2_LOW))
+    return e * _LN2_HIGH + (f + (f * (f2 * q) - f32(0.5) * f2 + e * _LN2_LOW))
 
 
 @numba.njit(**OPTIONS)
@@ -209,13 +203,13 @@ def power32(x: Any, y: Any) -> Any:
 def acos32(x: Any) -> Any:
     """Return the arc cosine of a float32 in [-1, 1]."""
     size = abs(x)
-    outer = size > HALF
-    z = (HALF - HALF * size) if outer else size * size  # acos x = 2 asin √((1 − x)/2) near 1
+    outer = size > f32(0.5)
+    z = (f32(0.5) - f32(0.5) * size) if outer else size * size  # acos x = 2 asin √((1 − x)/2) near 1
     s = math.sqrt(z)
     z2 = z * z
     asin = s + (s * z) * ((_ASIN[0] + z * _ASIN[1]) + z2 * ((_ASIN[2] + z * _ASIN[3]) + z2 * _ASIN[4]))
-    inner = HALF_PI - (asin if x > _ZERO else -asin)
-    return ((asin + asin) if x > _ZERO else _PI - (asin + asin)) if outer else inner
+    inner = HALF_PI - (asin if x > f32(0) else -asin)
+    return ((asin + asin) if x > f32(0) else f32(math.pi) - (asin + asin)) if outer else inner
 
 
 @numba.njit(**OPTIONS)
@@ -223,7 +217,7 @@ def sine_cosine32(r: Any) -> Any:
     """Return sine and cosine of a float32 angle of at most an eighth of a turn."""
     z = r * r
     sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
-    cosine = _ONE - HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
+    cosine = f32(1) - f32(0.5) * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
     return sine, cosine
 
 
@@ -231,12 +225,8 @@ def sine_cosine32(r: Any) -> Any:
 
 _M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
 _W0, _W1 = map(u32, PHILOX_WEYL)
-_LOW_WORD = u64(0xFFFFFFFF)
-_BATCH = 512  # counters in a batch: the buffers, 16 KiB, stay in the first-level cache
-_EIGHTH_TURN, _QUARTER_SHIFT = u32(1 << 29), u32(30)
 _ANGLE_UNIT = f32(2 * math.pi / 2**32)
 _UNIFORM_UNIT = f32(2.0**-23)
-_MINUS_TWO = f32(-2)
 
 
 @numba.njit(**OPTIONS)
@@ -262,8 +252,8 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
         c0, c1, c2, c3 = u64(w0[t]), u64(w1[t]), u64(w2[t]), u64(w3[t])
         a, b = k0, k1
         for _ in range(PHILOX_ROUNDS):
-            p0 = (c0 & _LOW_WORD) * _M0
-            p1 = (c2 & _LOW_WORD) * _M1
+            p0 = (c0 & u64(0xFFFFFFFF)) * _M0
+            p1 = (c2 & u64(0xFFFFFFFF)) * _M1
             c0, c1, c2, c3 = (p1 >> u64(32)) ^ c1 ^ u64(a), p1, (p0 >> u64(32)) ^ c3 ^ u64(b), p0
             a, b = u32(a + _W0), u32(b + _W1)
         w0[t], w1[t], w2[t], w3[t] = u32(c0), u32(c1), u32(c2), u32(c3)
@@ -271,15 +261,15 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
 
 @numba.njit(**OPTIONS)
 def _box_muller(x: Any, y: Any) -> Any:
-    radius = math.sqrt(_MINUS_TWO * log32((f32(i32(x >> u32(9))) + HALF) * _UNIFORM_UNIT))
-    quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # quarter turns of the angle; an eighth at most remains
-    r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
+    radius = math.sqrt(f32(-2) * log32((f32(i32(x >> u32(9))) + f32(0.5)) * _UNIFORM_UNIT))
+    quarter = u32(u32(y + u32(0x20000000)) >> u32(30))  # quarter turns of the angle; an eighth at most remains
+    r = f32(i32(u32(y - u32(quarter << u32(30))))) * _ANGLE_UNIT
     sine, cosine = sine_cosine32(r)
     odd = (quarter & u32(1)) != u32(0)
     along = sine if odd else cosine
     across = cosine if odd else sine
-    along = of_bits(u32(bits_of(along) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & SIGN)))
-    across = of_bits(u32(bits_of(across) ^ (u32(quarter << _QUARTER_SHIFT) & SIGN)))
+    along = of_bits(u32(bits_of(along) ^ (u32(u32(quarter + u32(1)) << u32(30)) & u32(0x80000000))))
+    across = of_bits(u32(bits_of(across) ^ (u32(quarter << u32(30)) & u32(0x80000000))))
     return radius * along, radius * across
 
 
@@ -314,8 +304,9 @@ def assemble_noisy(
     """Copy rows of ``raw`` by index, scale them and add noise."""
     n, d = out.shape
     blocks = (d + 3) // 4
+    batch = 512  # counters in a batch: the buffers, 16 KiB, stay in the first-level cache
     # Several narrow rows, or a part of a wide row, share a batch of counters, so that vectors are full at any width.
-    step = max(1, _BATCH // max(1, blocks))
+    step = max(1, batch // max(1, blocks))
     words = np.empty((4, step * blocks), u32)
     noise = np.empty(4 * step * blocks, f32)
     for start in range(0, n, step):
@@ -383,21 +374,19 @@ def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
     return -1
 
 
-_LANES = 64  # partial sums of a row, enough to hide the latency of additions
-
-
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
 def row_norms(X: Any, out: Any) -> None:
     """Compute squared norms of rows, summed in float64."""
     n, d = X.shape
-    lanes = np.empty(_LANES, np.float64)
-    used, whole = u64(min(_LANES, d)), u64(d // _LANES * _LANES)
+    count = 64  # partial sums of a row, enough to hide the latency of additions
+    lanes = np.empty(count, np.float64)
+    used, whole = u64(min(count, d)), u64(d // count * count)
     for i in range(n):
         row = dense_row(X[i])
         for j in range(used):
             lanes[j] = 0.0
-        for start in range(u64(0), whole, u64(_LANES)):
-            for j in range(u64(_LANES)):
+        for start in range(u64(0), whole, u64(count)):
+            for j in range(u64(count)):
                 x = np.float64(row[start + j])
                 lanes[j] += x * x
         for j in range(u64(d) - whole):
@@ -495,7 +484,6 @@ def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, rea
 
 
 _inner, _radial = inner_loop.inside, radial.inside
-_NARROW = 256  # most features of narrow rows, for which a smaller tile keeps its values in the second-level cache
 
 
 @loop(
@@ -510,7 +498,8 @@ def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, k
     """Compute a radial kernel for rows and packed centers: tile by tile, inner products and then ``radial``."""
     widest()
     n, p = out.shape
-    many, columns = (64, 512) if X.shape[1] <= _NARROW else (256, 2048)
+    # Of narrow rows a smaller tile keeps its values in the second-level cache.
+    many, columns = (64, 512) if X.shape[1] <= 256 else (256, 2048)
     for i in range(0, n, many):
         for j in range(0, p, columns):
             tile = out[i : i + many, j : j + columns]
@@ -540,12 +529,12 @@ def _cosine(turns: Any) -> Any:
 
 @numba.njit(**OPTIONS)
 def _cosine32(turns: Any) -> Any:
-    quarters = turns * FOUR
+    quarters = turns * f32(4)
     shifted = quarters + SHIFTER
     sine, cosine = sine_cosine32((quarters - (shifted - SHIFTER)) * HALF_PI)  # the difference is exact
     quarter = bits_of(shifted)
     value = sine if (quarter & u32(1)) != u32(0) else cosine
-    return of_bits(u32(bits_of(value) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & SIGN)))
+    return of_bits(u32(bits_of(value) ^ (u32(u32(quarter + u32(1)) << u32(30)) & u32(0x80000000))))
 
 
 @overload(_cosine, strict=False)

@@ -15,11 +15,9 @@ import numpy as np
 from numba.core import types
 
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows, vector
-from streamkern.cpu.gemm import DEPTH, LANES, WIDTH, packed_by, panel
+from streamkern.cpu.gemm import _SIZE, DEPTH, LANES, WIDTH, packed_by, panel
 from streamkern.cpu.loops import radial, widest
 from streamkern.types import Array
-
-_SINGLE = 4  # bytes of a float32
 
 
 def _absolute_difference(
@@ -56,7 +54,7 @@ def _panels(dtype: Any) -> Any:
 
 
 _radial = radial.inside
-_ROWS, _COLUMNS = 64, 512  # size of a tile, whose values stay in the second-level cache for the next pass
+_COLUMNS = 512  # size of a tile, whose values stay in the second-level cache for the next pass
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype)), types.float32, types.float64)
@@ -77,13 +75,14 @@ def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> Non
     widest()
     n, p = out.shape
     unread = np.empty(0, out.dtype)
-    for i in range(0, n, _ROWS):
+    tile_rows = 64  # of a tile, whose values stay in the second-level cache for the next pass
+    for i in range(0, n, tile_rows):
         for j in range(0, p, _COLUMNS):
-            tile = out[i : i + _ROWS, j : j + _COLUMNS]
-            _tile(X[i : i + _ROWS], packed, j // packed.shape[2], tile)
+            tile = out[i : i + tile_rows, j : j + _COLUMNS]
+            _tile(X[i : i + tile_rows], packed, j // packed.shape[2], tile)
             _radial(tile, unread, unread, kind, coefficients, True)
 
 
 def packed_for_manhattan(Z: Array) -> Array:
     """Return Z (p, d) in panels of ``WIDTH`` float32 columns, or half as many of float64, on any processor."""
-    return packed_by(Z, WIDTH * _SINGLE // Z.dtype.itemsize)
+    return packed_by(Z, WIDTH * _SIZE // Z.dtype.itemsize)

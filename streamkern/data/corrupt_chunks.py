@@ -9,8 +9,6 @@ from typing import NamedTuple
 from streamkern.errors import CorruptChunkError
 from streamkern.sources.base import Source
 
-_THREADS = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
-
 
 class Quarantined(NamedTuple):
     """A range of rows excluded because their chunk is corrupt.
@@ -30,7 +28,8 @@ class Quarantined(NamedTuple):
 
 def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
     """Read every chunk once and return the corrupt ones, in ascending order of rows."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkern-verify") as pool:
+    threads = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
+    with ThreadPoolExecutor(threads, thread_name_prefix="streamkern-verify") as pool:
         found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
         return tuple(each for each in found if each is not None)
 

@@ -28,6 +28,7 @@ from streamkern.data.subsample import read_rows, stratified_sample, weighted_sam
 from streamkern.data.transforms import Affine, Project, Transform, dump, transforms_for_prediction
 from streamkern.engine.elementwise import wide
 from streamkern.errors import DataError, UsageError
+from streamkern.rng import HashFamily
 from streamkern.sources.base import Source
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows, Target
@@ -261,11 +262,12 @@ class Dataset:
                 )
         if copies is not None and rows is not None:
             raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")
+        most_rows = 1 << 62  # most rows of a pass: row ids have 64 bits
         for name, value in (("copies", copies), ("rows", rows)):
             if value is None:
                 continue
             whole = isinstance(value, int | np.integer)
-            if not whole or value < 1 or int(value) * (self.base_rows if name == "copies" else 1) > _MOST_ROWS:
+            if not whole or value < 1 or int(value) * (self.base_rows if name == "copies" else 1) > most_rows:
                 raise UsageError(
                     f"{name} is {value!r}.",
                     where=f"augment({name}=...)",
@@ -299,7 +301,7 @@ class Dataset:
         chosen = [rule for rule in self.rules if not isinstance(rule, OutsideRanges)]
         rest: SelectionRule
         tested: SelectionRule
-        key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
+        key = (HashFamily.SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
         if stratify:
             ids = stratified_sample(self.source, self.rules, round(test * self.base_rows), key)
             rest, tested = SelectedIds(ids, others=True), SelectedIds(ids)
@@ -385,7 +387,7 @@ class Dataset:
                 expected=f"at most {self.base_rows}",
                 remedy="ask for fewer centers, or give more rows",
             )
-        ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
+        ids, _ = draw_ids(self.rules, int(self.source.bounds[-1]), k, (HashFamily.DRAW, *key))
         return ids
 
     def _bank(self, number: int) -> tuple[IntArray, Rows]:
@@ -423,7 +425,7 @@ class Dataset:
         return sample_rule(self.rules, int(self.source.bounds[-1]), rows, self._sample_key(*name))
 
     def _sample_key(self, *name: Any) -> tuple[int, ...]:
-        return (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
+        return (HashFamily.SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
 
     def _described_transforms(self) -> list[Any]:
         described, arrays = dump(self.transforms)
@@ -452,7 +454,4 @@ def require_unchanged(*given: Dataset | None) -> None:
             data.source.require_unchanged()
 
 
-_MOST_ROWS = 1 << 62  # most rows of a pass: row ids have 64 bits
-
 _READING = threading.Lock()
-_SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from streamkern.defaults import DATE_PART_FEATURES, MAX_UNSEEN_SHARE
 from streamkern.errors import DataError, warn
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.base import Source
 from streamkern.sources.input_types import DAY
 from streamkern.storage.serialize import serializable
@@ -23,10 +24,6 @@ Names = tuple[str, ...] | None
 
 Unknown = Literal["missing", "error", "ignore"]
 """Treatments of a category that training did not see."""
-
-_FOLDS = 0x666F6C64  # name of the draw of folds
-_TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
-"""Parts of a date, and the number of features of each."""
 
 
 @dataclass(eq=False)
@@ -50,16 +47,12 @@ class Lookup:
         return category_text(number)
 
 
-UNSEEN_SHARE = 0.01
-"""Share of rows with unseen categories of a column from which on there is a warning."""
-
-
 def unseen_notes(unseen: Mapping[str, int], rows: int, what: str = "rows") -> list[str]:
-    """Return a sentence for each column in which more than ``UNSEEN_SHARE`` of the rows have an unseen category."""
+    """Return a sentence for each column in which more than ``MAX_UNSEEN_SHARE`` of the rows have an unseen category."""
     return [
         f"{found / rows:.1%} of the {what} have a category of {name!r} that training did not see; it counts as missing"
         for name, found in unseen.items()
-        if found > UNSEEN_SHARE * rows
+        if found > MAX_UNSEEN_SHARE * rows
     ]
 
 
@@ -297,7 +290,7 @@ class Calendar(Encoder):
 
     @property
     def made(self) -> list[int]:
-        return [sum(_TIMES[part] for part in parts) for parts in self.parts]
+        return [sum(DATE_PART_FEATURES[part] for part in parts) for parts in self.parts]
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         out, begins = self._around(X)
@@ -310,7 +303,7 @@ class Calendar(Encoder):
         made: list[str] = []
         for part in self.parts[number]:
             one = [name] if part == "time" else [f"{name}.{part}"]
-            made += one if _TIMES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
+            made += one if DATE_PART_FEATURES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
         return made
 
     def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -318,7 +311,7 @@ class Calendar(Encoder):
 
     @property
     def sound(self) -> bool:
-        known = all(parts and set(parts) <= set(_TIMES) for parts in self.parts)
+        known = all(parts and set(parts) <= set(DATE_PART_FEATURES) for parts in self.parts)
         return super().sound and len(self.parts) == len(self.columns) and known
 
 
@@ -405,7 +398,7 @@ class TargetMeans(Encoder):
 
 def fold_numbers(ids: IntArray, folds: int) -> IntArray:
     """Return the fold of each row, a function of its id: shape (n,)."""
-    return (row_hash(ids, _FOLDS) % np.uint64(folds)).astype(np.int64)
+    return (row_hash(ids, HashFamily.FOLDS) % np.uint64(folds)).astype(np.int64)
 
 
 @serializable

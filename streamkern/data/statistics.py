@@ -20,14 +20,10 @@ from streamkern.data.targets import (
     not_finite_target,
     require_binary,
 )
+from streamkern.defaults import DOMINANT_FEATURE_SHARE, DOMINANT_VARIANCE_SHARE, MAX_CLASSES
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-MAX_CLASSES = 10_000
-
-MAX_MAGNITUDE = 1e150
-"""Magnitude from which the square of a value may overflow float64."""
 
 
 class LabelWeights(dict[Any, tuple[int, float, float]]):
@@ -166,13 +162,14 @@ def _require_squares(
     X: Array, ends: Extremes, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
 ) -> None:
     """Raise DataError, naming row and column, if the square of a value overflows float64."""
-    if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < MAX_MAGNITUDE:
+    max_magnitude = 1e150  # magnitude from which the square of a value may overflow float64
+    if max(np.max(-ends.low, initial=0.0), np.max(ends.high, initial=0.0)) < max_magnitude:
         return
-    row, column = (int(i) for i in np.argwhere(np.abs(X) >= MAX_MAGNITUDE)[0])
+    row, column = (int(i) for i in np.argwhere(np.abs(X) >= max_magnitude)[0])
     raise DataError(
         f"A {name} is too large: {X[row, column]!s}.",
         where=f"{where}, row {int(ids[row])}, {_feature(column, names, name)}",
-        expected=f"numbers of size up to {MAX_MAGNITUDE:.0e}, whose squares float64 holds",
+        expected=f"numbers of size up to {max_magnitude:.0e}, whose squares float64 holds",
         remedy="correct the value, or leave out the row",
     )
 
@@ -312,10 +309,6 @@ def summarise(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,
         float(weights.high) / mean_weight, masses, heaviest,
     )  # fmt: skip
-
-
-DOMINANT_VARIANCE_SHARE, DOMINANT_FEATURE_SHARE = 0.99, 0.2
-"""Scales are unlike if this share of the features or less has at least ``DOMINANT_VARIANCE_SHARE`` of the variance."""
 
 
 def scale_warning(variance: Array, columns: Sequence[str] | None = None) -> str | None:

@@ -18,10 +18,7 @@ from streamkern.sources.base import Source
 from streamkern.sources.format_rules import joined_blocks, positions
 from streamkern.types import Array, IntArray, Rows
 
-MIN_HELD_OUT_PER_CLASS = 20
-"""If a class would have fewer held-out rows than this in expectation, rows are held out class by class."""
-
-_WAITING = 1 << 16  # further candidates kept before those outside the sample are released
+_WAITING_ROWS = 1 << 16  # further candidates kept before those outside the sample are released
 
 
 def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int, key: tuple[int, ...]) -> IntArray:
@@ -53,7 +50,7 @@ def stratified_sample(source: Source, rules: Sequence[SelectionRule], rows: int,
         near = h <= bound[code]
         waiting.append((some[near], code[near], h[near]))
         count += int(near.sum())
-        if count > rows + _WAITING:
+        if count > rows + _WAITING_ROWS:
             ids, codes, hashes, bound = _first(waiting, quota)
             waiting, count = [(ids, codes, hashes)], len(ids)
     return np.sort(_first(waiting, quota)[0])
@@ -115,7 +112,7 @@ def weighted_sample(
         u = ((row_hash(some, *key) >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
         waiting.append((-np.log(u) / w, some))
         count += len(some)
-        if count > rows + _WAITING:
+        if count > rows + _WAITING_ROWS:
             best, ids = _ahead(waiting, rows)
             waiting, count = [(best, ids)], len(ids)
     _, ids = _ahead(waiting, rows)

@@ -11,17 +11,10 @@ import numpy as np
 from scipy.special import softmax
 
 from streamkern.data.large_offsets import has_large_offset
+from streamkern.defaults import MAX_TARGET_OFFSET, UNLIKE_SCALE_RATIO
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
-
-MAX_TARGET_OFFSET = 16.0
-"""Standard deviations from 0 beyond which a target's mean is an offset: float32 predictions would lose 4 bits to it."""
-
-UNLIKE_SCALE_RATIO = 16.0
-"""Ratio of the outputs' standard deviations from which their units count as unlike."""
-
-_CLASSES_BYTES = 256 << 20  # bound for the labels of a saved model
 
 
 class Encoding(Protocol):
@@ -294,10 +287,11 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     """Return the encoding that ``encoding_to_json`` described."""
     if data is None:
         return None
+    classes_bytes = 256 << 20  # bound for the labels of a saved model
     if data["kind"] == "classification":
         dtype = np.dtype(data["dtype"])
         # A short dtype string can declare texts of any width, which is allocated for every value.
-        if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > _CLASSES_BYTES:
+        if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > classes_bytes:
             raise ValueError(f"{len(data['values'])} classes of dtype {dtype.str}")
         values = np.array(data["values"], dtype=dtype)
         if values.ndim != 1:

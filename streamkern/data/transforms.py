@@ -12,6 +12,7 @@ from scipy import sparse
 
 from streamkern.cpu import default_engine
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
+from streamkern.defaults import MAX_COMPONENTS
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.sources.base import Source
@@ -47,12 +48,6 @@ class _SameColumns:
 
     def names(self, names: Names) -> Names:
         return names
-
-
-MAX_COMPONENTS = 1 << 20
-"""Most columns of a random matrix. The limit is explicit because no array of a saved model implies the size."""
-
-_MAX_FEATURES = 1 << 31  # most features of a saved transform
 
 
 @serializable
@@ -294,7 +289,8 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
     """Raise ValueError if a transform that was read cannot be applied to rows; a width of 0 is unknown."""
     if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
         raise ValueError(f"transform {number}, LinearMap, cannot be applied")
-    sound = type(made.n_in) is int and 0 < made.n_in < _MAX_FEATURES and width in (0, made.n_in)
+    max_features = 1 << 31  # most features of a saved transform
+    sound = type(made.n_in) is int and 0 < made.n_in < max_features and width in (0, made.n_in)
     if isinstance(made, Affine | Fill):
         arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]
         sound = sound and all(a.shape == (made.n_in,) and a.dtype.kind == "f" for a in arrays)

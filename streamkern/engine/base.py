@@ -48,17 +48,11 @@ SUMS, SLAB = 8, 32
 MANY = 64
 """Number of columns from which packing the right factor of a product is faster."""
 
-NEAR = 1e-4
-"""Distance up to which a derivative counts as 0, because a Laplace kernel has none at r = 0."""
+COVARIANCE_GROUP = 4
+"""Products of a covariance's tiles in memory at once."""
 
 KERNEL_TILE = 128
 """Rows of a kernel matrix in one task; each thread has two tasks at a time."""
-
-LANCZOS_STEPS = 60
-"""Most steps of the Lanczos method for a largest eigenvalue."""
-
-LANCZOS_TOLERANCE, LANCZOS_PATIENCE = 1e-3, 3
-"""Relative change of the largest eigenvalue, and the number of steps with no greater one, at which the method ends."""
 
 
 class Evaluated(Protocol):

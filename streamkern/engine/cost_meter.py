@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.defaults import LIKELY_LANCZOS_STEPS
 from streamkern.engine.abstract_array import AbstractArray, CostMeter, count_product
 from streamkern.engine.base import (
+    COVARIANCE_GROUP,
     KERNEL_TILE,
     MANY,
     ROW_TILE,
@@ -35,11 +37,6 @@ from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
 from streamkern.types import Array
-
-LIKELY_STEPS = 15
-"""Steps counted for a largest eigenvalue, which takes 5 to 30."""
-
-_GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def triangle(size: int, tile: int = KERNEL_TILE) -> float:
@@ -203,8 +200,8 @@ class MeterEngine(InMemory):
         with self.meter.scaled(n / min(n, ROW_TILE)):
             basis.block(X[: min(n, ROW_TILE)])
         self.meter.count("gemm64", 4.0 * n * V.size)
-        tiles = min(self.slots, _GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
-        with self.meter.scratch(_GROUP * V.nbytes + tiles):
+        tiles = min(self.slots, COVARIANCE_GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
+        with self.meter.scratch(COVARIANCE_GROUP * V.nbytes + tiles):
             return self._new(V.shape)
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
@@ -390,7 +387,7 @@ class MeterEngine(InMemory):
             return self._new((n, min(n, k))), self._new((min(n, k), k))
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        with self.meter.scaled(LIKELY_STEPS):
+        with self.meter.scaled(LIKELY_LANCZOS_STEPS):
             matvec(self._new((n,)))
         return self.top * n
 

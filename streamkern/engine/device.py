@@ -23,10 +23,6 @@ TURNS = 2
 COLUMNS = 1024
 """Columns of the inverse of a factor that are solved at once."""
 
-BLOCK_ROWS = 16_384
-"""Most rows of a step's block on a device, unless the batch is given: larger blocks do not make it faster."""
-
-
 Change = Callable[[Any, Any, Any, Any], Any]
 """(loops, rows, ids, copies) -> rows: an augmentation of rows on a device, in place or not."""
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from streamkern.defaults import KRYLOV_BLOCKS, KRYLOV_RATIO, KRYLOV_RESIDUAL, MIN_KRYLOV_RATIO, MIN_KRYLOV_ROWS
 from streamkern.rng import generator
 from streamkern.types import Array
-
-_FROM = 1500
-_SHARE = 8
-_SPACE = 3  # dimension of the Krylov space, relative to the requested pairs
-_BLOCKS = 30  # blocks of the space
-_RESIDUAL = 1e-2  # tolerance of ‖K e − σ e‖/σ
 
 
 def is_cheaper(s: int, k: int) -> bool:
     """Return True if a Krylov space costs less than the reduction of the whole matrix (s, s), for its top k pairs."""
-    return s >= _FROM and s >= _SHARE * (k - 1)
+    return s >= MIN_KRYLOV_ROWS and s >= MIN_KRYLOV_RATIO * (k - 1)
 
 
 def space(k: int) -> tuple[int, int]:
     """Return the columns of a block, and of the whole space, for k pairs."""
-    step = max(1, _SPACE * k // _BLOCKS)
-    return step, step * _BLOCKS
+    step = max(1, KRYLOV_RATIO * k // KRYLOV_BLOCKS)
+    return step, step * KRYLOV_BLOCKS
 
 
 def krylov_eigenpairs(K: Array, k: int, floor: float) -> tuple[Array, Array] | None:
@@ -47,4 +42,4 @@ def krylov_eigenpairs(K: Array, k: int, floor: float) -> tuple[Array, Array] | N
     vectors = V @ U
     residuals = np.linalg.norm(KV @ U - vectors * values, axis=0)
     needed = values > max(floor, np.finfo(np.float64).eps * s) * values[-1]
-    return (values, vectors) if (residuals[needed] <= _RESIDUAL * values[needed]).all() else None
+    return (values, vectors) if (residuals[needed] <= KRYLOV_RESIDUAL * values[needed]).all() else None

@@ -15,7 +15,6 @@ VALUE = 30
 """Cost of a radial function, in multiply-adds."""
 
 _PART = 1 << 24  # approximate multiply-adds of a part, if that is more than the minimum of rows
-_LEAST, _MOST = 128, 256  # rows of a part; fewer would read the centers from memory more often
 
 
 _found: tuple[int, ThreadpoolController] | None = None  # (number of modules, BLAS libraries) of the last search
@@ -35,7 +34,8 @@ def one_blas_thread() -> Any:
 
 def row_parts(n: int, p: int, d: int) -> list[slice]:
     """Cut n rows of d features for k(X, Z) with p centers. Parts depend on shapes alone, so threads change no bits."""
-    rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + VALUE)) // 16 * 16))
+    least, most = 128, 256  # rows of a part; fewer would read the centers from memory more often
+    rows = max(least, min(most, _PART // max(1, p * (d + VALUE)) // 16 * 16))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 

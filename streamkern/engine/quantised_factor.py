@@ -22,9 +22,6 @@ from streamkern.types import Array
 PANEL = 512
 """Rows of a panel."""
 
-_LANES = 16  # numbers of a vector in the compiled product; columns are padded to a multiple
-_LARGEST = 32767.0
-
 
 @serializable
 @dataclass(frozen=True, eq=False)
@@ -74,7 +71,7 @@ def panel_rows(p: int) -> list[slice]:
 def quantised(W: Array) -> tuple[Array, Array]:
     """Integers and scales of rows W (t, w), float32; columns are padded to whole vectors."""
     largest = np.maximum(W.max(axis=1), -W.min(axis=1))
-    scales = (np.where(largest > 0, largest, 1.0) / _LARGEST).astype(np.float32)
+    scales = (np.where(largest > 0, largest, 1.0) / 32767.0).astype(np.float32)
     numbers, whole = np.zeros((len(W), padded(W.shape[1])), np.int16), W / scales[:, None]
     numbers[:, : W.shape[1]] = np.rint(whole, out=whole)
     return numbers, scales
@@ -82,7 +79,8 @@ def quantised(W: Array) -> tuple[Array, Array]:
 
 def padded(n: int) -> int:
     """Return n rounded up to whole vectors."""
-    return -(-n // _LANES) * _LANES
+    lanes = 16  # numbers of a vector in the compiled product; columns are padded to a multiple
+    return -(-n // lanes) * lanes
 
 
 def factor_bytes(p: int, lead: int) -> int:

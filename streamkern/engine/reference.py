@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from streamkern.defaults import LANCZOS_PATIENCE, LANCZOS_STEPS, LANCZOS_TOLERANCE
 from streamkern.engine.base import (
     CENTER_TILE,
+    COVARIANCE_GROUP,
     KERNEL_TILE,
-    LANCZOS_PATIENCE,
-    LANCZOS_STEPS,
-    LANCZOS_TOLERANCE,
     ROW_TILE,
     Centered,
     Engine,
@@ -37,8 +36,6 @@ from streamkern.types import Array
 
 GRADIENT_TILE = (256, 1024)
 """Rows and centers of a tile of slopes, which stays in the caches."""
-
-_GROUP = 4  # products of a covariance's tiles in memory at once
 
 
 def one_by_one(fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -235,7 +232,7 @@ class NumpyEngine(InMemory):
             return np.asarray(phi.T @ (phi @ V))
 
         total, rows = np.zeros_like(V), cuts(len(X), ROW_TILE)
-        for group in cuts(len(rows), _GROUP):
+        for group in cuts(len(rows), COVARIANCE_GROUP):
             for term in self.parallel(part, rows[group]):
                 total += term
         return total

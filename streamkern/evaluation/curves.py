@@ -7,14 +7,9 @@ import numpy as np
 from streamkern.calibration.intervals import SCALE_GROUPS, SCORED_COVERAGE, Intervals
 from streamkern.calibration.serialization import Calibration
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.evaluation.metrics import CALIBRATION_BINS, MetricSums, Ranked
+from streamkern.defaults import CALIBRATION_BINS, CURVE_STEPS, MAX_CURVES
+from streamkern.evaluation.metrics import MetricSums, Ranked
 from streamkern.types import Array
-
-MAX_CURVES = 6
-"""Classes, at most, whose curves are kept: those with the least area under their ROC curve."""
-
-CURVE_STEPS = 100
-"""Points of a curve are so near that neither rate changes by more than one in so many, where there are such scores."""
 
 
 def curves_of(encoding: Encoding, found: MetricSums, calibration: Calibration | None) -> dict[str, Array]:

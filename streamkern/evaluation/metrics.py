@@ -17,24 +17,18 @@ import numpy as np
 
 from streamkern.calibration.intervals import IntervalCoverage
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.defaults import (
+    CALIBRATION_BINS,
+    MAX_DISTINCT_SCORES,
+    MAX_RANKED_CLASSES,
+    RANKING_WORK,
+    SCORE_BITS,
+    SCORE_UNITS,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.types import Array, IntArray
 
-MAX_RANKED_CLASSES = 100
-"""Classes, at most, whose rows are put in order."""
-
-MAX_DISTINCT_SCORES = 1 << 16
-"""Different scores, of all classes together, up to which their order is exact; beyond, near ones count as ties."""
-
-CALIBRATION_BINS = 15
-"""Bins of equal width that the calibration error compares probabilities in."""
-
-_UNIT = 2.0**40  # of scores: differences below 1e-12 are ties
-_PLACE = 48  # bits of a score, above which stands its class
-
 Ranked = tuple[Array, Array, Array]
-
-_RANKING_WORK = 500.0  # 0.2 µs a score of one thread measured, beside 0.4 ns for a sum of two numbers
 
 
 def ranks_bytes(rows: int, outputs: int) -> int:
@@ -44,7 +38,7 @@ def ranks_bytes(rows: int, outputs: int) -> int:
 
 def ranking_work(rows: int, outputs: int) -> Operations:
     """Operations that the order of so many rows' scores takes: each is sorted, and merged up a tree of sums."""
-    return Operations(numbers=_RANKING_WORK * rows * outputs if outputs <= MAX_RANKED_CLASSES else 0.0)
+    return Operations(numbers=RANKING_WORK * rows * outputs if outputs <= MAX_RANKED_CLASSES else 0.0)
 
 
 class Ranks:
@@ -69,9 +63,9 @@ class Ranks:
     def of_hits(cls, scores: Array, hit: Array, w: Array | None) -> Ranks:
         """Return ranks of rows with several right classes, or none: scores and hits (booleans) are (n, k)."""
         n, k = scores.shape
-        half = 1 << (_PLACE - 1)
-        units = np.clip(np.floor(scores.astype(np.float64) * _UNIT), -half, half - 1).astype(np.int64) + half
-        keys = (units + (np.arange(k, dtype=np.int64) << _PLACE)).ravel()
+        half = 1 << (SCORE_BITS - 1)
+        units = np.clip(np.floor(scores.astype(np.float64) * SCORE_UNITS), -half, half - 1).astype(np.int64) + half
+        keys = (units + (np.arange(k, dtype=np.int64) << SCORE_BITS)).ravel()
         weight = np.ones((n, k)) if w is None else np.repeat(np.asarray(w, dtype=np.float64)[:, None], k, axis=1)
         return cls(((keys, np.where(hit, weight, 0.0).ravel(), np.where(hit, 0.0, weight).ravel()),)).compact(False)
 
@@ -125,11 +119,11 @@ class Ranks:
             return [(np.zeros(0),) * 3] * k
         whole = self.compact()
         ((keys, hits, others),) = whole.pieces
-        place = _PLACE - whole.shift
+        place = SCORE_BITS - whole.shift
         ends = np.searchsorted(keys >> place, np.arange(k + 1))
         # Tied scores share a key: use the middle of its range.
-        units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (_PLACE - 1)) + ((1 << whole.shift) >> 1)
-        scores = units / _UNIT
+        units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (SCORE_BITS - 1)) + ((1 << whole.shift) >> 1)
+        scores = units / SCORE_UNITS
         return [(scores[a:b], hits[a:b], others[a:b]) for a, b in pairwise(ends)]
 
 

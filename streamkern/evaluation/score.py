@@ -15,6 +15,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.row_selection import SelectionRule
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.defaults import MAX_CONFUSION_CLASSES, MAX_SAMPLED_ROWS
 from streamkern.engine.residuals import residual
 from streamkern.evaluation.curves import curves_of
 from streamkern.evaluation.metrics import metric_sums, metrics_of
@@ -22,12 +23,6 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
-
-MAX_CONFUSION_CLASSES = 100
-"""Classes, at most, that are counted against one another."""
-
-MAX_SAMPLED_ROWS = 2000
-"""Rows, at most, whose values are kept along with the metrics."""
 
 
 @dataclass(eq=False)

@@ -17,7 +17,6 @@ from streamkern.execute.worker_protocol import LostError, dumps, loads, sendable
 
 T = TypeVar("T")
 
-_TICK = 1.0  # seconds between checks of the deadline while a thread waits for a message
 _CLOSED = "closed"
 
 
@@ -110,13 +109,14 @@ class Peers:
 
     def _take(self, name: tuple[Any, ...]) -> bytes:
         deadline = time.monotonic() + self.route.timeout
+        tick = 1.0  # seconds between checks of the deadline while a thread waits for a message
         with self._came:
             self._waiting = name
             try:
                 while name not in self._mail:
                     if _CLOSED in self._mail or time.monotonic() > deadline:
                         raise LostError
-                    self._came.wait(_TICK)
+                    self._came.wait(tick)
                 return self._mail.pop(name)
             finally:
                 self._waiting = None

@@ -12,7 +12,8 @@ from streamkern.calibration.thresholds import require_threshold
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import require_class_weight
 from streamkern.data.dataset import Dataset
-from streamkern.data.subsample import MIN_HELD_OUT_PER_CLASS, class_counts
+from streamkern.data.subsample import class_counts
+from streamkern.defaults import MIN_HELD_OUT_PER_CLASS
 from streamkern.errors import UsageError, warn
 from streamkern.fitting.recipe import AUTO
 from streamkern.kernels import named_kernel

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.calibration.intervals import Intervals, fit_intervals
-from streamkern.calibration.out_of_sample import MIN_HELD_OUT_ROWS, OutOfSample, held_out_count
+from streamkern.calibration.out_of_sample import OutOfSample, held_out_count
 from streamkern.calibration.probabilities import (
     LabelCalibration,
     ProbabilityCalibration,
@@ -23,6 +23,7 @@ from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Block, Scan
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
+from streamkern.defaults import CALIBRATION_SHARE, MAX_CALIBRATION_ROWS, MIN_HELD_OUT_ROWS, MIN_ROWS_TO_CALIBRATE
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis
@@ -30,9 +31,6 @@ from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-
-MIN_ROWS_TO_HOLD_OUT, HELD_OUT_SHARE, MAX_ROWS_HELD_OUT = 20_000, 0.05, 5_000
-"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
 
 
 def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
@@ -54,12 +52,12 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     """
     data = recipe.train
     n = data.base_rows
-    if recipe.validation is not None or n < MIN_ROWS_TO_HOLD_OUT or data.augmentations or len(data) != n:
+    if recipe.validation is not None or n < MIN_ROWS_TO_CALIBRATE or data.augmentations or len(data) != n:
         return recipe, ""
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
     if drawn > 0.9 * n or out_of_sample_source(recipe.solver, data, None) is not None:
         return recipe, ""
-    train, held = data.split(min(HELD_OUT_SHARE, MAX_ROWS_HELD_OUT / n), recipe.seed)
+    train, held = data.split(min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n), recipe.seed)
     what = "probabilities" if recipe.task == "classification" else "intervals"
     why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
     return replace(recipe, train=train, validation=held.plain()), why

@@ -8,15 +8,13 @@ from typing import Any
 from streamkern.costs.dry_run import CostEstimate
 from streamkern.costs.footprint import Footprint
 from streamkern.data.row_order import SCAN_ROWS
+from streamkern.defaults import MIN_DEVICE_TERMS
 from streamkern.engine.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.gpu import get_device
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes, traits_of
 from streamkern.solvers.eigenpro import exact_bytes
-
-MIN_DEVICE_TERMS = 2e11
-"""Terms of a pass that take a few cores as long as it takes to open a card and to compile its loops, a few seconds."""
 
 
 def device_for(recipe: Any, name: str) -> Device | None:

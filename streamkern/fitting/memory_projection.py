@@ -11,6 +11,7 @@ from streamkern.centers import Given, Uniform
 from streamkern.costs.fit_shape import CalibrationSource, FitShape
 from streamkern.data.class_weights import planned_weights
 from streamkern.data.dataset import Dataset
+from streamkern.defaults import ASSUMED_OUTPUTS
 from streamkern.errors import UsageError
 from streamkern.fitting.calibrate import out_of_sample_source
 from streamkern.fitting.recipe import Recipe
@@ -21,9 +22,6 @@ from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import needs_kernel_search, search_for
 from streamkern.solvers.base import traits_of
 from streamkern.solvers.ridge import is_factorable
-
-ASSUMED_OUTPUTS = 16
-"""Outputs assumed before the labels are known; they take little memory compared with the centers."""
 
 
 def likely_outputs(dataset: Dataset) -> int:

@@ -24,28 +24,23 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.large_offsets import has_large_offset
 from streamkern.data.statistics import Statistics
+from streamkern.defaults import (
+    CHECKED_CENTERS,
+    CHECKED_PAIRS_PER_CENTER,
+    KERNEL_RESOLUTION,
+    MAX_LINEAR_ROUNDING_SHARE,
+    MAX_ROUNDING_SHARE,
+    MIN_KERNEL_VARIATION,
+    SCALE_POINTS,
+)
 from streamkern.engine.elementwise import NumpyLoops, coincident
 from streamkern.errors import PrecisionError
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
 from streamkern.types import Array
 
-MAX_ROUNDING_SHARE = 1 / 256
-"""Of a kernel's variation over the rows, that may be rounding: where accuracy begins to go, see ADR 16."""
-
-MAX_LINEAR_ROUNDING_SHARE = 1 / 32
-"""The same for ``Linear``, whose errors are as good as noise of the inputs: see ADR 16."""
-
-KERNEL_RESOLUTION = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
-"""η: resolution of a kernel value. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
-
 R = TypeVar("R", bound=Recipe)
 T = TypeVar("T")
-
-_FLAT = 1e-3  # relative variation below which the bandwidth is named as the cause
-_SCALE_POINTS = 400  # of distances among which the kernel's own scale is looked for, evenly in their logarithm
-_CENTERS = 512  # that are looked at
-_PAIRS_PER_CENTER = 8  # of each of them with others
 
 
 def dtype_of(recipe: Recipe) -> str:
@@ -114,13 +109,14 @@ def typical_sizes(Z: Array | StoredCenters, translation_invariant: bool, norm: i
     """Medians over centers (p, d), in the L2 or L1 norm; with ``translation_invariant``, of centred rows."""
     size = np.square if norm == 2 else np.abs
     if isinstance(Z, np.ndarray):
-        looked_at = Z[np.linspace(0, len(Z) - 1, min(len(Z), _CENTERS)).astype(np.int64)]
+        looked_at = Z[np.linspace(0, len(Z) - 1, min(len(Z), CHECKED_CENTERS)).astype(np.int64)]
     else:
         _, looked_at = next(iter(Z.tiles()))
     rows = looked_at.astype(np.float64)
     moved = rows - mean_row(Z) if translation_invariant else rows
     pairs = [
-        size(rows - np.roll(rows, k, axis=0)).sum(axis=1) for k in range(1, min(_PAIRS_PER_CENTER, len(rows) - 1) + 1)
+        size(rows - np.roll(rows, k, axis=0)).sum(axis=1)
+        for k in range(1, min(CHECKED_PAIRS_PER_CENTER, len(rows) - 1) + 1)
     ]
     apart = np.concatenate([np.zeros(0), *pairs])
     apart = apart[apart > 0]
@@ -149,11 +145,11 @@ def kernel_rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Roundi
     with np.errstate(all="ignore"):
         at_zero, at_distance = values(np.array([0.0, distance]))
         variation = abs(at_distance - at_zero)
-        grid = np.geomspace(least, distance, _SCALE_POINTS)
+        grid = np.geomspace(least, distance, SCALE_POINTS)
         own = grid[int(np.argmax(np.abs(values(grid) - at_zero) >= variation / 2))]
         here, there = values(np.array([own, own + delta]))
         moved = variation if own <= least else abs(there - here)
-        share = (moved + KERNEL_RESOLUTION[np.dtype(dtype)] * abs(at_zero)) / variation if variation else np.inf
+        share = (moved + KERNEL_RESOLUTION[np.dtype(dtype).name] * abs(at_zero)) / variation if variation else np.inf
         relative_variation = variation / abs(at_zero) if at_zero else 1.0
     return Rounding(float(share), error, float(relative_variation))
 
@@ -195,7 +191,7 @@ def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
     wider = kernel_rounding(kernel, size, np.dtype(np.float64)).share <= tolerance
     norm, apart = (f"{np.sqrt(value) if kernel.norm == 2 else value:.4g}" for value in size)
     standard = 'features of comparable size: scaling="standard", or sk.Standardise()'
-    if found.variation < _FLAT and kernel.translation_invariant:
+    if found.variation < MIN_KERNEL_VARIATION and kernel.translation_invariant:
         said = (
             f"The bandwidth is so large that kernel values of these rows differ by {found.variation:.2g} only: "
             f"the rows are about {apart} apart."

@@ -19,17 +19,20 @@ import numpy as np
 
 from streamkern.candidates import Candidate, first_affordable
 from streamkern.centers import Uniform
-from streamkern.costs.dry_run import (
-    ASSUMED_THREADS,
-    WORK_PER_SECOND,
-    CostEstimate,
-    ProblemSize,
-    nominal_work,
-    sums_in_flight,
-)
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_work, sums_in_flight
 from streamkern.costs.fit_shape import solver_memory
+from streamkern.defaults import (
+    ASSUMED_OUTPUTS,
+    ASSUMED_THREADS,
+    MAX_DEFAULT_PASSES,
+    MAX_EPOCHS,
+    MAX_PASSES_WORK,
+    MAX_RIDGE_WORK_RATIO,
+    PASSES_WORK_PER_SETUP,
+    PATIENCE,
+)
 from streamkern.errors import UsageError
-from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
+from streamkern.fitting.memory_projection import all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
 from streamkern.selection.kernel_search import (
@@ -39,33 +42,12 @@ from streamkern.selection.kernel_search import (
     needs_kernel_search,
 )
 from streamkern.solvers.base import Solver, traits_of
-from streamkern.solvers.batch_size import MAX_EPOCHS, passes_of
+from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-
-MAX_DEFAULT_PASSES = 8
-"""Passes by default over more rows, at most: as many as take no more than ``MAX_PASSES_WORK``, or than
-``PASSES_WORK_PER_SETUP`` times the set-up. One pass learns too little."""
-
-MAX_PASSES_WORK = 120 * WORK_PER_SECOND
-"""Work of passes over many rows, at most, where the set-up takes little."""
-
-PASSES_WORK_PER_SETUP = 2.0
-"""Work of passes for that of the set-up: it is wasted where few passes follow."""
-
-PATIENCE = 3
-"""Passes without improvement before training stops, where there are validation rows."""
-
-MAX_RIDGE_WORK_RATIO = 4.0
-"""Work of a solver that takes a ridge, up to which it is chosen where held-out rows find one: as a multiple of that of
-EigenPro's passes.
-
-EigenPro takes none: on targets with noise its passes over few rows are worse at more centers, and may be worse than the
-mean; a ridge prevents that.
-"""
 
 R = TypeVar("R")
 

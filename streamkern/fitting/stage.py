@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.costs.stage_work import StageWork
+from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.errors import warn
 from streamkern.solvers.base import Iteration
 from streamkern.solvers.loop import Progress

@@ -23,6 +23,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
+from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import NumericalError
@@ -51,13 +52,10 @@ from streamkern.selection.kernel_search import (
     ridge_under_weights,
 )
 from streamkern.selection.learned_metric import Metric, learn_metric
-from streamkern.solvers.base import HELD_OUT, Iteration, Problem
+from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, train_stably
 from streamkern.user_code_digest import described
-
-MAX_TRAIN_SCORE_ROWS = 10_000
-"""Training rows, at most, that the metrics of the training set are taken over."""
 
 
 @dataclass(eq=False)

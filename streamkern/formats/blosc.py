@@ -15,7 +15,7 @@ from numcodecs.checksum32 import CRC32C
 from streamkern.types import Array
 
 _CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
-_HEADER, _COPIED = 16, 2  # bytes before the data of a Blosc frame; the flag, in byte 2, of uncompressed data
+_HEADER = 16  # bytes before the data of a Blosc frame
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class WholeChunks:
         size, length = (int.from_bytes(bytes(frame[at : at + 4]), "little") for at in (4, 12))
         if length != len(frame) or size != expected:
             raise ValueError(f"a Blosc frame of {length} bytes for {size}, in a chunk of {len(frame)} for {expected}")
-        if frame[2] & _COPIED and length == size + _HEADER:  # incompressible: used without a copy
+        copied = 2  # the flag, in byte 2, of uncompressed data
+        if frame[2] & copied and length == size + _HEADER:  # incompressible: used without a copy
             rows = np.frombuffer(frame, self.dtype, offset=_HEADER).reshape(self.shape)
             return rows if rows.flags.aligned else rows.copy()
         rows = np.empty(self.shape, self.dtype)

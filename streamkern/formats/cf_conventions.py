@@ -26,7 +26,6 @@ _SECONDS = {
     "nanosecond": 1e-9, "ns": 1e-9,
 }  # fmt: skip
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
-_GREGORIAN = datetime.datetime(1582, 10, 15)
 _REFUSED = ("_Unsigned", "scale_factor", "add_offset", "_FillValue", "missing_value")
 
 
@@ -105,7 +104,8 @@ def _times(attributes: Mapping[str, Any], shape: tuple[int, ...], where: str) ->
         year, month, day, hour, minute, second = (int(part or 0) for part in origin.groups()[:6])
         with suppress(ValueError):
             moment = datetime.datetime(year, month, day, hour, minute, second)
-    if seconds is None or moment is None or (calendar != "proleptic_gregorian" and moment < _GREGORIAN):
+    start = datetime.datetime(1582, 10, 15)  # of the Gregorian calendar
+    if seconds is None or moment is None or (calendar != "proleptic_gregorian" and moment < start):
         raise _unfit("units", units, where, "days, hours, minutes or seconds since a date in UTC, from 1582 on")
     if len(shape) != 1:
         raise _unfit("units", units, where, "times in an array of one axis")

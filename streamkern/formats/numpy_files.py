@@ -17,9 +17,6 @@ from streamkern.formats.named_arrays import NamedArrays, require_unstructured, r
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
-_HEADER_BYTES = 1 << 16
-"""More than NumPy's own limit for the text of a header."""
-
 
 class NumpyArray:
     """One array in NumPy's format, a file or a member of an archive, read about 4 MiB at a time; objects are refused.
@@ -33,8 +30,9 @@ class NumpyArray:
         self._stream: IO[bytes] | None = None
         self._archive: IO[bytes] | None = None
         self._lock = Lock()
+        header_bytes = 1 << 16  # more than NumPy's own limit for the text of a header
         with file.explaining("an array in NumPy's format"):
-            stream = io.BytesIO(self._read(0, _HEADER_BYTES))
+            stream = io.BytesIO(self._read(0, header_bytes))
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, self._fortran, self.dtype = read(stream)

@@ -33,11 +33,8 @@ from streamkern.storage.untrusted_files import (
 )
 
 SUFFIXES = (".parquet", ".pq", ".parq")
-_FOOTERS_KEPT = 64
 _MAGIC = b"PAR1"
 _BUFFER = 1 << 16  # bytes of a column that are read at a time, where its pages follow one another
-_PAGE = 1 << 20  # bytes of values at which writers end a page by default
-_HEADER = 32  # bytes of a page's header that state its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +256,8 @@ class DatasetFiles:
             return sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in columns)
         footer, held = self._footer(file), 0
         group = footer.chunks.numbers[max(range(len(file.rows)), key=lambda g: file.rows[g])]
+        usual = 1 << 20  # bytes of values at which writers end a page by default
+        header = 32  # bytes of a page's header that state its size
         with open(file.address, "rb") as stream:
             for name, numbers in zip(footer.paths, group.tolist(), strict=True):
                 if name not in columns and name.split(".")[0] not in columns:
@@ -266,7 +265,7 @@ class DatasetFiles:
                 for at in (numbers[DICTIONARY], numbers[PAGES]):
                     if at >= 0:
                         stream.seek(at)
-                        page = max(_page_bytes(stream.read(_HEADER)), 2 * _PAGE)  # pages after a dictionary are larger
+                        page = max(_page_bytes(stream.read(header)), 2 * usual)  # pages after a dictionary are larger
                         held += min(page, 2 * numbers[SIZE])
                 held += _BUFFER
         return held
@@ -356,9 +355,10 @@ class DatasetFiles:
                 expected="a whole parquet file",
                 remedy="the file is truncated, still being written, or not parquet: restore it, or leave it out",
             ) from error
+        most = 64  # footers kept
         with self._lock:
             self._footers[address] = footer
-            while len(self._footers) > _FOOTERS_KEPT:
+            while len(self._footers) > most:
                 del self._footers[next(iter(self._footers))]
         return footer, digest
 

@@ -17,8 +17,20 @@ import numpy as np
 VALUES, SIZE, PAGES, DICTIONARY, NULLS = range(5)
 _FIELDS = ((3, 5), (3, 6), (3, 9), (3, 11), (3, 12, 3))  # where a column chunk states these numbers
 _ABSENT = b"\x01"  # -1
-_BOOLS, _BYTE, _INTEGERS, _LONG, _DOUBLE, _TEXT, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 6, 7, 8, (9, 10), 12
 _MANY = 1 << 13  # bytes of a footer from which the pattern, which takes 40 ms to compile, is used
+
+
+class _Kind:
+    """Kinds of values in the compact protocol."""
+
+    BOOLS = 1, 2
+    BYTE = 3
+    INTEGERS = 4, 5, 6
+    LONG = 6
+    DOUBLE = 7
+    TEXT = 8
+    LISTS = 9, 10
+    STRUCT = 12
 
 
 class Chunks(NamedTuple):
@@ -36,16 +48,16 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
     """Return all column chunks' numbers; ValueError or IndexError if the footer contradicts itself or ends early."""
     reader, rows, found = _Reader(footer), list[bytes](), list[np.ndarray]()
     for key, kind in reader.fields():
-        if (key, kind) != (4, _LISTS[0]):
+        if (key, kind) != (4, _Kind.LISTS[0]):
             reader.value(kind)
             continue
         rows, found = [], []
         for _ in range(reader.items()[0]):
             count, chunks = b"", list[bytes]()
             for part, inside in reader.fields():
-                if (part, inside) == (1, _LISTS[0]):
+                if (part, inside) == (1, _Kind.LISTS[0]):
                     chunks = [number for _ in range(reader.items()[0]) for number in reader.chunk()]
-                elif (part, inside) == (3, _LONG):
+                elif (part, inside) == (3, _Kind.LONG):
                     count = reader.value(inside)
                 else:
                     reader.value(inside)
@@ -93,24 +105,24 @@ class _Reader:
     def value(self, kind: int, in_list: bool = False) -> Any:
         """A struct's values by their number, and the bytes of an integer of 64 bits; of other kinds None."""
         start = self._at
-        if kind in _INTEGERS:
+        if kind in _Kind.INTEGERS:
             while self._byte() > 127:
                 pass
-            return self._data[start : self._at] if kind == _LONG else None
-        if kind == _STRUCT:
+            return self._data[start : self._at] if kind == _Kind.LONG else None
+        if kind == _Kind.STRUCT:
             return {key: self.value(inside) for key, inside in self.fields()}
-        if kind in _LISTS:
+        if kind in _Kind.LISTS:
             count, inside = self.items()
             for _ in range(count):
                 self.value(inside, in_list=True)
-        elif kind == _TEXT:
+        elif kind == _Kind.TEXT:
             size = self._varint()
             self._at += size
-        elif kind == _DOUBLE:
+        elif kind == _Kind.DOUBLE:
             self._at += 8
-        elif kind == _BYTE or (in_list and kind in _BOOLS):
+        elif kind == _Kind.BYTE or (in_list and kind in _Kind.BOOLS):
             self._at += 1
-        elif kind not in _BOOLS:
+        elif kind not in _Kind.BOOLS:
             raise ValueError(f"a value of the unknown kind {kind}")
         if self._at > len(self._data):
             raise IndexError("the footer ends inside a value")
@@ -120,7 +132,7 @@ class _Reader:
         if self._match and (found := self._match(self._data, self._at)):
             self._at = found.end()
             return found.groups(_ABSENT)
-        chunk, numbers = self.value(_STRUCT), []
+        chunk, numbers = self.value(_Kind.STRUCT), []
         for path in _FIELDS:
             number = chunk
             for key in path:
@@ -163,15 +175,17 @@ def _pattern() -> re.Pattern[bytes]:
 
     integer = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
     text = either(*(b"\\x%02x.{%d}" % (size, size) for size in range(128)))
-    plain = either(field(*_INTEGERS) + integer, field(*_BOOLS))
-    numbers = items(integer, 14, *_INTEGERS)
-    flat = either(plain, field(_LISTS[0]) + numbers) + rb"*+\x00"
+    plain = either(field(*_Kind.INTEGERS) + integer, field(*_Kind.BOOLS))
+    numbers = items(integer, 14, *_Kind.INTEGERS)
+    flat = either(plain, field(_Kind.LISTS[0]) + numbers) + rb"*+\x00"
     parts = {
         b"int": integer,
         b"text": text,
         b"numbers": numbers,
-        b"limits": either(plain, field(_TEXT) + text),
-        b"rest": either(plain, field(_STRUCT) + flat, field(_LISTS[0]) + either(numbers, items(flat, 4, _STRUCT))),
+        b"limits": either(plain, field(_Kind.TEXT) + text),
+        b"rest": either(
+            plain, field(_Kind.STRUCT) + flat, field(_Kind.LISTS[0]) + either(numbers, items(flat, 4, _Kind.STRUCT))
+        ),
     }
     chunk = rb"""
         \x26 %(int)b                                                             # 2, offset

@@ -14,15 +14,14 @@ from streamkern.formats.fsspec_file import TableFile
 from streamkern.sources.column_roles import Request
 from streamkern.sources.format_rules import CHUNK_BYTES
 
-_VALUE = 8  # bytes of a value, to estimate the rows of a chunk
-
 
 def lazy_source(frame: Any, request: Request) -> ArrowSource:
     """Open a LazyFrame through a temporary file below TMPDIR, so that its rows never are in memory all at once."""
     folder = tempfile.mkdtemp(prefix="streamkern-")
     path = Path(folder) / "LazyFrame.arrow"
+    value = 8  # bytes of a value, to estimate the rows of a chunk
     try:
-        rows = max(1, CHUNK_BYTES // (_VALUE * max(1, len(frame.collect_schema()))))
+        rows = max(1, CHUNK_BYTES // (value * max(1, len(frame.collect_schema()))))
         frame.sink_ipc(path, compression="uncompressed", record_batch_size=rows)
         file = TableFile(str(path))
         source = ArrowSource(file, request)

@@ -27,16 +27,11 @@ from streamkern.gpu.loops import CudaLoops
 from streamkern.memory import format_bytes
 from streamkern.types import Array, IntArray
 
-_SHARE = 0.9
-"""Share of the card's free memory for the pool, unless CUPY_GPU_MEMORY_LIMIT is set. cuBLAS needs the rest."""
-
 _PIECE = 64 << 20
 """Bytes of a copy between host and device: a larger array goes in pieces through two pinned buffers of this size."""
 
 _MEASURED = frozenset({"90"})
 """Compute capabilities of the cards in docs/gpu.md, on which products of split rows are faster, and as accurate."""
-
-_NOTHING = np.uintp(0)
 
 
 class _Loops(CudaLoops):
@@ -60,7 +55,7 @@ class _Loops(CudaLoops):
         if run is None:
             module = cupy.RawModule(code=source(file), options=options(definitions))
             run = self._kernels[file, definitions, kernel] = module.get_function(kernel)
-        run(grid, block, tuple(_NOTHING if arg is None else arg for arg in args))
+        run(grid, block, tuple(np.uintp(0) if arg is None else arg for arg in args))
 
     def _arrived(self, blocks: int) -> Any:
         if self._counters is None or len(self._counters) < blocks:
@@ -102,8 +97,8 @@ class CupyDevice:
         self.loops = _Loops()
         pool = cupy.get_default_memory_pool()
         free, _ = cupy.cuda.runtime.memGetInfo()
-        if not pool.get_limit():
-            pool.set_limit(size=int(_SHARE * (free + pool.total_bytes())))
+        if not pool.get_limit():  # CUPY_GPU_MEMORY_LIMIT is not set; cuBLAS needs the rest
+            pool.set_limit(size=int(0.9 * (free + pool.total_bytes())))
         self.budget = int(pool.get_limit())
         properties = cupy.cuda.runtime.getDeviceProperties(0)
         self.name = str(properties["name"].decode())

@@ -22,7 +22,6 @@ from streamkern.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.types import Array
 
 _SQUARE = 1024  # rows of a diagonal block that is set at once
-_SPLIT_WIDTH = 8  # features from which a product of split rows, of three times the depth, takes less time
 
 
 class _There:
@@ -282,7 +281,8 @@ class OnDevice:
             return centers
 
     def _splits(self, expansion: Centered) -> bool:
-        wide = expansion.Z.shape[1] >= _SPLIT_WIDTH and expansion.dtype == np.float32
+        split_width = 8  # features from which a product of split rows, of three times the depth, takes less time
+        wide = expansion.Z.shape[1] >= split_width and expansion.dtype == np.float32
         return wide and self.device.splits and expansion.kernel.profile is not None and expansion.kernel.norm == 2
 
     def _inner(self, expansion: Centered, X: Any) -> tuple[Any, Sides]:

@@ -30,7 +30,7 @@ from streamkern.gpu.cuda_source import DISTANCES, STORED, VALUES, Definitions, r
 from streamkern.rng import seed_words
 from streamkern.types import IntArray
 
-_WARP, _THREADS, _COLUMN_THREADS = 32, 256, 128
+_WARP, _THREADS = 32, 256
 _WARPS = _THREADS // _WARP
 _BLOCKS = 2048
 """Blocks of threads that keep any card busy: a loop whose threads walk down columns is cut into about this many."""
@@ -38,11 +38,8 @@ _BLOCKS = 2048
 _MOST = 65535
 """Most blocks along the second axis of a grid."""
 
-_ALIGNED = 8
-"""Numbers of 16 bits that a width of split rows is a multiple of: tensor cores read rows that begin there."""
-
-_PULLED_COLUMNS, _LEAST_SHARE = 64, 64
-"""Columns of a block of ``pulled``, and its fewest rows."""
+_PULLED_COLUMNS = 64
+"""Columns of a block of ``pulled``."""
 
 i32, i64, u32 = np.int32, np.int64, np.uint32
 
@@ -204,7 +201,8 @@ class CudaLoops:
     def split_halves(self, X: Any, centers: bool) -> Halves:
         """Return rows (n, d), float32 and finite, as sums of two numbers; ``centers`` are a right factor."""
         n, d = X.shape
-        width = -(-d // _ALIGNED) * _ALIGNED
+        aligned = 8  # numbers of 16 bits: tensor cores read rows that begin there
+        width = -(-d // aligned) * aligned
         found = Halves(self.empty((n, 3 * width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
         if n:
             args = (X, _stride(X), i32(n), i32(d), i32(width), *found, i32(centers))
@@ -272,10 +270,11 @@ class CudaLoops:
         self._down("angular", (("ANGLES", 0), ("REAL", _real(S.dtype))), "cosines", n, p, args)
 
     def _down(self, file: str, definitions: Definitions, kernel: str, n: int, columns: int, args: Any) -> None:
+        threads = 128  # of a block, along columns
         if n and columns:
-            across = -(-columns // _COLUMN_THREADS)
+            across = -(-columns // threads)
             down = max(1, min(_MOST, n, _BLOCKS // across))
-            self.launch(file, definitions, kernel, (across, down), (_COLUMN_THREADS, 1), args)
+            self.launch(file, definitions, kernel, (across, down), (threads, 1), args)
 
     # ------------------------------------------------------------------------------------------------ sums
 
@@ -367,7 +366,8 @@ class CudaLoops:
 
 def pulled_splits(n: int, p: int) -> int:
     """Return the number of parts that the rows of S (n, p) are cut into for ``pulled``."""
-    splits = max(1, min(_BLOCKS // -(-p // _PULLED_COLUMNS), -(-n // _LEAST_SHARE)))
+    least = 64  # rows of a part
+    splits = max(1, min(_BLOCKS // -(-p // _PULLED_COLUMNS), -(-n // least)))
     return -(-n // -(-n // splits))
 
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.format_rules import rows_per_chunk
 from streamkern.storage.atomic_writes import staged_part
 from streamkern.types import Array, IntArray, Rows, Target
 
-_SHUFFLE = 4  # name of the hash family
 _NAME = "run-{:015}-{:015}"
 ROW_EXTRA = 24
 """Bytes of a row's hash, position and label code while runs are made and buckets sorted."""
@@ -110,7 +109,7 @@ class SortedRuns:
     def write(self, a: int, run: SortedRun) -> None:
         """Write rows [a, a + n) of the source as a run."""
         n = len(run.X)
-        hashes = row_hash(np.arange(a, a + n, dtype=np.int64), _SHUFFLE, self.seed)
+        hashes = row_hash(np.arange(a, a + n, dtype=np.int64), HashFamily.SHUFFLE, self.seed)
         order = np.argsort(hashes)
         path = self.folder / _NAME.format(a, a + n)
         (self.folder / f"labels-{a:015}.json").write_text(json.dumps(list(run.labels)), encoding="utf-8")
@@ -125,7 +124,7 @@ class SortedRuns:
 
     def permuted(self, run: SortedRun, start: int, rows: int) -> Iterator[Rows]:
         """Yield all rows in permuted order from one run in memory; see ``shuffled``."""
-        order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), _SHUFFLE, self.seed))
+        order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), HashFamily.SHUFFLE, self.seed))
         labels = list(run.labels)
         for first in range(start, len(order), rows):
             part = order[first : first + rows]

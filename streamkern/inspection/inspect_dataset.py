@@ -17,12 +17,12 @@ from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.defaults import COLUMN_KINDS
+from streamkern.defaults import COLUMN_KINDS, MAX_SHUFFLE_RATIO, REFERENCE_BATCH
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
 from streamkern.formats.joined_tables import open_tables
 from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
-from streamkern.inspection.shuffle_quality import MAX_SHUFFLE_RATIO, REFERENCE_BATCH, LabelVariation, stored_ratio
+from streamkern.inspection.shuffle_quality import LabelVariation, stored_ratio
 from streamkern.memory import check_memory, format_bytes
 from streamkern.resources import Resources, given_resources
 from streamkern.sources.base import Source

@@ -17,19 +17,9 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import RawRows
 from streamkern.data.row_selection import selected_ids
 from streamkern.data.targets import distinct_labels
+from streamkern.defaults import MAX_SHUFFLE_RATIO, MAX_WHOLE_NUMBER_CLASSES, REFERENCE_BATCH, SHUFFLE_QUALITY_CHUNKS
 from streamkern.rng import generator
 from streamkern.types import Array
-
-MAX_SHUFFLE_RATIO = 2.0
-"""Ratio from which training warns."""
-
-REFERENCE_BATCH = 256
-"""Rows of a batch when the stored order is measured."""
-
-MAX_CLASSES = 1000
-"""Most distinct whole numbers that count as classes."""
-
-_CHUNKS = 64
 
 
 @dataclass(eq=False)
@@ -54,7 +44,7 @@ class LabelVariation:
         labels, between = LabelCounts.none(), 0.0
         if y.ndim == 1:
             values, codes = distinct_labels(y)
-            if len(values) <= MAX_CLASSES:
+            if len(values) <= MAX_WHOLE_NUMBER_CLASSES:
                 cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
                 counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
                 between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
@@ -85,7 +75,7 @@ class LabelCounts:
         if self.counts is None or other.counts is None:
             return LabelCounts(None)
         total = self.counts + other.counts
-        return LabelCounts(total if len(total) <= MAX_CLASSES else None)
+        return LabelCounts(total if len(total) <= MAX_WHOLE_NUMBER_CLASSES else None)
 
 
 def stored_ratio(sums: tuple[Any, ...]) -> float:
@@ -119,7 +109,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         return None
     if mix_chunks >= len(taken):
         return 1.0
-    picks = generator("quality", 0).permutation(len(taken))[:_CHUNKS]
+    picks = generator("quality", 0).permutation(len(taken))[:SHUFFLE_QUALITY_CHUNKS]
     parts = []
     for chunk in np.sort(taken[picks]).tolist():
         y = source.read(chunk).y
@@ -168,7 +158,7 @@ def _chunk_labels(y: Array) -> _ChunkLabels:
     counts, numbers = None, np.zeros((len(y), 1))
     if y.ndim == 1 and y.dtype.kind in "OUbiu":
         values, codes = distinct_labels(y)
-        if y.dtype.kind in "OU" or len(values) <= MAX_CLASSES:
+        if y.dtype.kind in "OU" or len(values) <= MAX_WHOLE_NUMBER_CLASSES:
             counts = dict(zip(values, np.bincount(codes).tolist(), strict=True))
     if y.dtype.kind not in "OU":
         numbers = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(len(y), -1)
@@ -182,7 +172,7 @@ def _label_means(parts: list[_ChunkLabels]) -> tuple[Array, Array, float]:
     known = [part.counts for part in parts if part.counts is not None]
     if len(known) == len(parts):
         values = sorted(set().union(*known))
-        if len(values) <= MAX_CLASSES or isinstance(values[0], str):
+        if len(values) <= MAX_WHOLE_NUMBER_CLASSES or isinstance(values[0], str):
             counts = np.array([[found.get(value, 0) for value in values] for found in known], dtype=np.float64)
             shares = counts.sum(axis=0) / sizes.sum()
             return counts / sizes[:, None], sizes, float(1 - np.square(shares).sum())

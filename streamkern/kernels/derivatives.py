@@ -11,21 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.base import NEAR
+from streamkern.defaults import DERIVATIVE_STEP, MIN_DERIVATIVE_DISTANCE
 from streamkern.engine.elementwise import Loops, magnitudes
 from streamkern.types import Array
 
 Slopes = tuple[Array, Array | None]
 """P and Q, shape (b, p) each; Q is None for 0."""
 
-_STEP = 1e-5  # relative step of a difference: rounding and truncation errors are both about 1e-10 in float64
-
 
 def squared_distances(S: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array]:
-    """Return ‖x − z‖² from inner products S, or 1 for rows within ``NEAR``; and factors, 0 for such rows, else 1."""
+    """Return ‖x − z‖² from inner products S, or 1 for rows too near for a derivative; and factors, 0 there, else 1."""
     xp = _namespace(S)
     squared = x_norms[:, None] + z_norms[None, :] - 2.0 * S
-    apart = squared > NEAR**2
+    apart = squared > MIN_DERIVATIVE_DISTANCE**2
     return xp.where(apart, squared, xp.ones_like(squared)), xp.where(
         apart, xp.ones_like(squared), xp.zeros_like(squared)
     )
@@ -35,7 +33,7 @@ def slopes_of_profile(S: Array, x_norms: Array, z_norms: Array, kind: str, param
     """Return P and Q of a kernel of ``RADIAL_KINDS``; S has inner products, or L1 distances if ``norm`` is 1."""
     xp, sigma = _namespace(S), params["bandwidth"]
     if params.get("norm", 2) == 1:
-        apart = S > NEAR
+        apart = S > MIN_DERIVATIVE_DISTANCE
         r = xp.where(apart, S, xp.ones_like(S))
         power = (r / sigma) ** (1.0 if kind == "laplace" else params["exponent"])
         slope = -(1.0 if kind == "laplace" else params["exponent"]) * power / r * xp.exp(-power)
@@ -95,7 +93,7 @@ def angular_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: i
 def profile_slopes(profile: Callable[[Array], Array], S: Array, x_norms: Array, z_norms: Array) -> Slopes:
     """Return P and Q of a user's function g of squared distances, by finite differences in float64."""
     squared, apart = squared_distances(*(np.asarray(v, np.float64) for v in (S, x_norms, z_norms)))
-    step = _STEP * squared
+    step = DERIVATIVE_STEP * squared
     Q = (profile(squared + step) - profile(squared - step)) / step * apart
     Q = Q.astype(S.dtype)
     return -Q, Q
@@ -104,7 +102,7 @@ def profile_slopes(profile: Callable[[Array], Array], S: Array, x_norms: Array, 
 def dot_slopes(profile: Callable[[Array], Array], S: Array) -> Slopes:
     """Return P of a user's function g of inner products, by finite differences in float64."""
     s = np.asarray(S, np.float64)
-    step = _STEP * np.maximum(1.0, np.abs(s))
+    step = DERIVATIVE_STEP * np.maximum(1.0, np.abs(s))
     return ((profile(s + step) - profile(s - step)) / (2 * step)).astype(S.dtype), None
 
 
@@ -117,8 +115,8 @@ def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, loops
         apply(K, norms, b, loops)
         return K
 
-    along = _STEP * np.maximum(np.sqrt(a)[:, None] * np.sqrt(b), np.finfo(np.float64).tiny ** 0.5)
-    across = _STEP * np.maximum(a, np.finfo(np.float64).tiny ** 0.5)
+    along = DERIVATIVE_STEP * np.maximum(np.sqrt(a)[:, None] * np.sqrt(b), np.finfo(np.float64).tiny ** 0.5)
+    across = DERIVATIVE_STEP * np.maximum(a, np.finfo(np.float64).tiny ** 0.5)
     P = (value(s + along, a) - value(s - along, a)) / (2 * along)
     Q = (value(s, a + across) - value(s, a - across)) / across[:, None]
     return P.astype(S.dtype), Q.astype(S.dtype)

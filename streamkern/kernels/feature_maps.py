@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.linalg
 
 from streamkern.cpu import default_engine
+from streamkern.defaults import FACTOR_JITTER as FACTOR_JITTER
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
 from streamkern.errors import NumericalError, UsageError, require_types
 from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.types import Array, Parameters
 
-FACTOR_JITTER = 4.0
-"""Jitter in units of rounding of tr K(Z, Z): with less, a rounded matrix may have no Cholesky factor."""
-
-_DIRECTIONS, _SCALES, _PHASES = range(3)  # purposes of random numbers
-_FEATURES = 0x66656174757265  # name of the draw among draws with the same seed
-_SUBSTITUTED = 512  # columns of a triangular product at a time
+_SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
 class FeatureMap(Protocol):
@@ -150,7 +147,7 @@ class RandomFourier(_FeatureMap):
 
     def frequencies(self, d: int) -> Array:
         """ω, shape (M, d), float64."""
-        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         if self.orthogonal:
             for rows in tiles(self.M, d):
                 omega[rows] = _orthogonalised(omega[rows])
@@ -160,7 +157,7 @@ class RandomFourier(_FeatureMap):
         if not isinstance(kernel, Gaussian):
             # A t variable is a normal variable divided by √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
             freedom = round(2 * kernel.nu) if isinstance(kernel, Matern) else 1
-            chi2 = np.square(_normals(self.seed, _SCALES, self.M, freedom)).sum(axis=1)
+            chi2 = np.square(_normals(self.seed, _Purpose.SCALES, self.M, freedom)).sum(axis=1)
             # One draw of Laplace in a million is above 1e6/σ: cut it there, where floats still resolve it.
             omega *= np.sqrt(freedom / np.maximum(chi2, 1e-12))[:, None]
         return omega
@@ -202,7 +199,7 @@ class ReLUFeatures(_FeatureMap):
         return (self.M * d + self.M) * dtype.itemsize
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         omega *= np.sqrt(2.0 / self.M)  # positive factors commute with max(0, ·)
         return _ReLUs(omega.astype(dtype), (omega @ _spread(center, d)).astype(dtype))
 
@@ -390,14 +387,14 @@ class _Orthonormal(Basis):
 
     @property
     def scratch_bytes(self) -> int:
-        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED, self.width) * self.dtype.itemsize
+        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED_COLUMNS, self.width) * self.dtype.itemsize
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = self.expansion.block(X, out)
         # A triangular product in place, from the last columns, which no others need, to the first: half the work of a
         # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
         for rows in tiles(len(X), ROW_TILE):
-            for cols in reversed(list(tiles(self.width, _SUBSTITUTED))):
+            for cols in reversed(list(tiles(self.width, _SUBSTITUTED_COLUMNS))):
                 out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
         return out
 
@@ -405,8 +402,14 @@ class _Orthonormal(Basis):
 # --------------------------------------------------------------------------------------------------- random numbers
 
 
+class _Purpose(IntEnum):
+    DIRECTIONS = 0
+    SCALES = 1
+    PHASES = 2
+
+
 def _key(seed: int, purpose: int) -> int:
-    return int(row_hash(np.array([purpose]), _FEATURES, seed)[0])
+    return int(row_hash(np.array([purpose]), HashFamily.FEATURES, seed)[0])
 
 
 def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
@@ -417,7 +420,7 @@ def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
 
 
 def _uniforms(seed: int, M: int) -> Array:
-    return np.asarray((row_hash(np.arange(M), _key(seed, _PHASES)) >> np.uint64(11)) * 2.0**-53)
+    return np.asarray((row_hash(np.arange(M), _key(seed, _Purpose.PHASES)) >> np.uint64(11)) * 2.0**-53)
 
 
 def _orthogonalised(rows: Array) -> Array:

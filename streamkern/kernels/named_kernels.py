@@ -19,7 +19,6 @@ _KERNELS: dict[str, type[Kernel]] = {
         *(Sum, Product, Scaled),
     )
 }
-_MAX_PARTS = 1000  # most parts of a saved kernel, since each is evaluated for every row
 _USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
 
 RADIAL_KERNELS: dict[str, Kernel] = {
@@ -63,11 +62,12 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
 
 def kernel_from_json(data: dict[str, Any]) -> Kernel:
     """Make the kernel that ``to_json`` described, executing nothing; ``ModelFormatError`` if it is unknown."""
-    if (parts := _parts(data)) > _MAX_PARTS:
+    max_parts = 1000  # most parts of a saved kernel, since each is evaluated for every row
+    if (parts := _parts(data)) > max_parts:
         raise ModelFormatError(
             f"The kernel is combined of {parts:,} kernels.",
             where="kernel",
-            expected=f"at most {_MAX_PARTS:,} in all",
+            expected=f"at most {max_parts:,} in all",
             remedy="restore the model from a copy",
         )
     name = str(data.get("name"))

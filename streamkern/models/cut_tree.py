@@ -16,8 +16,20 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import Uniform
-from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.cpu import host_loops
+from streamkern.defaults import (
+    FULL_OVERLAP_CUTS,
+    FULL_OVERLAP_ROWS,
+    LEAF_CENTERS,
+    MAX_FILLED_SHARE,
+    MAX_FULL_KERNEL_WORK,
+    MAX_LEAF_ROWS,
+    MAX_OVERLAP,
+    MIN_FULL_KERNEL_ROWS,
+    MIN_LEAF_ROWS,
+    OVERLAP,
+    ROWS_PER_CENTER,
+)
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.selection.kernel_search import MAX_ROWS_AS_CENTERS
@@ -25,46 +37,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
 
-OVERLAP, MAX_OVERLAP = 0.05, 0.5
-
-FILLED_SHARE = 0.9
-"""Part of the rows that a leaf may have which a wide overlap gives it, at most."""
-
-MAX_LEAVES = 1 << 16
-
 CUT_METHODS = ("gradient", "kmeans")
-
-ROWS_PER_CENTER = 4
-"""Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
-
-MAX_LEAF_SEARCH_WORK_RATIO = 2.0
-"""Work of choosing a leaf's own kernel, at most, in multiples of that of its fit: a factor of a small matrix."""
-
-MAX_SHARED_SEARCH_WORK_RATIO = 0.2
-"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
-
-MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
-"""Rows of a leaf for centers that are given, at least and at most."""
-
-LEAF_CENTERS = 2_000
-"""Centers of a leaf of more rows than can all be centers."""
-
-MIN_FULL_KERNEL_ROWS = 2_000
-"""Rows of a leaf where each of them is a center, as by default, at least; at most as many as of one model. Leaves of no
-more rows than this take a kernel that is chosen for all of them: their own rows would say too little."""
-
-MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
-"""Work of all leaves' factors up to which they have more rows than ``MIN_FULL_KERNEL_ROWS``: n rows in leaves of r
-take n r²/3. More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many
-take a quarter."""
-
-
-FULL_OVERLAP_ROWS = 16_000
-"""Rows of a leaf up to which each of its cuts has the whole overlap: a border needs a number of rows, not a share."""
-
-
-FULL_OVERLAP_CUTS = 4
-"""Cuts above a larger leaf which have the whole overlap; where there are more, they share that of so many."""
 
 
 def max_full_kernel_rows(rows: int) -> int:
@@ -158,7 +131,7 @@ class Partition:
         if self.overlap != "auto" or self.leaves != "auto" or not depth:
             return least
         # Rows of a leaf, whose work goes with their third power; cuts by a sample make some leaves larger.
-        widest = min(FILLED_SHARE * self.most, MAX_ROWS_AS_CENTERS / 2 ** (depth / 3))
+        widest = min(MAX_FILLED_SHARE * self.most, MAX_ROWS_AS_CENTERS / 2 ** (depth / 3))
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:

@@ -63,9 +63,7 @@ from streamkern.user_code_digest import described
 
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
-_TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
-_CALL_BYTES = 256 << 20  # bytes of in-memory rows evaluated at once
-_TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
+_TASK_ROWS = 1 << 16
 
 R = TypeVar("R")
 
@@ -306,7 +304,8 @@ class KernelMachine(CalibratedModel):
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
         basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
-        most = max(1, _CALL_BYTES // (8 * self._widest))
+        call_bytes = 256 << 20  # bytes of in-memory rows evaluated at once
+        most = max(1, call_bytes // (8 * self._widest))
 
         def outputs(X: Array) -> Array:
             if len(X) > most:  # after preprocessing, which may widen rows
@@ -330,13 +329,15 @@ class KernelMachine(CalibratedModel):
     def _task_rows(self, dataset: Dataset) -> int:
         """A task of about 8 MiB makes the cost of its start negligible."""
         width = max(self._widest, dataset.source.n_features) + self.weights.shape[1]
-        return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
+        task_bytes = 8 << 20
+        return int(np.clip(task_bytes // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self._task_rows(dataset)
+        task_work = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
         # Small tasks, so that few rows use every core; but stored centers are read again in each task.
         if isinstance(self.Z, np.ndarray):
-            rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
+            rows = min(rows, max(ROW_TILE, task_work // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 
     def _swept(

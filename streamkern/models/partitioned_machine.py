@@ -22,10 +22,11 @@ from streamkern.calibration.intervals import Intervals
 from streamkern.cpu import default_engine
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.data.targets import Classes, Continuous
+from streamkern.defaults import MAX_LEAVES
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
-from streamkern.models.cut_tree import MAX_LEAVES, CutTree
+from streamkern.models.cut_tree import CutTree
 from streamkern.models.kernel_machine import KIND as MACHINE
 from streamkern.models.kernel_machine import KernelMachine, from_artifact, read_machine
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact

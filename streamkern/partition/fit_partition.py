@@ -23,6 +23,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
+from streamkern.defaults import BLENDS
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -70,11 +71,6 @@ from streamkern.types import Array, IntArray
 from streamkern.user_code_digest import described
 
 _NUMBERS = re.compile(r"\d[\d.,e+-]*")
-
-BLENDS = (1.0, 0.5, 0.0)
-"""Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
-
-_ROUTE_COPIES = 2  # times the rows of a block are held that is routed to leaves
 
 
 @dataclass(eq=False)
@@ -354,8 +350,9 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
 def _levels_memory(shape: PartitionShape) -> int:
     data = shape.dataset
     sample = 3 * sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize) * shape.row
+    copies = 2  # times the rows of a block are held that is routed to leaves
     # Or of the fingerprints of rows by leaf.
-    return max(shape.sweeping + sample + shape.slots * _ROUTE_COPIES * BLOCK_BYTES, shape.runs)
+    return max(shape.sweeping + sample + shape.slots * copies * BLOCK_BYTES, shape.runs)
 
 
 def _levels_work(shape: PartitionShape) -> StageWork:

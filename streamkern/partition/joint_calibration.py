@@ -15,10 +15,16 @@ from typing import Any
 import numpy as np
 
 from streamkern.calibration.intervals import MIN_RELATIVE_SCALE, Intervals, rank_scores, relative_scales
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, MAX_HELD_OUT_VALUES, OutOfSample
+from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.calibration.serialization import Calibration
 from streamkern.costs.fit_shape import calibration_bytes
 from streamkern.data.targets import Classes, Continuous, Indicators, as_values
+from streamkern.defaults import (
+    JOINT_CALIBRATION_VALUES_PER_OUTPUT,
+    MAX_HELD_OUT_ROWS,
+    MAX_HELD_OUT_VALUES,
+    MIN_HELD_OUT_ROWS_OF_LEAF,
+)
 from streamkern.fitting.calibrate import fit_class_calibration, on_validation
 from streamkern.kernels.base import Basis
 from streamkern.models.kernel_machine import KernelMachine
@@ -26,13 +32,7 @@ from streamkern.solvers.base import Problem
 from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
 
-_VALUES_PER_OUTPUT = (
-    11  # numbers of each output of a row: score, weight, share and scale, of leaves and joined, in two orders
-)
 _TINY = np.finfo(np.float64).tiny
-
-MIN_HELD_OUT_ROWS_OF_LEAF = 500
-"""Rows of a leaf of values that are left out, at least: its scale is learned from half of them."""
 
 
 def held_out_rows_of_leaf(task: str, leaves: int, outputs: int) -> int:
@@ -45,7 +45,9 @@ def joint_calibration_bytes(task: str, leaves: int, outputs: int, row: int) -> i
     """Return bytes of the answers of all leaves while they are joined; ``row`` are those of a row."""
     rows = leaves * held_out_rows_of_leaf(task, leaves, outputs)
     return (
-        8 * _VALUES_PER_OUTPUT * rows * outputs if task == "regression" else calibration_bytes(task, rows, outputs, row)
+        8 * JOINT_CALIBRATION_VALUES_PER_OUTPUT * rows * outputs
+        if task == "regression"
+        else calibration_bytes(task, rows, outputs, row)
     )
 
 

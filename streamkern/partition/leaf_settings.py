@@ -11,18 +11,16 @@ from streamkern.centers import Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Encoding
+from streamkern.defaults import MAX_LEAF_SEARCH_WORK_RATIO, MIN_LEAF_METRIC_ROWS
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner
 from streamkern.kernels import Kernel
-from streamkern.models.cut_tree import MAX_LEAF_SEARCH_WORK_RATIO, leaf_centers, max_full_kernel_rows
+from streamkern.models.cut_tree import leaf_centers, max_full_kernel_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.selection.kernel_search import with_ridge
 from streamkern.solvers.base import Solver
 
 T = TypeVar("T")
-
-MIN_METRIC_ROWS = 100
-"""Rows of a leaf below which no metric is learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ class LeafSettings:
         centers = recipe.centers or leaf_centers(n, self.full_kernel_limit, recipe.seed)
         if isinstance(centers, Uniform):
             centers = replace(centers, p=min(centers.p, n))
-        metric = recipe.metric if n >= MIN_METRIC_ROWS else None
+        metric = recipe.metric if n >= MIN_LEAF_METRIC_ROWS else None
         return replace(recipe, train=train, centers=centers, metric=metric)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.candidates import Candidate, first_affordable
-from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.costs.footprint import Footprint
+from streamkern.defaults import MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE, USUAL_THREADS
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
@@ -17,10 +17,10 @@ from streamkern.fitting.fit import fit
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.precision_checks import dtype_of
 from streamkern.fitting.recipe import AUTO, Recipe
-from streamkern.fitting.solver_choice import PATIENCE, resolve_solver
+from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Runner, Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
-from streamkern.models.cut_tree import MIN_FULL_KERNEL_ROWS, Partition, max_full_kernel_rows
+from streamkern.models.cut_tree import Partition, max_full_kernel_rows
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
     EVALUATE_LEAVES,
@@ -33,12 +33,6 @@ from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
 from streamkern.solvers.base import traits_of
-
-MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
-"""Work of leaves by default, at most: twenty minutes on two slow cores."""
-
-ASSUMED_LEAVES_AT_ONCE = 4
-"""Leaves at a time that memory is reckoned for: what is chosen must not depend on how many threads there are."""
 
 
 def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
@@ -64,7 +58,7 @@ def _partitions(recipe: Any, most: int, budget: int) -> Iterator[Candidate[Parti
     while rows >= MIN_FULL_KERNEL_ROWS:
         leaves = replace(recipe, partition=Partition(rows=rows))
         shape = PartitionShape.before_rows(
-            leaves, on=LeafSettings.of(leaves).on, budget=budget, slots=ASSUMED_LEAVES_AT_ONCE, baseline=budget // 2
+            leaves, on=LeafSettings.of(leaves).on, budget=budget, slots=USUAL_THREADS, baseline=budget // 2
         )
         try:
             held: float = shape.footprint((*stages_of_leaves(leaves), EVALUATE_LEAVES)).peak

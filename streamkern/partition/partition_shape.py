@@ -10,9 +10,17 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import nominal_work
-from streamkern.costs.fit_shape import LIBRARY_BYTES, THREAD_BYTES, FitShape, Workers
+from streamkern.costs.fit_shape import FitShape, Workers
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
+from streamkern.defaults import (
+    ENCODED_BUDGET_DIVISOR,
+    LIBRARY_BYTES,
+    MAX_LEAF_SEARCH_WORK_RATIO,
+    MAX_SHARED_SEARCH_WORK_RATIO,
+    MIN_FULL_KERNEL_ROWS,
+    THREAD_BYTES,
+)
 from streamkern.errors import PlanRefusedError
 from streamkern.fitting.memory_projection import (
     likely_outputs,
@@ -27,11 +35,6 @@ from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
-from streamkern.models.cut_tree import (
-    MAX_LEAF_SEARCH_WORK_RATIO,
-    MAX_SHARED_SEARCH_WORK_RATIO,
-    MIN_FULL_KERNEL_ROWS,
-)
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
@@ -40,14 +43,6 @@ from streamkern.selection.kernel_search import Search, needs_kernel_search, sear
 from streamkern.solvers.direct import Direct
 from streamkern.sources.base import Source
 from streamkern.types import Rows, Target
-
-ENCODED_BUDGET_DIVISOR = 16
-"""Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
-
-_READ_COPIES = (
-    3  # times a leaf's rows are held while they are brought together from memory: in pieces, joined, in order
-)
-_WRITE_COPIES = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
 
 
 class ShapedRows(Source):
@@ -175,7 +170,8 @@ class PartitionShape(FitShape):
 
     @property
     def _taken(self) -> int:
-        return _READ_COPIES * self.leaf_rows * self.row
+        copies = 3  # while they are brought together from memory: in pieces, joined, in order
+        return copies * self.leaf_rows * self.row
 
     @cached_property
     def largest(self) -> tuple[FitShape, Footprint]:
@@ -199,7 +195,8 @@ class PartitionShape(FitShape):
     @cached_property
     def runs(self) -> int:
         """Bytes of a sweep that brings rows into the order of their leaves, run by run."""
-        return self.sweeping + self.slots * _WRITE_COPIES * min(RUN_BYTES, self.dataset.base_rows * self.row)
+        copies = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
+        return self.sweeping + self.slots * copies * min(RUN_BYTES, self.dataset.base_rows * self.row)
 
     @cached_property
     def in_order(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from streamkern.defaults import JITTER, JITTER_MULTIPLES, MEASURED_CENTERS, POWER_COLUMNS, POWER_STEPS
 from streamkern.engine import Engine
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion
@@ -21,32 +22,15 @@ from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
 
-JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
-"""ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
 MEASURED_COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
-
-_JITTER_MULTIPLES = (1.0, 1e3, 1e6, 1e8)
-"""Times ``JITTER``, until K(Z, Z) has a factor: rows far from their mean have kernel values that are uncertain by more
-than the dtype's epsilon.
-"""
-
-_POWER_STEPS, _POWER_COLUMNS = 4, 8
-MEASURED_CENTERS = 512
-"""Centers that the preconditioned diagonal is taken over: p² operations for each."""
 
 _W = TypeVar("_W")
 
 
 def eigen_floor(dtype: np.dtype[Any]) -> float:
     """Share of σ_1 below which eigenpairs are not preconditioned: there the jitter would outweigh σ_{q+1}."""
-    return 10.0 * JITTER[dtype]
-
-
-EIGEN_FLOOR = 1e-5
-"""The same for EigenPro on centers, in either dtype. Without a factor of K(Z, Z), rounding errors of U in float64 count
-(σ_1/σ_{q+1})² times; and preconditioned further, rows at the edge of the data have k_P so much above the others that a
-sample does not show how large it gets."""
+    return 10.0 * JITTER[dtype.name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +99,11 @@ def jittered_factor(
             if nystrom is None
             else float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
         )
-    for more in _JITTER_MULTIPLES:
+    for more in JITTER_MULTIPLES:
         try:
-            return factor(more * JITTER[dtype] * scale), more * JITTER[dtype]
+            return factor(more * JITTER[dtype.name] * scale), more * JITTER[dtype.name]
         except NumericalError:
-            if more == _JITTER_MULTIPLES[-1]:
+            if more == JITTER_MULTIPLES[-1]:
                 raise
     raise AssertionError
 
@@ -133,7 +117,7 @@ def largest_eigenvalue(K: Array, s: int, engine: Engine) -> float:
 def jitter_report(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
     """Report the jitter of a factor; with a warning where it is above that of float32."""
     found: dict[str, Any] = {"jitter": jitter}
-    if jitter > JITTER[np.dtype(np.float32)]:
+    if jitter > JITTER["float32"]:
         narrow = ['dtype="float64"'] if dtype == np.float32 else []
         remedies = [*narrow, "a smaller bandwidth", "scaled features", "solver=Direct()"]
         found["warnings"] = [
@@ -209,8 +193,8 @@ def project_inexactly(
     projection = InexactProjection(expansion, nystrom, nystrom.eigensystem.tail, products, engine.here())
     if not products:
         return projection
-    v = projection.outside(engine.normal((expansion.p, _POWER_COLUMNS), "largest outside", expansion.p))
-    for _ in range(_POWER_STEPS):
+    v = projection.outside(engine.normal((expansion.p, POWER_COLUMNS), "largest outside", expansion.p))
+    for _ in range(POWER_STEPS):
         v, _ = np.linalg.qr(v)
         v = projection.outside(engine.kernel_product(expansion, v))
     # The power method's value is too small; beyond b + b/(4k²) the polynomial would change sign.

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.defaults import MEASURED_CENTERS
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed_triangle import cuts
@@ -25,11 +26,9 @@ from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
-from streamkern.precondition.center_projection import MEASURED_CENTERS, jittered_factor
+from streamkern.precondition.center_projection import jittered_factor
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
-
-_MIN_LEAD_ROWS = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
 
 
 class PackedTile(NamedTuple):
@@ -107,10 +106,11 @@ def packed_lead(p: int, memory: int | None) -> int:
     Beyond half of them a lead gains no accuracy, and the work of the set-up grows with its square (ADR 21). A small
     factor is whole.
     """
-    if p <= _MIN_LEAD_ROWS:
+    least = 2 * PANEL  # rows of a lead for any budget: about the memory of the eigenpairs
+    if p <= least:
         return p
     half = -(-p // (2 * PANEL)) * PANEL
-    return min(half, max(_MIN_LEAD_ROWS, fitting_lead(p, memory)))
+    return min(half, max(least, fitting_lead(p, memory)))
 
 
 def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: int, engine: Engine) -> PackedProjection:

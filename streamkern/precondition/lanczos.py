@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block
+from streamkern.defaults import MIN_RESOLVED_EIGENVALUE
 from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Parts
@@ -22,8 +23,6 @@ from streamkern.kernels import Basis
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute
 from streamkern.types import Array
-
-_MIN_RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noise
 
 
 @dataclass(eq=False)
@@ -100,7 +99,7 @@ def block_lanczos(
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
         block = _new_directions(product, Q, engine)
-        resolved = _MIN_RESOLVED * np.finfo(basis.dtype).eps * values[0]
+        resolved = MIN_RESOLVED_EIGENVALUE * np.finfo(basis.dtype).eps * values[0]
         if not block.shape[1] or engine.decide(
             (residuals <= np.maximum(epsilon * values[-1], resolved)).all(), bound=False
         ):

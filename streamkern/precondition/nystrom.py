@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.cpu import default_engine
+from streamkern.defaults import MAX_HALVINGS
 from streamkern.engine import Engine
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
@@ -22,14 +23,6 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 S = TypeVar("S")
-
-SUBSAMPLE = 2000
-"""Default number of rows s of the subsample; its eigensystem costs s³."""
-
-MAX_HALVINGS = 3
-"""Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
-largest among the measured ones are then stable, and that one is seldom below 1/16.
-"""
 
 
 @serializable

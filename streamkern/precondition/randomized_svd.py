@@ -15,17 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamkern.cpu import default_engine
+from streamkern.defaults import OVERSAMPLING, SVD_PRODUCTS
 from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-OVERSAMPLING = 20
-"""Random vectors in addition to the q + 1 requested eigenpairs."""
-
-PRODUCTS = 3
-"""Products with H: two improve the range (Halko, Martinsson & Tropp 2011, section 4.5), one gives Ritz values."""
 
 
 def randomized_eigensystem(
@@ -52,7 +47,7 @@ def randomized_eigensystem(
         )
     k, engine = min(size, q + 1 + OVERSAMPLING), engine or default_engine()
     Y = engine.normal((size, k), "randomised svd", seed)
-    for _ in range(PRODUCTS):
+    for _ in range(SVD_PRODUCTS):
         Q, _ = np.linalg.qr(Y)
         Y = product(Q)
     B = Q.T @ Y

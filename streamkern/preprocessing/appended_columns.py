@@ -9,34 +9,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from streamkern.data.chunk_cache import reading_bytes
+from streamkern.defaults import (
+    APPENDED_SAMPLE_ROWS,
+    MAX_DISTINCT_VALUES,
+    MAX_NUMBER_COLUMNS,
+    MIN_DISTINCT_VALUES,
+    MIN_EXPLAINED_VARIANCE,
+    MIN_HEAVY_TAIL_KURTOSIS,
+    MIN_ROWS_PER_VALUE,
+    NEIGHBOUR_COUNTS,
+)
 from streamkern.errors import StreamkernError
 from streamkern.memory import check_memory
 from streamkern.preprocessing.steps import Units
 from streamkern.sources.base import Source
 from streamkern.types import Array
-
-MIN_DISTINCT_VALUES = 10
-"""Most distinct values of a column to which neither quantiles nor means by value are appended."""
-
-MAX_NUMBER_COLUMNS = 100
-"""Most columns of numbers to all of which quantiles are appended; if there are more, only those with heavy tails."""
-
-MIN_HEAVY_TAIL_KURTOSIS = 10.0
-"""Excess kurtosis from which tails count as heavy; an exponential distribution has 6."""
-
-MAX_DISTINCT_VALUES = 255
-"""Most distinct values of a column to which the mean target of each is appended."""
-
-MIN_ROWS_PER_VALUE = 20
-"""Minimum number of sampled rows for each distinct value."""
-
-MIN_EXPLAINED_VARIANCE = 0.003
-"""Share of the target's variance that means by value must explain beyond means of neighbouring values."""
-
-_NEIGHBOUR_COUNTS = (1, 2, 4, 8)  # neighbours on each side
-
-SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
-"""Most rows, and bytes, of the sample for medians, tails and quantiles; or of the first chunk, before the sweep."""
 
 
 class AppendedColumns(NamedTuple):
@@ -88,7 +75,7 @@ def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool 
         known[key] = AppendedColumns([], [])
         try:
             check_memory(reading_bytes(source, 1), source.where(0))
-            X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
+            X = source.read(0).X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
             if alike or units_differ(X):
                 known[key] = appended_columns(X, columns)
         except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
@@ -113,7 +100,7 @@ def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> b
         return float(np.sum(mass[:, :, None] * np.square(means) - 2 * sums * means))
 
     own = targets / (others + smooth)[:, :, None]
-    near = [_window(targets, r) / (_window(others, r) + smooth)[:, :, None] for r in _NEIGHBOUR_COUNTS]
+    near = [_window(targets, r) / (_window(others, r) + smooth)[:, :, None] for r in NEIGHBOUR_COUNTS]
     best = min(near, key=missed)
     apart = float(np.sum(mass[:, :, None] * np.square(own - best)))
     gained = (missed(best) - missed(own)) / variance

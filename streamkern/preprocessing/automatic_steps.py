@@ -15,11 +15,18 @@ from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics, scale_warning
 from streamkern.data.transforms import Fill, Transform
+from streamkern.defaults import (
+    APPENDED_SAMPLE_BYTES,
+    APPENDED_SAMPLE_ROWS,
+    MAX_CATEGORIES,
+    MAX_CLASSES_OF_MEANS,
+    MAX_EXAMINED_TEXTS,
+    MAX_INDICATORS,
+    MAX_NUMBER_COLUMNS,
+    QUANTILE_KNOTS,
+)
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.preprocessing.appended_columns import (
-    MAX_NUMBER_COLUMNS,
-    SAMPLE_BYTES,
-    SAMPLE_ROWS,
     AppendedColumns,
     appended_columns,
     appended_in_first_chunk,
@@ -27,8 +34,6 @@ from streamkern.preprocessing.appended_columns import (
     units_differ,
 )
 from streamkern.preprocessing.category_steps import (
-    MAX_CATEGORIES,
-    MAX_CLASSES_OF_MEANS,
     CategoriesSeen,
     TargetEncode,
     TargetSums,
@@ -48,31 +53,21 @@ from streamkern.preprocessing.steps import (
     require_columns,
     unchanged_rows,
 )
+from streamkern.rng import Draw
 from streamkern.sources.input_types import DAY, looks_like
 from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
 
-MAX_INDICATORS = 255
-"""Most categories of a column that are encoded as indicators."""
-
-MAX_EXAMINED_TEXTS = 1_000
-"""Number of a column's texts that are examined for numbers and dates."""
-
-QUANTILE_KNOTS = 100
-"""Number of quantiles in a map to normal quantiles."""
-
-_SAMPLE, _QUANTILES = 2, 3  # names of the draws
-
 
 class _Sampled(SweepStep):
     def only(self, dataset: Dataset) -> IntArray | None:
-        return _sample(dataset, _QUANTILES)
+        return _sample(dataset, Draw.QUANTILES)
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return unchanged_rows
 
     def bytes(self, d: int) -> int:
-        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
+        return 3 * min(APPENDED_SAMPLE_BYTES, 8 * d * APPENDED_SAMPLE_ROWS)
 
 
 @dataclass(frozen=True)
@@ -226,7 +221,7 @@ class Auto(SweepStep):
 
     def bytes(self, d: int) -> int:
         """Bytes of the sample, joined, of a column of it, and of the categories in sums waiting to be added."""
-        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
+        return 3 * min(APPENDED_SAMPLE_BYTES, 8 * d * APPENDED_SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
         """Return the steps that follow: means for the remaining categories, then the scaling."""
@@ -287,7 +282,7 @@ class TableSums:
         self.names, self.classes = schema.names, classes
         self.seen = CategoriesSeen(schema.positions("category"), dataset)
         self.measured = [j for j, column in enumerate(schema.columns) if column.kind != "category"]
-        self.sample = _sample(dataset, _SAMPLE)
+        self.sample = _sample(dataset, Draw.COLUMNS)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         """Return the sums over one block."""
@@ -485,7 +480,7 @@ def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str)
 
 def _sample(dataset: Dataset, name: int) -> IntArray | None:
     """A sample of all rows is None."""
-    rows = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (8 * dataset.n_features)))
+    rows = min(APPENDED_SAMPLE_ROWS, max(1, APPENDED_SAMPLE_BYTES // (8 * dataset.n_features)))
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
 

@@ -16,6 +16,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
 from streamkern.data.row_order import RawRows
 from streamkern.data.transforms import Transform
+from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
 from streamkern.memory import check_memory
 from streamkern.preprocessing.steps import (
@@ -29,21 +30,11 @@ from streamkern.preprocessing.steps import (
 from streamkern.sources.base import Source
 from streamkern.types import Array, IntArray
 
-MAX_CATEGORIES = 10_000
-"""Most categories of a column."""
-
-MAX_FOLDS = 100
-
-MAX_CLASSES_OF_MEANS = 32
-"""Most classes whose shares encode a category."""
-
-
-_TEXT_BYTES = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
-
 
 def _sums_bytes(columns: Sequence[str | int] | None) -> int:
     """Return bytes of a few columns' sums that wait to be added, and of their texts; without names, of one column."""
-    return (64 * 8 + _TEXT_BYTES) * MAX_CATEGORIES * (1 if columns is None else len(columns))
+    text_bytes = 256  # bytes of a category's text in the dictionary for messages, and of its entry there
+    return (64 * 8 + text_bytes) * MAX_CATEGORIES * (1 if columns is None else len(columns))
 
 
 @dataclass(frozen=True)

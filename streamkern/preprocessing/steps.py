@@ -16,8 +16,10 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics
-from streamkern.data.transforms import MAX_COMPONENTS, ExpectedWidth, Fill, Project, Transform, UnitRows
+from streamkern.data.transforms import ExpectedWidth, Fill, Project, Transform, UnitRows
+from streamkern.defaults import MAX_COMPONENTS, MEDIAN_BYTES, MIN_EFFECTIVE_SHARE
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
+from streamkern.rng import Draw
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
@@ -26,9 +28,6 @@ AUTOMATIC = "auto"
 
 STANDARD = "standard"
 """Value of ``scaling`` for features of mean 0 and variance 1."""
-
-MEDIAN_BYTES = 32 << 20
-"""Most bytes of the rows used for medians."""
 
 Contribution = Callable[[tuple[RawRows, str], Any], tuple[Any, ...]]
 """A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
@@ -128,7 +127,7 @@ class Units(Standardise):
 
     def differ(self, variance: Array) -> bool:
         """Return True if the units of features with these variances differ."""
-        return share_of_features(variance) < UNITS_DIFFER
+        return share_of_features(variance) < MIN_EFFECTIVE_SHARE
 
     def reason(self, variance: Array, differ: bool = False) -> str:
         """Return a sentence on the scaling for variances (d,); with ``differ`` a sample has shown that units differ."""
@@ -138,9 +137,6 @@ class Units(Standardise):
         if differ or self.differ(variance):
             return f"features standardised: their units differ ({one})"
         return f"features left as they are: their units are alike ({one})"
-
-
-UNITS_DIFFER = 0.25
 
 
 def share_of_features(variance: Array) -> float:
@@ -249,7 +245,7 @@ class Impute(Parameters):
         rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))
         if self.policy != "median" or rows >= dataset.base_rows:
             return None
-        return np.sort(dataset.draw(rows, _MEDIAN))
+        return np.sort(dataset.draw(rows, Draw.MEDIANS))
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         self._chosen(dataset)
@@ -439,6 +435,3 @@ def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Return the largest number of bytes of one step's sums."""
     d = with_expected_width(dataset, steps)._widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
-
-
-_MEDIAN = 1  # names the draw

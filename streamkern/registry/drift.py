@@ -20,38 +20,22 @@ import numpy as np
 
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import RawScan
+from streamkern.defaults import DRIFT_BINS, DRIFT_EDGES, MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
 from streamkern.models.cut_tree import CutTree
 from streamkern.types import Array, IntArray
-
-MAX_STABLE_PSI = 0.25
-"""A population stability index above which a warning is given."""
 
 DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """Names that a gate may use."""
 
-MIN_LEAF_ROWS = 200
-"""Minimum rows of a leaf, before and after, to compare its targets: with fewer, the index is dominated by chance."""
-
-SAMPLE_ROWS = 4096
-"""Most rows of the sample for the edges of the bins."""
-
-SAMPLE_BYTES = 32 << 20
-"""Bytes of that sample, at most."""
-
-_DECILES = np.linspace(0, 1, 11)
-_EDGES = len(_DECILES)
-_BINS = _EDGES + 2  # further bins: below and above all edges, and missing
-_MIN_SHARE = 1e-4  # share of an empty bin, so that logarithms are finite and a single row is not a change
-
 
 def edges_of(values: Array) -> Array:
     """Return the edges (d, 11), float64, of each column of a sample (k, d): its deciles, NaN without a finite value."""
-    edges = np.full((values.shape[1], _EDGES), np.nan)
+    edges = np.full((values.shape[1], DRIFT_EDGES), np.nan)
     for column, sample in enumerate(np.asarray(values, dtype=np.float64).T):
         usual = sample[np.isfinite(sample)]
         if len(usual):
-            edges[column] = np.quantile(usual, _DECILES, method="inverted_cdf")
+            edges[column] = np.quantile(usual, np.linspace(0, 1, DRIFT_EDGES), method="inverted_cdf")
             with np.errstate(over="ignore"):  # the next value below the least float64 is -inf
                 edges[column, 0] = np.nextafter(edges[column, 0], -np.inf)
     return edges
@@ -59,21 +43,21 @@ def edges_of(values: Array) -> Array:
 
 def count(values: Array, edges: Array) -> IntArray:
     """Count the values (n, d) by the edges (d, 11): shape (d, 13), below, between the edges, above, and not finite."""
-    counts = np.zeros((len(edges), _BINS), dtype=np.int64)
+    counts = np.zeros((len(edges), DRIFT_BINS), dtype=np.int64)
     for column, steps in enumerate(edges):
         found = np.asarray(values[:, column], dtype=np.float64)
         usual = np.isfinite(found)
         places = (
             np.searchsorted(steps, found[usual], side="left") if np.isfinite(steps[0]) else np.zeros(usual.sum(), int)
         )
-        counts[column, :-1] = np.bincount(places, minlength=_BINS - 1)
+        counts[column, :-1] = np.bincount(places, minlength=DRIFT_BINS - 1)
         counts[column, -1] = len(found) - usual.sum()
     return counts
 
 
 def psi(before: Array, after: Array) -> Array:
     """Return the population stability index of two counts, along the last axis: ≥ 0, and 0 for equal shares."""
-    p, q = (np.maximum(_shares(counts), _MIN_SHARE) for counts in (before, after))
+    p, q = (np.maximum(_shares(counts), MIN_DRIFT_SHARE) for counts in (before, after))
     return np.asarray(np.sum((p - q) * np.log(p / q), axis=-1))
 
 
@@ -110,7 +94,7 @@ class ColumnTally:
 
 def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
     labels: Counter[str] = Counter()
-    targets = np.zeros((0, _BINS), dtype=np.int64)
+    targets = np.zeros((0, DRIFT_BINS), dtype=np.int64)
     if y is not None and edges is not None:
         targets = count(y.reshape(len(y), -1), edges)
     elif y is not None:
@@ -140,7 +124,7 @@ class LeafTally:
     def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
         y, at = block
         outputs = 0 if self.target_edges is None else len(self.target_edges)
-        targets = np.zeros((self.leaves, outputs, _BINS), dtype=np.int64)
+        targets = np.zeros((self.leaves, outputs, DRIFT_BINS), dtype=np.int64)
         labels: Counter[tuple[int, str]] = Counter()
         for leaf in np.unique(at).tolist():
             targets[leaf], found = _targets(None if y is None else y[at == leaf], self.target_edges)
@@ -172,11 +156,11 @@ class DataProfile:
     target_edges: Array
     target_counts: IntArray
     labels: dict[str, int] = field(default_factory=dict)
-    score_edges: Array = field(default_factory=lambda: np.full((1, _EDGES), np.nan))
-    score_counts: IntArray = field(default_factory=lambda: np.zeros((1, _BINS), dtype=np.int64))
+    score_edges: Array = field(default_factory=lambda: np.full((1, DRIFT_EDGES), np.nan))
+    score_counts: IntArray = field(default_factory=lambda: np.zeros((1, DRIFT_BINS), dtype=np.int64))
     columns: tuple[str, ...] = ()
     leaf_counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    leaf_target_counts: IntArray = field(default_factory=lambda: np.zeros((0, 0, _BINS), dtype=np.int64))
+    leaf_target_counts: IntArray = field(default_factory=lambda: np.zeros((0, 0, DRIFT_BINS), dtype=np.int64))
     leaf_labels: tuple[dict[str, int], ...] = ()
 
     def dump(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -202,7 +186,7 @@ class LeafDrift:
     """Shift of rows between the leaves of a model, and of targets within them.
 
     ``before`` and ``after`` (L,) are shares of the rows. ``target_psi`` (L,) is the index of the classes, or the
-    largest of the targets; 0 with fewer than ``MIN_LEAF_ROWS`` rows.
+    largest of the targets; 0 with fewer than ``MIN_DRIFT_LEAF_ROWS`` rows.
     """
 
     before: Array
@@ -213,7 +197,7 @@ class LeafDrift:
     @property
     def order(self) -> list[int]:
         """Leaves, sorted by their contribution to the index or their targets' index, whichever is larger."""
-        p, q = np.maximum(self.before, _MIN_SHARE), np.maximum(self.after, _MIN_SHARE)
+        p, q = np.maximum(self.before, MIN_DRIFT_SHARE), np.maximum(self.after, MIN_DRIFT_SHARE)
         order: IntArray = np.argsort(-np.maximum((q - p) * np.log(q / p), self.target_psi), kind="stable")
         return [int(leaf) for leaf in order]
 
@@ -248,7 +232,7 @@ def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
     now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
-    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= MIN_LEAF_ROWS).tolist():
+    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= MIN_DRIFT_LEAF_ROWS).tolist():
         if targets.shape[1]:
             shifted[leaf] = psi(before.leaf_target_counts[leaf], targets[leaf]).max()
         else:

@@ -17,17 +17,13 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_selection import OutsideRanges
 from streamkern.data.subsample import read_rows
 from streamkern.data.transforms import dump
+from streamkern.defaults import TAIL_BYTES
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.sources.base import Source
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.user_code_digest import described
-
-TAIL_BYTES = 64 << 20
-"""Most bytes of a last piece that are compared by content."""
-
-_DIGITS = 16  # characters of a stored digest, since there are many pieces
 
 
 class ReusableSums(NamedTuple):
@@ -41,8 +37,9 @@ def training_record(pipeline: Pipeline) -> dict[str, Any]:
     """Return a record of a pipeline's training rows and settings, stored with a version that keeps sums."""
     train, source = pipeline.train, pipeline.train.source
     pieces, start = list[list[Any]](), 0
+    digits = 16  # characters of a stored digest, since there are many pieces
     for name, rows in source.pieces():
-        pieces.append([name[:_DIGITS], start, rows])
+        pieces.append([name[:digits], start, rows])
         start += rows
     tail = pieces[-1] if pieces else None
     small = tail is not None and tail[2] * source.reading().row <= TAIL_BYTES

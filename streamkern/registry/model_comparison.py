@@ -15,13 +15,11 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Classes, Continuous
+from streamkern.defaults import MAX_KEPT_SCORES
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.types import Array
-
-MAX_KEPT_SCORES = 8192
-"""Most rows whose outputs are kept for the distribution of scores."""
 
 
 @dataclass(frozen=True, eq=False)

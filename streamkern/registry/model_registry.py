@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from streamkern.defaults import VERSIONS_KEPT
+from streamkern.defaults import MAX_EARLIER_CHAMPIONS, VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import load_model
@@ -37,11 +37,6 @@ T = TypeVar("T")
 
 FORMAT = 1
 """Format of champion.json and record.json."""
-
-MAX_EARLIER_CHAMPIONS = 20
-"""Most earlier champions that are kept for rollbacks."""
-
-_MAX_READ_ATTEMPTS = 20  # attempts of a reader while champions are replaced
 
 
 @dataclass(frozen=True)
@@ -221,7 +216,8 @@ class Registry:
         return self._steady(version, at)
 
     def _steady(self, version: int | str | None, read: Callable[[int], T]) -> T:
-        for _ in range(_MAX_READ_ATTEMPTS):
+        max_read_attempts = 20  # attempts of a reader while champions are replaced
+        for _ in range(max_read_attempts):
             standing = self.standing if version is None else None
             try:
                 return read(self.number(version if standing is None else standing.champion))

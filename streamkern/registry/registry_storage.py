@@ -26,8 +26,6 @@ from streamkern.storage.untrusted_files import given_path, read_file
 MAX_JSON_BYTES = 16 << 20
 """Most bytes of a JSON file."""
 
-_MAX_LOG_BYTES = 1 << 30
-
 CHAMPION = "champion.json"
 RECORD = "record.json"
 
@@ -179,8 +177,9 @@ class DirectoryStore(ModelStore):
             file.write(line)
 
     def lines(self) -> Iterator[bytes]:
+        max_log_bytes = 1 << 30
         try:
-            yield from read_file(self.place / "decisions.jsonl", _MAX_LOG_BYTES).splitlines()
+            yield from read_file(self.place / "decisions.jsonl", max_log_bytes).splitlines()
         except FileNotFoundError:
             return
         except OSError as error:

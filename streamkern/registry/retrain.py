@@ -16,7 +16,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
+from streamkern.defaults import CHECKPOINT_SECONDS, DRIFT_SAMPLE_BYTES, DRIFT_SAMPLE_ROWS, MAX_GROWTH, VERSIONS_KEPT
 from streamkern.errors import (
     DataError,
     PrecisionError,
@@ -44,6 +44,7 @@ from streamkern.registry.model_registry import Registry
 from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
 from streamkern.registry.warm_start import with_warm_start
 from streamkern.resources import Resources, given_resources
+from streamkern.rng import Draw
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_pipeline import run, unknown_code_of
 from streamkern.solvers.base import traits_of
@@ -54,11 +55,6 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code_digest import described
 from streamkern.version import VERSION
-
-MAX_GROWTH = 1.5
-"""Growth of the rows since the centers were drawn, above which centers are drawn again and training starts at 0."""
-
-_DRAW = 11  # name of the draw
 
 
 class RetrainResult(dict[str, Any]):
@@ -445,8 +441,8 @@ def _compare(
 def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
     """Return distributions of the unscaled training rows, by leaf too, and of a model's scores (k,), in one sweep."""
     rows = without_scaling(pipeline.train)
-    k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
-    ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
+    k = int(np.clip(DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, DRIFT_SAMPLE_ROWS))
+    ids = np.sort(rows.draw(min(k, rows.base_rows), Draw.DRIFT))
     (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
     X = np.concatenate([piece[0] for piece in pieces])
     regression = pipeline.task == "regression"

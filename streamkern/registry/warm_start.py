@@ -9,6 +9,7 @@ import numpy as np
 
 from streamkern.centers import Given
 from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.defaults import WARM_START_DIVISOR
 from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import AUTO
@@ -27,9 +28,6 @@ from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.eigenpro import ProjectedState
 from streamkern.storage.artifact import sha256
 from streamkern.types import Array
-
-SHARE = 3
-"""A warm start takes this part of the cold one's rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +74,8 @@ class _Warm:
     def init(self) -> ProjectedState:
         zero = self._iteration.init()
         alpha = self._start.astype(zero.alpha.dtype)
-        # As after a training of SHARE times the length: the average continues instead of starting again.
-        taken = SHARE * self._iteration.epochs * self._iteration.stream.steps
+        # As after a training of WARM_START_DIVISOR times the length: the average continues instead of starting again.
+        taken = WARM_START_DIVISOR * self._iteration.epochs * self._iteration.stream.steps
         return ProjectedState(alpha, alpha.astype(np.float64), taken, alpha)
 
 
@@ -97,10 +95,10 @@ def with_warm_start(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeli
     solver, train = cast(EigenPro, pipeline.solver), pipeline.train
     given = {name: value for name, value in vars(solver).items()}
     passes = passes_of(len(train), solver.epochs)
-    if passes >= SHARE:
-        given["epochs"] = passes // SHARE
+    if passes >= WARM_START_DIVISOR:
+        given["epochs"] = passes // WARM_START_DIVISOR
     else:
-        train, given["epochs"] = train.augment(rows=max(1, passes * len(train) // SHARE)), 1
+        train, given["epochs"] = train.augment(rows=max(1, passes * len(train) // WARM_START_DIVISOR)), 1
     return replace(
         pipeline,
         train=train,

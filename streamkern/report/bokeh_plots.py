@@ -21,7 +21,6 @@ from streamkern.types import Array
 Plot: TypeAlias = figure
 
 _HEIGHT = 320
-_MAX_POINTS = 1500  # most points of a line; more would not be visible
 
 
 UNIT = -0.02, 1.02
@@ -160,7 +159,8 @@ def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
     ]
     if not points:
         return None
-    every = -(-len(points) // _MAX_POINTS)
+    max_points = 1500  # most points of a line; more would not be visible
+    every = -(-len(points) // max_points)
     kept = points[::every] + (points[-1:] if (len(points) - 1) % every else [])
     return line._replace(x=[x for x, _ in kept], y=[y for _, y in kept])
 

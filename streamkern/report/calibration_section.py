@@ -24,7 +24,6 @@ from streamkern.report.run_directory import RunDirectory
 from streamkern.types import Array
 
 _MARKS = ("circle", "square", "diamond")
-_MIN_DRAWN_ROWS = 10  # minimum rows of a plotted bin, since shares of fewer rows are chance
 
 Plots = dict[str, Plot]
 
@@ -99,7 +98,8 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         what, event = f"the probability of {called[1]}", f"the share that is {called[1]}"
     else:
         what, event = "the largest probability of a row", "the share that is of that class"
-    drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= _MIN_DRAWN_ROWS * weight.sum()
+    min_drawn_rows = 10  # minimum rows of a plotted bin, since shares of fewer rows are chance
+    drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= min_drawn_rows * weight.sum()
     diagonal = Line([0.0, 1.0], [0.0, 1.0], "perfect calibration", 6, 1)
     observed = Line(said[drawn].tolist(), hit[drawn].tolist(), "observed", 0, 0, "circle")
     plots["reliability"] = plot([observed, diagonal], "probability", "share observed", x_span=UNIT, y_span=UNIT)
@@ -109,7 +109,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
     few = (
         ""
         if drawn.sum() == (weight > 0).sum()
-        else f" Bins of fewer than {_MIN_DRAWN_ROWS} {rows} are in the table alone."
+        else f" Bins of fewer than {min_drawn_rows} {rows} are in the table alone."
     )
     caption = (
         f"Reliability: {what}, by bin, and {event}, of {part_word(part)} rows. On the dashed line, observed "

@@ -12,9 +12,6 @@ from streamkern.report.html_markup import bar, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.selection.kernel_search import norm_and_bandwidth
 
-MAX_SHOWN_COLUMNS = 30
-"""Number of columns and features shown, the largest shares first."""
-
 
 def importance_section(record: RunDirectory) -> str:
     """Return the section as HTML; empty if no metric was learned and no kernel chosen."""
@@ -63,7 +60,8 @@ def _shares(metric: dict[str, Any]) -> str:
 
 
 def _bars(caption: str, names: list[str], shares: np.ndarray) -> str:
-    order = np.argsort(-shares, kind="stable")[:MAX_SHOWN_COLUMNS]
+    max_shown_columns = 30  # number of columns and features shown, the largest shares first
+    order = np.argsort(-shares, kind="stable")[:max_shown_columns]
     rows = [(str(names[j]), bar(float(shares[j]), f"{shares[j]:.1%}")) for j in order]
-    left = "" if len(shares) <= MAX_SHOWN_COLUMNS else f" (the largest {MAX_SHOWN_COLUMNS} of {len(shares):,})"
+    left = "" if len(shares) <= max_shown_columns else f" (the largest {max_shown_columns} of {len(shares):,})"
     return table(caption + left, (), rows, "bars")

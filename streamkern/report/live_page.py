@@ -12,18 +12,16 @@ from streamkern.errors import StreamkernError
 from streamkern.report.page import page, page_shell
 from streamkern.report.run_directory import read_run
 
-REFRESH_SECONDS = 2
-"""Seconds after which a browser reloads the page of a running run."""
-
 
 def _answer(run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None) -> tuple[int, str]:
+    refresh_seconds = 2  # seconds after which a browser reloads the page of a running run
     try:
         records = [read_run(folder) for folder in run_dirs]
         running = any(record.state == "running" for record in records)
-        return 200, page(records, image_shape, REFRESH_SECONDS if running else None)
+        return 200, page(records, image_shape, refresh_seconds if running else None)
     except (StreamkernError, OSError) as error:  # not begun yet, or moved away, perhaps while it was read
         head = f"<h1>Waiting for the run</h1><pre>{escape(str(error))}</pre>"
-        return 404, page_shell("Waiting for the run", head, (), {}, "Made by streamkern.", REFRESH_SECONDS)
+        return 404, page_shell("Waiting for the run", head, (), {}, "Made by streamkern.", refresh_seconds)
 
 
 class LivePage:

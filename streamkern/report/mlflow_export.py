@@ -13,7 +13,6 @@ from streamkern.report.run_directory import RunDirectory, read_run
 
 _STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all other states are FAILED
 _FILES = ("manifest.json", "result.json", "report.html")
-_LONGEST = 500  # characters of a parameter that every MLflow store accepts
 _PARAMETERS = ("train", "kernel", "centers", "features", "solver", "preprocess", "seed", "lanes", "dtype", "memory")
 _RESULTS = ("seconds", "samples_per_second", "data_wait_fraction", "peak_memory_bytes", "projected_memory_bytes")
 
@@ -103,11 +102,12 @@ def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
     given = {name: manifest[name] for name in _PARAMETERS if manifest.get(name) is not None}
     given |= {f"settings.{name}": value for name, value in manifest.get("settings", {}).items()}
     given |= {f"version.{name}": value for name, value in manifest.get("versions", {}).items()}
+    longest = 500  # characters of a parameter that every MLflow store accepts
     for name, value in given.items():
         for key, part in value.items() if isinstance(value, dict) else [("", value)]:
             text = part if isinstance(part, str) else json.dumps(part)
             if text not in ("null", "[]"):
-                yield (f"{name}.{key}" if key else name), text[:_LONGEST]
+                yield (f"{name}.{key}" if key else name), text[:longest]
 
 
 def _metrics(record: RunDirectory) -> Iterator[tuple[str, float, int]]:

@@ -12,9 +12,6 @@ from streamkern.report.run_directory import RunDirectory
 from streamkern.report.run_status import advice
 from streamkern.types import Array
 
-_HIGH_SHARE = 0.05  # a gap in accuracy, or a share of time, that is mentioned
-_FALLING_RATIO = 0.97  # a loss below this share of the previous pass's is still falling
-
 
 def result_sentence(record: RunDirectory) -> str:
     """Return one sentence on the run."""
@@ -71,7 +68,8 @@ def next_steps(record: RunDirectory) -> list[str]:
         )
     if "r2" in test and test["r2"] <= 0.01:
         steps.append('No better than the mean: look at the target, scaling (scaling="standard") and bandwidth first.')
-    if "accuracy" in train and "accuracy" in test and train["accuracy"] - test["accuracy"] > _HIGH_SHARE:
+    high_share = 0.05  # a gap in accuracy, or a share of time, that is mentioned
+    if "accuracy" in train and "accuracy" in test and train["accuracy"] - test["accuracy"] > high_share:
         gap = 100 * (train["accuracy"] - test["accuracy"])
         steps.append(
             f"Training rows score {gap:.1f} points above test rows: more rows, augmentation, a larger bandwidth, or "
@@ -79,14 +77,15 @@ def next_steps(record: RunDirectory) -> list[str]:
         )
     steps += (result.get("solver_report") or {}).get("warnings", [])
     losses = [entry["loss"] for entry in history]  # the first pass's is mostly the loss of the start
-    if len(losses) > 2 and losses[-1] < _FALLING_RATIO * losses[-2]:
+    falling_ratio = 0.97  # a loss below this share of the previous pass's is still falling
+    if len(losses) > 2 and losses[-1] < falling_ratio * losses[-2]:
         steps.append(
             f"The training loss still fell by {1 - losses[-1] / losses[-2]:.0%} in the last pass: more passes "
             "(epochs) may help."
         )
     waiting = result.get("data_wait_fraction", 0.0)
     seconds = sum(entry["seconds"] for entry in result.get("stages", []) if entry["name"] == "train")
-    if waiting > 4 * _HIGH_SHARE and seconds > 10:
+    if waiting > 4 * high_share and seconds > 10:
         steps.append(f"Training waited for data {waiting:.0%} of the time: streamkern ingest gives a faster layout.")
     return steps
 

@@ -12,7 +12,6 @@ from streamkern.progress import duration_text
 from streamkern.report.run_directory import RunDirectory
 
 _SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
-_RECENT_SECONDS = 30.0  # seconds over which the speed of a running run is averaged
 
 
 def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
@@ -159,7 +158,8 @@ def _progress(record: RunDirectory) -> dict[str, Any]:
         return {}
     last = steps[-1]
     total, rows = max(1, last["total_rows"]), last["rows"]
-    since = next(event for event in steps if last["time"] - event["time"] <= _RECENT_SECONDS)
+    recent_seconds = 30.0  # seconds over which the speed of a running run is averaged
+    since = next(event for event in steps if last["time"] - event["time"] <= recent_seconds)
     lapse = last["time"] - since["time"]
     speed = (rows - since["rows"]) / lapse if lapse > 1 else rows / max(1e-9, last["seconds"])
     return {

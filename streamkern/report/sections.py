@@ -33,9 +33,6 @@ from streamkern.report.run_directory import RunDirectory
 from streamkern.report.run_status import metrics_in_words, status
 from streamkern.types import Array
 
-_LABELS = 5  # most labels, of several a row, whose thresholds are shown
-_SMALLEST_SIDE = 8  # pixels; narrower rows are not shown as images unless their shape is given
-
 _SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # in other sections
 
 Plots = dict[str, Plot]
@@ -109,6 +106,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
         else:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
             numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
+    labels = 5  # most labels, of several a row, whose thresholds are shown
     if cut := (result.get("probabilities") or {}).get("threshold"):
         names, values, scores, plain = (cut.get(name) for name in ("labels", "value", "score", "score_without"))
         what = "the score from which on the second class is predicted"
@@ -116,7 +114,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
             names, values, scores, plain = [""], [values], [scores], [plain]
         else:
             what = "the output from which on the label is predicted"
-        for name, value, score, without in list(zip(names, values, scores, plain, strict=True))[:_LABELS]:
+        for name, value, score, without in list(zip(names, values, scores, plain, strict=True))[:labels]:
             note = what
             if score is not None:
                 note += f"; {cut['metric']} {score:.3f} on rows left out, {without:.3f} in the middle"
@@ -417,9 +415,10 @@ def _shape(record: RunDirectory, width: int) -> tuple[int, ...] | None:
     for augmentation in (record.manifest.get("train") or {}).get("augmentations") or []:
         if "shape" in augmentation:
             return tuple(augmentation["shape"])
+    smallest_side = 8  # pixels; narrower rows are not shown as images unless their shape is given
     for channels in (1, 3):
         side = math.isqrt(width // channels)
-        if side >= _SMALLEST_SIDE and side * side * channels == width:
+        if side >= smallest_side and side * side * channels == width:
             return (side, side) if channels == 1 else (side, side, channels)
     return None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.defaults import CHECKPOINT_SECONDS, KEPT_RESULTS
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.fitting.stage import Key, Runner, Stage
@@ -24,9 +24,6 @@ from streamkern.storage.value_digest import digest
 from streamkern.version import VERSION
 
 T = TypeVar("T")
-
-KEPT_RESULTS = 3
-"""Results of each stage that a run directory keeps."""
 
 
 @dataclass(eq=False)

@@ -11,20 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from streamkern.defaults import CHECKPOINT_SECONDS
+from streamkern.defaults import CHECKPOINT_SECONDS, KEPT_CHECKPOINTS, KEPT_TRAININGS, MAX_CHECKPOINT_WAIT_SHARE
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.solvers import Checkpoint
 from streamkern.storage.serialize import load_value, save_value
-
-MAX_WAIT_SHARE = 0.02
-"""Of the time of a sweep over all rows, at most this goes into waiting for them to be written."""
-
-KEPT_CHECKPOINTS = 2
-"""Checkpoints of a training that are kept."""
-
-KEPT_TRAININGS = 3
-"""Unfinished trainings of a run directory whose checkpoints are kept."""
 
 _KIND, _PREPARED = "Checkpoint", "Prepared"
 
@@ -93,7 +84,7 @@ class Checkpoints:
                 started = time.monotonic()
                 self._writing.result()
                 ended = time.monotonic()
-                self._due = max(self._due, ended + (ended - started) / MAX_WAIT_SHARE)
+                self._due = max(self._due, ended + (ended - started) / MAX_CHECKPOINT_WAIT_SHARE)
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
         self._writer.submit(self._write, checkpoint).result()

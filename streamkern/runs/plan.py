@@ -15,6 +15,7 @@ from streamkern.costs.footprint import Footprint, footprint, load_libraries
 from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
+from streamkern.defaults import LIKELY_CLASSES
 from streamkern.errors import refusing_old_names
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
@@ -30,11 +31,6 @@ from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_stages import after_fit, stages
 from streamkern.selection.median_bandwidth import with_median_distances
-
-LIKELY_CLASSES = 10
-"""Outputs of a classifier that seconds are predicted for, before the labels are known."""
-
-_CHECKED_ROWS = 1024  # rows that are looked at before a run
 
 
 @dataclass(frozen=True)
@@ -256,7 +252,8 @@ def _unlike(pipeline: Pipeline) -> str | None:
     """Differences of the features' scales in the first rows; None where preprocessing learns from all rows."""
     if preprocessing_steps(pipeline) or pipeline.train.source.text:
         return None
-    rows = Scan(Assembly(pipeline.train.plain()), _CHECKED_ROWS).block((0,)).X.astype(np.float64)
+    checked_rows = 1024  # rows that are looked at before a run
+    rows = Scan(Assembly(pipeline.train.plain()), checked_rows).block((0,)).X.astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     return scale_warning(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
 

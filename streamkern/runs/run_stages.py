@@ -15,6 +15,7 @@ from streamkern.data.dataset import Dataset, require_unchanged, unchanging
 from streamkern.data.device_assembly import stored_bytes
 from streamkern.data.encoders import unseen_notes
 from streamkern.data.targets import encoding_to_json
+from streamkern.defaults import MAX_TRAIN_SCORE_ROWS
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.fitting.calibrate import calibration_facts
@@ -23,7 +24,7 @@ from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.stage import Stage, step
-from streamkern.fitting.stages import MAX_TRAIN_SCORE_ROWS, SOLVING, centers_key, training_work
+from streamkern.fitting.stages import SOLVING, centers_key, training_work
 from streamkern.memory import peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.partition.fit_partition import model_of

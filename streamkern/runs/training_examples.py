@@ -11,20 +11,11 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Encoding
+from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS, MAX_EXAMPLE_FEATURES
 from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.rng import Draw
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-
-EXAMPLE_ROWS = 8
-"""Rows that are shown."""
-
-EXAMPLE_COPIES = 3
-"""Augmented copies of each."""
-
-MAX_EXAMPLE_FEATURES = 20_000
-"""Features of a row, at most: wider ones are not kept."""
-
-_DRAW = 7  # distinguishes this draw from others of the data set
 
 
 def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
@@ -36,7 +27,7 @@ def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[s
     if dataset.n_features > MAX_EXAMPLE_FEATURES:
         return {}
     dataset = dataset._relative_to(0.0)  # in the units that the user knows
-    ids = np.sort(dataset.draw(min(EXAMPLE_ROWS, dataset.base_rows), _DRAW))
+    ids = np.sort(dataset.draw(min(EXAMPLE_ROWS, dataset.base_rows), Draw.EXAMPLES))
     scan = Scan(Assembly(dataset), only=ids)
     shown = _Examples(Assembly(dataset.plain(), encoding), Assembly(dataset) if dataset.augmentations else None)
     (pieces,) = sweep(executor, ScanWork(RawScan(scan), shown))

@@ -24,20 +24,6 @@ from streamkern.sources.schema import Schema
 from streamkern.storage.untrusted_files import given_path
 from streamkern.types import Array
 
-MAX_DIRECTIONS = 3
-"""Number of a full metric's directions that are shown."""
-
-MAX_LOADINGS = 5
-"""Number of a direction's features that are shown."""
-
-MAX_SHOWN_ROWS = 20
-"""Rows whose gradients are shown by default."""
-
-_RELATIVE_STEP = 1e-5  # of the features, at least, in a difference for their derivative by a column
-_MIN_STEP_DIVISOR = 1e4  # the first step that is tried, in units in the last place of a column's values
-_STEPS = 20  # steps that are tried, each ten times the one before
-_BAR = 40
-
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
@@ -84,9 +70,10 @@ class Explanation:
             return
         wide = max(len(name) for name in self.columns)
         yield "share of each column in the squared gradient, in units of its standard deviation"
+        widest = 40
         for j in np.argsort(-self.importances, kind="stable"):
             share = float(self.importances[j])
-            yield f"{self.columns[j]:<{wide}} {share:>6.1%} {'█' * round(_BAR * share)}".rstrip()
+            yield f"{self.columns[j]:<{wide}} {share:>6.1%} {'█' * round(widest * share)}".rstrip()
 
     def _directions(self) -> Iterator[str]:
         for number, found in enumerate(self.directions, 1):
@@ -103,7 +90,7 @@ class Explanation:
             yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
 
 
-def explain(model: AnyModel, rows: Any = None, *, most: int | None = MAX_SHOWN_ROWS) -> Explanation:
+def explain(model: AnyModel, rows: Any = None, *, most: int | None = 20) -> Explanation:
     """Return how much a model depends on each column, its main directions, and gradients for rows.
 
     Args:
@@ -186,16 +173,19 @@ def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: L
         return np.asarray(assembly.build(raw._replace(X=X), index, (), where, lookup).X, dtype=np.float64)
 
     categories = _categories(assembly.dataset)
+    relative_step = 1e-5  # of the features, at least, in a difference for their derivative by a column
+    min_step_divisor = 1e4  # the first step that is tried, in units in the last place of a column's values
+    steps = 20  # steps that are tried, each ten times the one before
     for column in range(stored.shape[1]):
         if column in categories:
             continue
         size = float(np.nanmax(np.abs(stored[:, column]), initial=0.0))
-        for step in _MIN_STEP_DIVISOR * np.spacing(size if size > 0 else 1.0) * 10.0 ** np.arange(_STEPS):
+        for step in min_step_divisor * np.spacing(size if size > 0 else 1.0) * 10.0 ** np.arange(steps):
             before, after = stored.copy(), stored.copy()
             before[:, column] -= step
             after[:, column] += step
             change = features(after) - features(before)
-            if np.nanmax(np.abs(change), initial=0.0) > _RELATIVE_STEP:
+            if np.nanmax(np.abs(change), initial=0.0) > relative_step:
                 break
         found[:, column] = np.sum(g * change, axis=1) / (2 * step)
     return found
@@ -216,9 +206,11 @@ def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
     values, vectors = np.linalg.eigh(last.matrix @ last.matrix.T)
     names = metric["columns"] or [f"feature {j}" for j in range(len(values))]
     found = []
-    for k in range(1, min(MAX_DIRECTIONS, len(values)) + 1):
+    max_directions = 3  # number of a full metric's directions that are shown
+    max_loadings = 5  # number of a direction's features that are shown
+    for k in range(1, min(max_directions, len(values)) + 1):
         vector = vectors[:, -k] * np.sign(vectors[np.abs(vectors[:, -k]).argmax(), -k])
-        top = np.argsort(-np.abs(vector), kind="stable")[:MAX_LOADINGS]
+        top = np.argsort(-np.abs(vector), kind="stable")[:max_loadings]
         loadings = [[names[j], float(vector[j])] for j in top]
         found.append({"share": float(values[-k] / values.sum()), "loadings": loadings})
     return tuple(found)

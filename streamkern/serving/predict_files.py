@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import sums_in_flight
-from streamkern.costs.fit_shape import THREAD_BYTES
 from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data import Dataset
 from streamkern.data.dataset import unchanging
@@ -25,6 +24,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
+from streamkern.defaults import THREAD_BYTES
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
 from streamkern.evaluation.metrics import ranks_bytes

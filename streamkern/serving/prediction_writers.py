@@ -37,9 +37,6 @@ _NAMES = re.compile(r"prediction(_.*)?|(score|probability)_.*|(lower|upper)(_\d+
 
 _IS_PREDICTION = re.compile(r"prediction(_.*)?", re.DOTALL)
 
-_NOTE = 1800
-"""Bytes of a column of a row group in a footer: 850 measured while parts are written, and again for the footer."""
-
 
 @dataclass(frozen=True)
 class OutputColumn:
@@ -230,7 +227,9 @@ class ParquetPredictions(FilePredictions):
 
     @property
     def noted_bytes(self) -> int:
-        return _NOTE * len(self) * len(self._schema)
+        # Bytes of a column of a row group in a footer: 850 measured while parts are written, and again for the footer
+        note = 1800
+        return note * len(self) * len(self._schema)
 
     def _opened(self) -> _Writer:
         writer: _Writer = pq.ParquetWriter(

@@ -18,31 +18,23 @@ from streamkern.data.importance_sampling import ImportanceSampledStream
 from streamkern.data.row_order import Assembly, Block, Key, Scan, Stream
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.targets import Encoding
+from streamkern.defaults import (
+    BYTES_AHEAD,
+    MAX_BLOCK_ROWS,
+    MAX_DEVICE_BLOCK_ROWS,
+    MAX_STEPS_AHEAD,
+    MIX_BYTES,
+    MIX_CHUNKS,
+    STEPS_AHEAD,
+)
+from streamkern.defaults import HELD_OUT as HELD_OUT
 from streamkern.engine import Engine
-from streamkern.engine.device import BLOCK_ROWS
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
-from streamkern.rng import row_hash
+from streamkern.rng import HashFamily, row_hash
 from streamkern.sweep import Contribute, Contribution, ExtraBlocks, ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray, Parameters
-
-HELD_OUT = 2000
-"""Rows, at most, that the spectrum of an iteration is measured on."""
-
-LARGEST_BLOCK = 1024
-"""Rows beyond which a block gains no rate on a processor, and costs memory."""
-
-STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
-"""Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
-
-MIX_BYTES = 64 << 20
-"""Stored rows that lanes read side by side where not every chunk stays in memory."""
-
-MIX_CHUNKS = 256
-"""Chunks shuffled among each other at most: a window gathers its rows from that many places."""
-
-_DRAW = 0x776569  # name of the draw of rows by weight
 
 
 def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
@@ -58,7 +50,7 @@ def steps_ahead(batch: int, width: int) -> int:
 
     ``width`` is bytes of a row, see ``row_bytes``.
     """
-    return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
+    return max(STEPS_AHEAD, min(MAX_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
 
 def ahead_bytes(step: int) -> int:
@@ -115,7 +107,7 @@ class Problem:
     @property
     def largest_block(self) -> int:
         """The largest number of rows of a step's block, unless the batch is given."""
-        return BLOCK_ROWS if self.engine.keeps_state else LARGEST_BLOCK
+        return MAX_DEVICE_BLOCK_ROWS if self.engine.keeps_state else MAX_BLOCK_ROWS
 
     @property
     def center(self) -> Array:
@@ -290,7 +282,7 @@ class _ByWeight:
         chance = np.minimum(1.0, block.w * self.share)
         if self.centers is not None:
             chance[np.isin(block.ids, self.centers)] = 1.0
-        taken = row_hash(block.ids, _DRAW) <= chance * float(HASH_SPAN)
+        taken = row_hash(block.ids, HashFamily.ROWS_BY_WEIGHT) <= chance * float(HASH_SPAN)
         return (Stack(((block.ids[taken], block.w[taken] / chance[taken]),)),)
 
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from streamkern.defaults import (
+    AVERAGING,
+    MAX_BLOCK_ROWS,
+    MAX_EPOCHS,
+    MIN_BLOCK_ROWS,
+    MIN_STEP_ROWS,
+    MIN_STEPS_PER_PASS,
+    PASSED_ROWS,
+)
 from streamkern.precondition.nystrom import StepSize
-from streamkern.solvers.base import LARGEST_BLOCK, Problem
+from streamkern.solvers.base import Problem
 from streamkern.types import Array, IntArray
-
-MAX_EPOCHS = 20
-PASSED_ROWS = 500_000
-"""Passes by default: enough to see this many rows, from 1 to MAX_EPOCHS."""
-
-_BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
-_STEP_ROWS = 1024  # rows of a step below which few lanes spend more on steps than on their rows
-_STEPS_A_PASS = 16  # at least, where the data are few
-
-AVERAGING = 5.0
-"""η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
 
 
 def passes_of(rows: int, given: int | None = None) -> int:
@@ -31,15 +29,15 @@ def passes_of(rows: int, given: int | None = None) -> int:
     return given or min(max(1, PASSED_ROWS // max(1, rows)), MAX_EPOCHS)
 
 
-def default_batch(critical: float, rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
+def default_batch(critical: float, rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
     """Return the rows of a step: the critical batch, but enough to keep lanes busy, at most ``largest_batch``."""
-    enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
+    enough = max(critical, lanes * MIN_BLOCK_ROWS, MIN_STEP_ROWS)
     return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
 
 
-def largest_batch(rows: int, lanes: int, block: int = LARGEST_BLOCK) -> int:
+def largest_batch(rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
     """Return the most rows of a step that is not set by hand: a share of a pass, and few enough for small blocks."""
-    return min(lanes * block, max(lanes, -(-rows // _STEPS_A_PASS)))
+    return min(lanes * block, max(lanes, -(-rows // MIN_STEPS_PER_PASS)))
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:

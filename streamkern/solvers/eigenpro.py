@@ -25,6 +25,17 @@ import numpy as np
 
 from streamkern.candidates import Candidate, first_affordable
 from streamkern.data.row_order import Block, Key, Stream
+from streamkern.defaults import (
+    DELAYED_PRODUCTS,
+    EIGEN_FLOOR,
+    MAX_EIGENPAIRS,
+    MIN_LEAD_SHARE,
+    MOMENTUM_BATCHES,
+    SETTLED_EXPONENT,
+    STEPS_PER_RUN,
+    STEPS_PER_RUN_BEYOND_P,
+    SUBSAMPLE,
+)
 from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
 from streamkern.engine.residuals import residual, weigh
@@ -33,7 +44,6 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.center_projection import (
-    EIGEN_FLOOR,
     ExactProjection,
     InexactProjection,
     ProjectedKernel,
@@ -46,7 +56,7 @@ from streamkern.precondition.center_projection import (
     project_inexactly,
 )
 from streamkern.precondition.int16_projection import PackedKernel, PackedProjection, packed_lead, project_packed
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
 from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.contributions import Gradient, TiledGradient
@@ -55,15 +65,6 @@ from streamkern.sweep import Contribution, ExtraBlocks
 from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
-
-_EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step costs 4 p q c for them, the set-up 14 p q²
-_PRODUCTS = {"inexact": 0, "delayed": 1}
-_CLOSE_PRODUCTS = 2  # of delayed projection where it stands in for an exact one, and has nearly its accuracy
-_LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a whole one
-_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which the step saturates and momentum helps
-_SETTLED = 10.0  # the preconditioned directions shrink to exp(-this) by the end of a run
-_STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
-
 
 Temporary = tuple[tuple[Key, Array], ...]
 """(key, coefficients (b, c)) of the blocks since the last projection, which are centers until the next."""
@@ -130,7 +131,7 @@ class EigenPro(Parameters):
     def sizes(self, p: int) -> tuple[int, int]:
         """Return (s, q) for p centers; q = 0 if there are too few for a preconditioner."""
         s = min(p, self.s or SUBSAMPLE)
-        q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS if s == p else _EIGENPAIRS // 2)))
+        q = min(s - 1, self.q or max(1, min(s // 4, MAX_EIGENPAIRS if s == p else MAX_EIGENPAIRS // 2)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
@@ -142,7 +143,7 @@ class EigenPro(Parameters):
     def _projections(self, p: int, memory: float) -> Iterator[Candidate[str]]:
         yield Candidate("exact", exact_bytes(p), memory_limit=memory)
         lead = packed_lead(p, int(memory))
-        if lead >= _LEAST_LEAD * p:
+        if lead >= MIN_LEAD_SHARE * p:
             yield Candidate("packed", factor_bytes(p, lead), memory_limit=memory)
         yield Candidate("inexact" if self.momentum else "delayed")
 
@@ -154,7 +155,7 @@ class EigenPro(Parameters):
         """
         if self.momentum is not None:
             return self.momentum
-        return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
+        return max(0.0, 1.0 - MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
         """Return the rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
@@ -165,13 +166,14 @@ class EigenPro(Parameters):
         if kind == "delayed" or self.momentum == 0:
             return 0.0
         total = passes_of(rows, self.epochs) * rows
-        return min(total / _STEPS_A_RUN, max(p, total / _STEPS_BEYOND_P))
+        return min(total / STEPS_PER_RUN, max(p, total / STEPS_PER_RUN_BEYOND_P))
 
     def products(self, kind: str) -> int:
         """Return the number of products with K(Z, Z) in one projection of a kind."""
         if self.projection_products is not None:
             return self.projection_products
-        return _CLOSE_PRODUCTS if kind == "delayed" and self.projection == "auto" else _PRODUCTS[kind]
+        usual = {"inexact": 0, "delayed": 1}
+        return DELAYED_PRODUCTS if kind == "delayed" and self.projection == "auto" else usual[kind]
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)
@@ -252,7 +254,7 @@ class EigenPro(Parameters):
             # The preconditioned directions shrink by η σ_{q+1}/s a step. Where outlying rows hold the step down, a deep
             # preconditioner leaves them too little of it to settle within the run.
             shrink = (self.step or size.step(batch)) * nystrom.eigensystem.tail / len(nystrom.eigensystem.vectors)
-            if engine.decide(shrink * passes_of(n, self.epochs) * -(-n // batch) >= _SETTLED, bound=True):
+            if engine.decide(shrink * passes_of(n, self.epochs) * -(-n // batch) >= SETTLED_EXPONENT, bound=True):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
+from streamkern.defaults import HELD_OUT
 from streamkern.engine import Engine
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
@@ -25,14 +26,12 @@ from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-_DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,8 @@ class EigenPro1(NoChoices):
             NumericalError: the features are all 0, or not finite.
         """
         basis, engine = problem.basis(), problem.engine
-        ids = problem.draw(self.subsample + HELD_OUT, self.seed, _DRAW)
+        other = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
+        ids = problem.draw(self.subsample + HELD_OUT, self.seed, other)
         X, w = measured_rows(problem, ids)  # drawn by weight, their covariance is the weighted one
         sketched = X[: self.subsample]
         eigensystem = randomized_eigensystem(

@@ -23,6 +23,7 @@ import numpy as np
 
 from streamkern.data.companion_blocks import AllTiles
 from streamkern.data.row_order import Block, Stream
+from streamkern.defaults import HELD_OUT, SUBSAMPLE
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
@@ -31,8 +32,8 @@ from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, with_halved_step
-from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Traits
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
+from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Traits
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
+from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
 from streamkern.errors import require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
@@ -23,12 +24,6 @@ from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.solution_residual import FAR, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-_LOST = 0.03  # share of a direction's outputs that may be rounding
-_PROBES = 8
-_ROUNDING = 1e-6  # beyond the rounding of a mean in float64 of as many rows as there are, and nothing to a step
-_TIMES = 4  # rows for each function, whose products are then within (1 ± 1/2)² of the mean (Marchenko-Pastur)
-_GRAM_ROWS = 1024  # rows whose products are in memory at a time
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
@@ -104,9 +99,9 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     A[np.diag_indices(p)] += ridge
     R = engine.cholesky(A).T
     # Sums in float32 add about ε √p ‖T⁻¹ A⁻¹ d‖ to the outputs of a direction d, which are about ‖d‖.
-    probe = engine.triangular_solve(R, engine.normal((p, _PROBES), "falkon", p), lower=False)
+    probe = engine.triangular_solve(R, engine.normal((p, FALKON_PROBES), "falkon", p), lower=False)
     size = np.sqrt(np.mean(np.square(engine.triangular_solve(T, probe, lower=False))))
-    lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
+    lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > MAX_LOST_SHARE
     wide = engine.decide(lost, bound=True, likely=False)
     return Factors(T, R, "float64" if wide else str(expansion.dtype))
 
@@ -120,16 +115,17 @@ def _center_weights(problem: Problem) -> Array | None:
 
 def _unequal(problem: Problem) -> bool:
     """Do the training rows' sample weights, of mean 1, differ by more than rounding?"""
-    return problem.train.weighted and problem.largest_weight > 1.0 + _ROUNDING
+    return problem.train.weighted and problem.largest_weight > 1.0 + MAX_WEIGHT_ROUNDING
 
 
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
     """Estimate Σ w_x b bᵀ/n, b = T⁻ᵀ K_Zx, from the centers and rows drawn by weight: (p, p), float64."""
     engine, p = expansion.engine, expansion.p
-    ids, w = problem.drawn_by_weight(_TIMES * p)
+    ids, w = problem.drawn_by_weight(ROWS_PER_FUNCTION * p)
     A = engine.zeros((p, p))
-    for start in range(0, len(ids), _GRAM_ROWS):
-        rows = slice(start, start + _GRAM_ROWS)
+    size = 1024  # rows whose products are in memory at a time
+    for start in range(0, len(ids), size):
+        rows = slice(start, start + size)
         X, _ = problem.rows(ids[rows])
         values = engine.values(expansion, X).astype(np.float64)
         B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)

@@ -18,6 +18,13 @@ import numpy as np
 
 from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes, Encoding
+from streamkern.defaults import (
+    ARMIJO_SHARE,
+    LBFGS_PAIRS,
+    LOGISTIC_CURVATURE,
+    MAX_LOGISTIC_DECREASE,
+    SHORTER_STEP_SHARES,
+)
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
@@ -27,12 +34,6 @@ from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-_MEMORY = 10  # pairs of steps and gradients
-_ARMIJO = 1e-4  # share of the predicted decrease that a step has to have
-_SHORTER = 0.1, 0.5  # a step that was too long: between these shares of it
-_BOUND = 0.25  # on p(1 − p)
-_FAR = 0.01  # decrease, as a share of the loss, that the next pass might have: above, a warning
 
 
 def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
@@ -88,7 +89,7 @@ class Logistic(NoChoices):
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        return center_factors(problem, self.ridge / _BOUND, "Logistic")
+        return center_factors(problem, self.ridge / LOGISTIC_CURVATURE, "Logistic")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
         prepared = prepared or self.prepare(problem)
@@ -153,7 +154,7 @@ class LogisticIteration(FactoredIteration):
 
     def init(self) -> LogisticState:
         shape = self.expansion.p, self.problem.encoding.outputs
-        zero, none = self.expansion.engine.zeros(shape), self.expansion.engine.zeros((_MEMORY, *shape))
+        zero, none = self.expansion.engine.zeros(shape), self.expansion.engine.zeros((LBFGS_PAIRS, *shape))
         return LogisticState(zero, 0.0, zero, zero, 0.0, none, none, 0, 0, 0.0)
 
     def begin(self, state: LogisticState, pass_: int, sweep: Sweep) -> LogisticState:
@@ -168,7 +169,7 @@ class LogisticIteration(FactoredIteration):
             found = self._turned(replace(state, value=value, gradient=gradient))
         else:
             slope = float(np.sum(state.gradient * state.direction))
-            fell = value <= state.value + _ARMIJO * state.step * slope
+            fell = value <= state.value + ARMIJO_SHARE * state.step * slope
             if engine.decide(fell, bound=True, likely=True):
                 step, turn = trial - state.beta, gradient - state.gradient
                 found = replace(state, beta=trial, value=value, gradient=gradient)
@@ -176,12 +177,12 @@ class LogisticIteration(FactoredIteration):
                 if engine.decide(convex, bound=True, likely=True):
                     steps = np.concatenate([state.steps[1:], step[None]])
                     turns = np.concatenate([state.turns[1:], turn[None]])
-                    found = replace(found, steps=steps, turns=turns, pairs=min(_MEMORY, state.pairs + 1))
+                    found = replace(found, steps=steps, turns=turns, pairs=min(LBFGS_PAIRS, state.pairs + 1))
                 found = self._turned(found)
             else:
                 # The least of the parabola through the known values.
                 least = -slope * state.step**2 / (2 * (value - state.value - slope * state.step))
-                low, high = (share * state.step for share in _SHORTER)
+                low, high = (share * state.step for share in SHORTER_STEP_SHARES)
                 found = replace(state, step=float(np.clip(least, low, high)) if np.isfinite(least) else low)
         found = replace(found, iterations=state.iterations + 1)
         self._reached(found)
@@ -190,13 +191,13 @@ class LogisticIteration(FactoredIteration):
     def _turned(self, state: LogisticState) -> LogisticState:
         """A new direction, −H g, by the two loops of L-BFGS."""
         q = state.gradient
-        pairs = [(state.steps[i], state.turns[i]) for i in range(_MEMORY - state.pairs, _MEMORY)]
+        pairs = [(state.steps[i], state.turns[i]) for i in range(LBFGS_PAIRS - state.pairs, LBFGS_PAIRS)]
         shares = []
         for s, t in reversed(pairs):
             share = float(np.sum(s * q)) / float(np.sum(s * t))
             shares.append(share)
             q = q - share * t
-        scale = 1.0 / _BOUND
+        scale = 1.0 / LOGISTIC_CURVATURE
         if pairs:
             s, t = pairs[-1]
             scale = float(np.sum(s * t)) / float(np.sum(np.square(t)))
@@ -217,7 +218,7 @@ class LogisticIteration(FactoredIteration):
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)
-        if left > _FAR:
+        if left > MAX_LOGISTIC_DECREASE:
             self.report["warnings"] = [
                 f"Logistic has not reached its least objective: after {state.iterations} passes of at most "
                 f"{self.epochs} the next one may lower it by {left:.1%}. Remedies: more epochs, or a larger ridge."

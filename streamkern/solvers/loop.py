@@ -12,6 +12,7 @@ import numpy as np
 from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.data.row_order import SCAN_ROWS, Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
+from streamkern.defaults import MAX_LOSS_RATIO, MAX_LOSS_RISE, MIN_LOSS_DECREASE, MIN_LOSS_ROWS, MIN_LOSS_SHARE
 from streamkern.engine.residuals import residual, weigh
 from streamkern.evaluation.score import score
 from streamkern.execute.base import Parts, Placement, Position
@@ -22,14 +23,6 @@ from streamkern.solvers.solution_residual import report_unlearned
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
-
-GAIN = 1e-4
-"""Part of the validation error by which it must fall for a pass to count as better: less is not worth a pass."""
-
-_BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
-_RISE = 2.0  # a loss of a pass this many times an earlier one's is a step too long, unless both are
-_NOTICED = 0.01  # of the loss at the start, at most: there, rounding may be seen
-_SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to fit, or to be far off
 
 
 @dataclass(frozen=True)
@@ -166,8 +159,9 @@ def train(
 ) -> Outcome:
     """Run an iteration to its end.
 
-    After ``patience`` passes in which the error on the validation set did not fall by ``GAIN`` of itself, it stops;
-    None runs all passes. ``start`` is the checkpoint to resume from, with the same steps as without the interruption.
+    After ``patience`` passes in which the error on the validation set did not fall by ``MIN_LOSS_DECREASE`` of itself,
+    it stops; None runs all passes. ``start`` is the checkpoint to resume from, with the same steps as without the
+    interruption.
     """
     release_free_memory()
     loop = _Loop(problem, iteration, patience, on_step, start, keeper)
@@ -328,7 +322,7 @@ class _Loop:
         result = self.lanes.step(position, iteration.broadcast(now.state), ahead)
         loss, rows = float(result.parts[-2]) / self.outputs, int(result.parts[-1])
         mean = loss / max(1, rows)
-        scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
+        scale = max(now.scale, mean) if now.rows < MIN_LOSS_ROWS else now.scale
         failure = _failed(mean, rows, scale, position)
         if failure and failure.kind == "diverged":  # or the targets of these rows are far larger than those before
             scale = max(scale, self.zero_loss(position))
@@ -414,10 +408,10 @@ def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple
 
 
 def stale(errors: Sequence[float]) -> int:
-    """Return the number of last passes in which the validation error did not fall by a ``GAIN`` of itself."""
+    """Return the number of last passes in which the validation error did not fall by ``MIN_LOSS_DECREASE``."""
     reference, passes = np.inf, 0
     for error in errors:
-        reference, passes = (error, 0) if error < (1 - GAIN) * reference else (reference, passes + 1)
+        reference, passes = (error, 0) if error < (1 - MIN_LOSS_DECREASE) * reference else (reference, passes + 1)
     return passes
 
 
@@ -437,7 +431,7 @@ def _rising(now: Checkpoint) -> Failure | None:
     """Return a failure if a pass's loss rose: outliers can diverge for many passes before the mean loss shows it."""
     last = now.history[-1]["loss"]
     least = min((entry["loss"] for entry in now.history[:-1]), default=last)
-    if last <= max(_RISE * least, _NOTICED * now.scale):
+    if last <= max(MAX_LOSS_RISE * least, MIN_LOSS_SHARE * now.scale):
         return None
     message = f"The loss of pass {len(now.history)} is {last / least:.3g} times that of an earlier one."
     return Failure("diverged", message, _HALVED)
@@ -457,7 +451,7 @@ def _failed(mean: float, rows: int, scale: float, position: Position) -> Failure
             f"The loss is not finite at {where}.",
             "leave the step to the solver (step=None), or compute in float64",
         )
-    if mean * min(1.0, rows / _SETTLING) > _BLOW_UP * scale:
+    if mean * min(1.0, rows / MIN_LOSS_ROWS) > MAX_LOSS_RATIO * scale:
         return Failure(
             "diverged",
             f"The loss at {where} is {mean:.3g}, {mean / scale:.3g} times that at the start.",

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
+from streamkern.defaults import HELD_OUT
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.batch_size import average, measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.direct import check_ridge

@@ -30,13 +30,14 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Stream
+from streamkern.defaults import HELD_OUT, MIN_SVRG_STEPS
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import HELD_OUT, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Sweep
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
@@ -47,8 +48,6 @@ from streamkern.types import Array
 
 PRECONDITIONERS = ("lanczos", None)
 SAMPLINGS = ("uniform", "importance")
-
-_LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 
 @dataclass(eq=False)
@@ -182,7 +181,7 @@ class SVRG(NoChoices):
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
         prepared = prepared or self.prepare(problem)
-        most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
+        most = max(problem.lanes, len(problem.train) // MIN_SVRG_STEPS)
         batch = self.batch or int(np.clip(round(prepared.size.critical_batch), problem.lanes, most))
         stream = problem.stream(batch, chances=prepared.norms)
         return SVRGIteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)

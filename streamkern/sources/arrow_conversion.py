@@ -26,9 +26,6 @@ from streamkern.sources.pandas_index_columns import index_names
 from streamkern.sources.schema import Column
 from streamkern.types import Array, IntArray
 
-MAX_WORDS = 10_000
-"""Most texts of a column that are kept for messages and names of features."""
-
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
 _MARKERS = frozenset(pacsv.ConvertOptions().null_values)
 """Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
@@ -38,8 +35,6 @@ _ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5
 
 _HEXADECIMAL = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
 """A whole number that text tables have, too."""
-
-_YEAR_10_000 = 253_402_300_800
 
 
 class UnfitError(ValueError):
@@ -171,7 +166,8 @@ def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | 
     texts = texts_of(known)
     if written and not coded:
         texts = [None if text in _MARKERS else text for text in texts]
-    numbers = codes_of(texts, coded, words, MAX_WORDS)
+    max_words = 10_000  # of a column, kept for messages and names of features
+    numbers = codes_of(texts, coded, words, max_words)
     return np.asarray(np.append(numbers, np.nan)[places])
 
 
@@ -238,6 +234,7 @@ def _elapsed(text: str) -> float | None:
 def _seconds(values: pa.ChunkedArray) -> Array:
     """Seconds since 1970 in UTC, independent of the stored unit."""
     kind = values.type
+    year_10_000 = 253_402_300_800
     if pa.types.is_date32(kind):
         values, units = values.cast(pa.int32()), None
     elif pa.types.is_date64(kind):
@@ -246,7 +243,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
         values, units = values.cast(pa.int64()), UNITS[kind.unit]
     else:
         seconds = _floats(values)
-        if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
+        if (late := np.abs(seconds) >= year_10_000).any():  # in milliseconds, as pandas writes JSON
             row = int(np.argmax(late))
             raise UnfitError(row, values[row].as_py(), "a date, or seconds since 1970 up to the year 9999")
         if (digits := _dates_in_digits(seconds)).any():

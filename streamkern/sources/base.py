@@ -39,8 +39,6 @@ TEXT_BYTES = 64
 TEXT_SAMPLE = 1000
 """Rows from which the length of texts is estimated, where the format does not state it: see ``text_bytes``."""
 
-_LARGE = 16 << 20  # bytes of a chunk from which a memory error names it
-
 
 class Source(ABC):
     """Stored rows in chunks, with random access by chunk; thread-safe and picklable.
@@ -134,7 +132,8 @@ class Source(ABC):
         """
         a, b = self.bounds[chunk : chunk + 2].tolist() if 0 <= chunk < len(self.bounds) - 1 else (0, 0)
         coming = 0 if self.in_memory else (b - a) * self.n_features * self.dtype.itemsize
-        check_memory(coming, self.where(chunk) if coming > _LARGE else None)
+        large = 16 << 20  # bytes of a chunk from which a memory error names it
+        check_memory(coming, self.where(chunk) if coming > large else None)
         rows = self.read(chunk)
         check_memory()
         return rows

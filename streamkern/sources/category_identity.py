@@ -20,10 +20,6 @@ from streamkern.types import Array
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
-_LONGEST = 80  # characters of a text that may be a number or a date
-MAX_LETTERS = 1 << 20
-"""Letters of the texts of a column that are kept for messages and names of features: 10,000 texts of 100."""
-
 _WHOLE = 1 << 53  # float64 holds every whole number up to here
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]\d{1,3})?")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(\.\d{1,9})?)?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?)?")
@@ -34,7 +30,8 @@ _TRUTH = {"true": "True", "false": "False"}
 
 def canonical_text(text: str) -> str:
     """Return the text of a category's value: a number, a truth value, a date or a time in one spelling of many."""
-    if len(text) > _LONGEST:
+    longest = 80  # characters of a text that may be a number or a date
+    if len(text) > longest:
         return text
     stripped = text.strip()
     if (truth := _TRUTH.get(stripped.lower())) is not None:
@@ -150,10 +147,11 @@ def _fraction(nanoseconds: int) -> str:
 
 
 def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | None, most: int) -> Array:
-    """Return codes (n,) of canonical texts, NaN for None; add ``most`` texts of ``MAX_LETTERS`` in all to ``words``."""
+    """Return codes (n,) of canonical texts, NaN for None; add ``most`` texts of 2**20 letters in all to ``words``."""
     numbers = np.array([np.nan if text is None else code_of(text, coded) for text in texts], dtype=np.float64)
+    max_letters = 1 << 20  # 10,000 texts of 100, for messages and names of features
     if words is not None and len(words) < most:
-        room = MAX_LETTERS - sum(map(len, tuple(words.values())))  # another thread may add some
+        room = max_letters - sum(map(len, tuple(words.values())))  # another thread may add some
         for number, text in zip(numbers[:most].tolist(), texts, strict=False):
             if text is None or number in words or not (coded or not is_number_text(text)):
                 continue

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from streamkern.defaults import MIN_PATTERN_SHARE
 from streamkern.errors import DataError
 
 DAY = 86_400
@@ -21,9 +22,6 @@ _LIKE = {
 }
 """Patterns of texts that spell numbers, with signs and separators, or dates, in any order."""
 
-_MOSTLY = 0.9
-"""Share of a column's texts that must match a pattern."""
-
 
 def looks_like(texts: Iterable[str]) -> str | None:
     """Return the kind that most of these texts spell, ``numbers`` or ``dates``; None for words, or digits alone."""
@@ -31,7 +29,7 @@ def looks_like(texts: Iterable[str]) -> str | None:
     if not given or all(text.isdigit() for text in given):
         return None
     shares = {kind: sum(map(bool, map(form.fullmatch, given))) / len(given) for kind, form in _LIKE.items()}
-    return next((kind for kind, share in shares.items() if share >= _MOSTLY), None)
+    return next((kind for kind, share in shares.items() if share >= MIN_PATTERN_SHARE), None)
 
 
 def is_table(value: Any) -> bool:

@@ -30,7 +30,6 @@ T = TypeVar("T")
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified", "LastModified", "last_modified", "created")
 
 _MAX_READS = 3  # reads of a chunk that does not decode, before it counts as corrupt
-_AT_ONCE = 32  # concurrent requests, each about one object
 _jitter = random.Random()  # only affects waiting times, not data
 
 
@@ -209,7 +208,8 @@ class Remote:
             return [name, info.get("size"), object_version(info)]
 
         async def all_of() -> list[Any]:
-            gate = asyncio.Semaphore(_AT_ONCE)
+            at_once = 32  # concurrent requests, each about one object
+            gate = asyncio.Semaphore(at_once)
             return list(await asyncio.gather(*(one(name, gate) for name in names)))
 
         return sync(self.fs.loop, all_of)  # type: ignore[no-any-return]
@@ -367,7 +367,6 @@ _PERMANENT_ERRORS = (
     ValueError,
     AttributeError,
 )
-_TEMPORARY_STATUSES = (408, 425, 429)  # 4xx for which another attempt may succeed
 
 
 def _cause(error: Exception) -> BaseException:
@@ -385,4 +384,5 @@ def _is_permanent(error: BaseException) -> bool:
     answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
     codes = [answer["ResponseMetadata"].get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
     status = next(iter(codes), getattr(error, "status", None))
-    return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY_STATUSES
+    temporary_statuses = (408, 425, 429)  # 4xx for which another attempt may succeed
+    return isinstance(status, int) and 400 <= status < 500 and status not in temporary_statuses

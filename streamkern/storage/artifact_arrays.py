@@ -28,7 +28,6 @@ CHUNK_BYTES = 4 << 20
 """Bytes of an uncompressed chunk, or of one row if a row is larger."""
 
 _HEADER = 16  # bytes of a Blosc frame's header; incompressible data grow by no more
-_MAX_CHUNK_BYTES = (1 << 31) - 1 - _HEADER  # Blosc's
 _DTYPE = re.compile(r"\|b1|[|<][iu][1248]|<f[248]|<c(?:8|16)|<U[0-9]{1,6}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _METADATA = "zarr.json"
@@ -53,8 +52,9 @@ class ArtifactArray:
         whole = len(sizes) <= 33 and all(type(n) is int and 0 <= n < 1 << 50 for n in sizes) and self.rows > 0
         if not whole or self.stated_bytes >= 1 << 50:
             raise ValueError(f"its shape is {str(self.shape)[:80]}, in chunks of {str(self.rows)[:80]} rows")
-        if self.chunk_bytes > _MAX_CHUNK_BYTES:
-            raise ValueError(f"a chunk has {self.chunk_bytes:,} bytes, and no chunk has more than {_MAX_CHUNK_BYTES:,}")
+        max_chunk_bytes = (1 << 31) - 1 - _HEADER  # Blosc's
+        if self.chunk_bytes > max_chunk_bytes:
+            raise ValueError(f"a chunk has {self.chunk_bytes:,} bytes, and no chunk has more than {max_chunk_bytes:,}")
         if self.sums is not None and len(self.sums) != self.chunks:
             raise ValueError(f"it has {self.chunks} chunks, and the manifest {len(self.sums)}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.calibration.intervals import Intervals
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, row_digests
+from streamkern.calibration.out_of_sample import row_digests
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
 from streamkern.costs.fit_shape import CalibrationSource, FitShape
@@ -25,6 +25,7 @@ from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
+from streamkern.defaults import MAX_HELD_OUT_ROWS, UPDATE_LANES
 from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
@@ -40,8 +41,6 @@ from streamkern.solvers.loop import Outcome
 from streamkern.sources.weighted_source import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
-
-LANES = 4  # passed to the memory plan, whose sweep has no steps
 
 _KEPT_SOURCE = "kept from an earlier fit"
 
@@ -257,7 +256,7 @@ def _projected(
     held = load_libraries() + (stored.nbytes if isinstance(stored, StoredSums) else 0)
     shape = FitShape(
         largest, len(model.weights), model.encoding.outputs, Direct(keep_sums=True), budget=budget, baseline=held,
-        slots=executor.slots, lanes=LANES, itemsize=model.Z.dtype.itemsize, features=model.features,
+        slots=executor.slots, lanes=UPDATE_LANES, itemsize=model.Z.dtype.itemsize, features=model.features,
         overlaps=executor.overlaps, calibration=CalibrationSource(wanted, model.encoding.kind) if wanted else None,
     )  # fmt: skip
     return footprint(shape, SOLVING)
@@ -266,7 +265,7 @@ def _projected(
 def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor, projected: Footprint) -> Problem:
     assert isinstance(model.Z, np.ndarray)  # Direct keeps its centers in memory
     return Problem(
-        rows, model.encoding, model.kernel, CenterSet(model.Z, None), executor, dtype=model.Z.dtype, lanes=LANES,
+        rows, model.encoding, model.kernel, CenterSet(model.Z, None), executor, dtype=model.Z.dtype, lanes=UPDATE_LANES,
         memory=projected.solver_bytes, cache_bytes=projected.cache_bytes, features=model.features,
         mean_weight=sums.unit,
     )  # fmt: skip

@@ -25,7 +25,7 @@ sizes = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(sum)
 @pytest.fixture(autouse=True)
 def _let_go_often(monkeypatch):
     """So that a few hundred rows are chosen among in many steps."""
-    monkeypatch.setattr(subsample, "_WAITING", 5)
+    monkeypatch.setattr(subsample, "_WAITING_ROWS", 5)
 
 
 def ids_of(data: Dataset) -> list[int]:

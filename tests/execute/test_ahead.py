@@ -15,13 +15,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from streamkern.defaults import BYTES_AHEAD
 from streamkern.errors import DataError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
 from streamkern.execute.threads_executor import LanePool
 from streamkern.execute.worker_protocol import lower_priority
 from streamkern.kernels import Expansion, Laplace
-from streamkern.solvers.base import BYTES_AHEAD, row_bytes, steps_ahead
+from streamkern.solvers.base import row_bytes, steps_ahead
 from streamkern.testing.executor import OrderSensitive, expected_step
 
 

@@ -19,10 +19,11 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu.engine import HostEngine
+from streamkern.defaults import KEPT_CHECKPOINTS
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.runs import checkpoints, load_pipeline, resume, run
-from streamkern.runs.checkpoints import KEPT_CHECKPOINTS, Checkpoints
+from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS
 from streamkern.evaluation import score
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.runs import training_examples as module
-from streamkern.runs.training_examples import EXAMPLE_COPIES, EXAMPLE_ROWS, examples
+from streamkern.runs.training_examples import examples
 from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}

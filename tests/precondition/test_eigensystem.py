@@ -18,7 +18,7 @@ def matrix(kernel: Kernel, d: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(krylov_eigenpairs, "_FROM", S)
+    monkeypatch.setattr(krylov_eigenpairs, "MIN_KRYLOV_ROWS", S)
 
 
 @pytest.fixture

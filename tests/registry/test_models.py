@@ -16,8 +16,9 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
+from streamkern.defaults import MAX_EARLIER_CHAMPIONS
 from streamkern.models.kernel_machine import KernelMachine
-from streamkern.registry.model_registry import MAX_EARLIER_CHAMPIONS, Registry
+from streamkern.registry.model_registry import Registry
 
 
 def model(number: int) -> KernelMachine:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices, sums_in_flight
 from streamkern.costs.fit_shape import solver_memory
-from streamkern.fitting.solver_choice import MAX_PASSES_WORK, choose_solver, default_passes, resolve_solver
+from streamkern.defaults import MAX_PASSES_WORK
+from streamkern.fitting.solver_choice import choose_solver, default_passes, resolve_solver
 
 
 def name(size: ProblemSize, **more: Any) -> str:

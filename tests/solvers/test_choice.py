@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.costs.dry_run import ASSUMED_THREADS, CostEstimate, ProblemSize, nominal_prices, nominal_work
+from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices, nominal_work
 from streamkern.costs.fit_shape import solver_memory
 from streamkern.data.targets import Classes
+from streamkern.defaults import ASSUMED_THREADS
 from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice

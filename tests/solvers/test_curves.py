@@ -7,8 +7,9 @@ from sklearn import metrics as theirs
 import streamkern as sk
 from streamkern.calibration.intervals import relative_scales
 from streamkern.data.targets import Classes, Indicators
+from streamkern.defaults import CURVE_STEPS, MAX_CURVES
 from streamkern.evaluation import metrics as ours
-from streamkern.evaluation.curves import CURVE_STEPS, MAX_CURVES, curves_of
+from streamkern.evaluation.curves import curves_of
 from streamkern.evaluation.metrics import MetricSums, metric_sums
 from streamkern.execute import open_executor
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.data.targets import Continuous
+from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.solvers import Problem, ridge, train
 from tests.problems import drawn

@@ -9,10 +9,10 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import streamkern as sk
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
 from streamkern.cpu import default_engine
+from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.learned_metric import AGOP

@@ -15,9 +15,10 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
+from streamkern.defaults import MAX_HALVINGS
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
-from streamkern.precondition.nystrom import MAX_HALVINGS, StepSize
+from streamkern.precondition.nystrom import StepSize
 from streamkern.runs import load_pipeline, run
 from streamkern.solvers.loop import train, train_stably
 from streamkern.testing.solver import small_data, small_problem

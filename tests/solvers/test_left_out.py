@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
+from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
+from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
 from streamkern.solvers import Problem, train

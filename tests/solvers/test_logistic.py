@@ -74,7 +74,7 @@ def test_it_finds_the_optimum_that_newtons_method_finds(k, weighted):
 def test_a_step_that_is_too_long_is_made_shorter(bound, monkeypatch):
     X, y = rows()
     expected = fitted(X, y)
-    monkeypatch.setattr(logistic, "_BOUND", bound)
+    monkeypatch.setattr(logistic, "LOGISTIC_CURVATURE", bound)
     other = fitted(X, y, solver=sk.Logistic(ridge=LAM, tolerance=1e-10, epochs=400))
     assert other.result_.report["objective"] == pytest.approx(expected.result_.report["objective"], rel=1e-6)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.solvers.loop import GAIN, stale
+from streamkern.defaults import MIN_LOSS_DECREASE
+from streamkern.solvers.loop import stale
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((400, 3)).astype("float32")
@@ -17,7 +18,7 @@ def test_gains_that_are_nothing_are_none():
     assert stale([1.0, 0.9, 0.8]) == 0
     assert stale([1.0 - 1e-10 * i for i in range(50)]) == 49
     assert stale([1.0, 0.5, 0.6, 0.55]) == 2
-    slow = [(1 - GAIN / 3) ** i for i in range(20)]  # small gains add up
+    slow = [(1 - MIN_LOSS_DECREASE / 3) ** i for i in range(20)]  # small gains add up
     assert max(stale(slow[:n]) for n in range(1, 20)) == 3
 
 

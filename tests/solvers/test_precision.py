@@ -11,7 +11,8 @@ from sklearn.metrics import r2_score
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.fitting.precision_checks import MAX_ROUNDING_SHARE, kernel_rounding, typical_sizes
+from streamkern.defaults import MAX_ROUNDING_SHARE
+from streamkern.fitting.precision_checks import kernel_rounding, typical_sizes
 from streamkern.kernels import Kernel
 from streamkern.solvers import Direct
 

@@ -10,11 +10,11 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu import default_engine
+from streamkern.defaults import JITTER
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
 from streamkern.precondition import center_projection
 from streamkern.precondition.center_projection import (
-    JITTER,
     ProjectedKernel,
     center_eigensystem,
     jitter_report,
@@ -272,7 +272,7 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(30.0), Laplace(3.0)])
-@pytest.mark.parametrize("jitter", [1e-9, JITTER[np.dtype(np.float32)]])
+@pytest.mark.parametrize("jitter", [1e-9, JITTER["float32"]])
 def test_a_factor_in_float32_is_that_of_float64(kernel: Any, jitter: float):
     """If float32 has too few digits for the jitter, K(Z, Z) is factored in float64.
 
