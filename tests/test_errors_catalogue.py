@@ -31,7 +31,7 @@ from streamkern.commands.parser import main
 from streamkern.cpu import default_engine
 from streamkern.data import Quarantined
 from streamkern.data.row_order import Assembly
-from streamkern.engine.elementwise import NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
@@ -283,7 +283,7 @@ NAMES: dict[str, Any] = {
         speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
-LOOPS, NUMPY = default_engine().loops, NumpyLoops()
+LOOPS, NUMPY = default_engine().loops, Loops()
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got

@@ -29,7 +29,7 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
@@ -67,7 +67,7 @@ class MeterEngine(InMemory):
     ) -> None:
         self.meter, self.real = meter, real
         self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
-        self.loops: Loops = NumpyLoops()
+        self.loops: Loops = Loops()
 
     def bound(self, executor: TaskRunner) -> Engine:
         return self

@@ -27,7 +27,7 @@ from streamkern.engine.base import (
     Respond,
     TaskRunner,
 )
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, panel_product, quantised
@@ -55,7 +55,7 @@ class NumpyEngine(InMemory):
         self.parallel = parallel
         self._imap = imap
         self.overlaps = overlaps
-        self.loops: Loops = NumpyLoops()
+        self.loops: Loops = Loops()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()

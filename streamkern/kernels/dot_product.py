@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Loops, NumpyLoops, magnitudes
+from streamkern.engine.elementwise import Loops, magnitudes
 from streamkern.errors import UsageError
 from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
@@ -133,7 +133,7 @@ class ArcCosine(Kernel):
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
-        self.apply(right, np.ones(1), np.ones(1), NumpyLoops())
+        self.apply(right, np.ones(1), np.ones(1), Loops())
         return _rounded(np.where(norms > 0, K, right[0, 0] if self.order == 0 else 0.0), X)
 
 
