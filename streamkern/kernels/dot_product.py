@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.elementwise import Loops, magnitudes
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import UsageError
-from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number, tiles
+from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import UserProfile, profile_values
 from streamkern.types import Array
@@ -78,7 +79,7 @@ class Polynomial(Kernel):
         set_number(self, "offset")
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
-        for rows in tiles(len(S), STRIP_ROWS):
+        for rows in cuts(len(S), STRIP_ROWS):
             strip = S[rows]
             strip *= S.dtype.type(self.gamma)
             strip += S.dtype.type(self.offset)
