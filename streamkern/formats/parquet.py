@@ -53,29 +53,16 @@ _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def open_parquet(
-    url: str | os.PathLike[str],
-    target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    *,
-    weight: str | None = None,
-    retry: Retry | None = None,
+def parquet_source(
+    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
     The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
-    fixed-size list, or the fixed-size binary that `write_parquet` writes. ``target`` may be several columns for c
-    values a row, or a partition key; strings stay strings. Partition keys are features only if ``columns`` names them.
-    Target and weight are by default those that `write_parquet` recorded, else none.
+    fixed-size list, or the fixed-size binary that `write_parquet` writes. A target may be several columns for c values
+    a row, or a partition key; strings stay strings. Partition keys are features only if they are named. Target and
+    weight are by default those that `write_parquet` recorded, else none.
     """
-    return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
-
-
-def parquet_source(
-    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
-) -> ParquetSource:
-    """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
     with storage_errors(redacted(url), "parquet files", "the metadata of the files cannot be used"):
         return _source(files, url, request)
@@ -108,7 +95,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
 
 
 class ParquetSource(TableSource):
-    """Rows of parquet files; made by `open_parquet`. A chunk is one row group, or several small ones of a file."""
+    """Rows of parquet files; made by `parquet_source`. A chunk is one row group, or several small ones of a file."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ import numpy as np
 from numcodecs import BitRound
 
 from streamkern.errors import DataError, PlanRefusedError, UsageError, refusing_old_names
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import TrainingZarr
 from streamkern.ingestion.external_shuffle import ROW_EXTRA, SortedRun, SortedRuns
