@@ -18,7 +18,7 @@ from streamkern.startup import paused_collector
 
 if TYPE_CHECKING:
     from streamkern.formats.parquet import ParquetSource, write_parquet
-    from streamkern.formats.zarr import ZarrSource, open_zarr, write_zarr
+    from streamkern.formats.zarr import ZarrSource, write_zarr
 
 __all__ = [
     "ArraySource",
@@ -26,7 +26,6 @@ __all__ = [
     "Retry",
     "Source",
     "ZarrSource",
-    "open_zarr",
     "wrap",
     "write_parquet",
     "write_zarr",
@@ -34,7 +33,7 @@ __all__ = [
 
 _LATE = {
     "parquet": ("ParquetSource", "write_parquet"),
-    "zarr": ("ZarrSource", "open_zarr", "write_zarr"),
+    "zarr": ("ZarrSource", "write_zarr"),
 }
 
 

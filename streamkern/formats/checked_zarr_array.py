@@ -285,7 +285,7 @@ class StoredArray:
                     expected="every chunk of the array: one that is missing would read as rows of its fill value",
                     remedy="restore the chunk or write the array again; if its writer leaves out chunks that hold only "
                     "the fill value (zarr's default), give the array the attribute streamkern: "
-                    '{"sparse": true}, or open it with open_zarr(..., sparse=True)',
+                    '{"sparse": true}',
                 )
 
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:

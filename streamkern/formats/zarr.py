@@ -55,44 +55,28 @@ _explaining = partial(
 )
 
 
-def open_zarr(
-    url: str | os.PathLike[str],
-    target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    *,
-    weight: str | None = None,
-    sparse: bool = False,
-    retry: Retry | None = None,
-) -> ZarrSource:
+def zarr_source(url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None) -> ZarrSource:
     """Open a zarr array (features only) or group as rows.
 
     In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
     several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
     be text, dates and times. NaN, NaT and an empty text are missing values.
 
-    ``target`` is an array of shape (n,) or (n, c), or several of shape (n,); an empty text asks for no target.
-    ``columns`` are names of one-dimensional arrays, or of columns that the training layout lists, or the name of the
-    one features array. Target and weight, shape (n,), are by default those of the training layout.
+    The target is an array of shape (n,) or (n, c), or several of shape (n,). Columns are names of one-dimensional
+    arrays, or of columns that the training layout lists, or the name of the one features array. Target and weight,
+    shape (n,), are by default those of the training layout.
 
-    With ``sparse``, an absent chunk is read as the fill value. By default it is an error, because a lost chunk looks
-    the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
+    An absent chunk is an error, because a lost chunk looks the same as one of the fill value alone. An array, or its
+    group, with the attribute ``streamkern: {"sparse": true}`` is read with the fill value in absent chunks.
     """
-    return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
-
-
-def zarr_source(
-    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None, sparse: bool = False
-) -> ZarrSource:
-    """Open a zarr array or group for a request; see `open_zarr`."""
     if not is_remote(url):
         url = os.path.abspath(url.removeprefix("file://"))  # workers may have another working directory
     node = _open_node(url, storage_options, retry)
     with _explaining(redacted(url)):
-        return _source(node, redacted(url), request, sparse)
+        return _source(node, redacted(url), request)
 
 
-def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, sparse: bool) -> ZarrSource:
+def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> ZarrSource:
     marks = _marks(node)
     if isinstance(node, zarr.Array):
         if request.targets and np.dtype(node.dtype).names is None:
@@ -112,7 +96,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
         array = arrays[name]
         if isinstance(node, zarr.Group) and node.metadata.consolidated_metadata is not None:
             _metadata(url, partial(_require_own_metadata, array, where(name)))
-        declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
+        declared = bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
         return StoredArray(array, url, declared, packings[name])
 
     def where(name: str) -> str:

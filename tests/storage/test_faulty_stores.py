@@ -15,7 +15,6 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats import open_zarr
 from streamkern.formats.open_tables import open_tables
 from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.testing.source import read_all
@@ -219,7 +218,7 @@ def test_a_flipped_byte_at_rest_is_an_error_after_three_reads(folder, kind, tmp_
     folder = shutil.copytree(folder, tmp_path / "damaged")
     if kind == "zarr":
         file = folder / "rows.zarr/X/c/4/0"
-        source = open_zarr(folder / "rows.zarr")
+        source = open_tables(folder / "rows.zarr")
     else:
         file = folder / "rows.parquet"
         source = open_tables(file)

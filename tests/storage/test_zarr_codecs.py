@@ -8,6 +8,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats import open_zarr
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.zarr_allowed_codecs import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
+
+open_zarr = partial(open_tables, format="zarr")
 
 X = np.arange(40.0).reshape(10, 4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 
 import numcodecs
 import numpy as np
@@ -11,10 +12,12 @@ import zarr
 from zarr.codecs import BloscCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats import open_zarr, write_zarr
+from streamkern.formats import write_zarr
 from streamkern.formats.blosc import WholeChunks
 from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import read_all
+
+open_zarr = partial(open_tables, format="zarr")
 
 X = np.random.default_rng(0).normal(size=(100, 6))
 y = np.random.default_rng(1).integers(0, 10, 100)
@@ -130,9 +133,8 @@ def test_a_sparse_array_is_read_where_it_is_declared(tmp_path, version):
     X[25] = 1
     group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=version)
     group.create_array("X", data=X, chunks=(10, 3))
-    with pytest.raises(StorageError, match=r'"sparse": true(.|\n)*sparse=True'):
+    with pytest.raises(StorageError, match='"sparse": true'):
         open_zarr(tmp_path / "a.zarr").read(0)
-    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr", sparse=True)).X, X)
     group["X"].attrs["streamkern"] = {"sparse": True}
     np.testing.assert_array_equal(read_all(open_tables(tmp_path / "a.zarr")).X, X)
 

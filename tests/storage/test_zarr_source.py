@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import zarr
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import open_zarr, write_zarr
+from streamkern.formats import write_zarr
 from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import SourceSuite, read_all
+
+open_zarr = partial(open_tables, format="zarr")
 
 
 class ZarrSuite(SourceSuite):
