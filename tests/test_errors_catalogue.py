@@ -962,7 +962,7 @@ formats/parquet_files.py: the server does not say how large this file is
     a server that says no Content-Length
 formats/fsspec_file.py: the store does not say how large the file is
     a store that says no size
-formats/zarr.py: cannot be written:
+formats/training_zarr.py: cannot be written:
     storage/test_zarr_damage.py
 formats/checked_zarr_array.py: the chunk may not be read:
     files that may not be read, which the root user may

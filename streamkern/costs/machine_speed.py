@@ -295,7 +295,7 @@ def _byte(source: Source) -> float:
     """Seconds of reading the first chunk again, from memory; of a zarr group where it cannot be read."""
     with suppress(StreamkernError, OSError):
         return _read_seconds(source)
-    from streamkern.formats.zarr import write_zarr  # imports zarr and Arrow
+    from streamkern.formats.training_zarr import write_zarr  # imports zarr and Arrow
 
     X = np.random.default_rng(0).integers(0, 64, (4096, 1024), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,8 @@ from streamkern.startup import paused_collector
 
 if TYPE_CHECKING:
     from streamkern.formats.parquet import ParquetSource, write_parquet
-    from streamkern.formats.zarr import ZarrSource, write_zarr
+    from streamkern.formats.training_zarr import write_zarr
+    from streamkern.formats.zarr import ZarrSource
 
 __all__ = [
     "ArraySource",
@@ -33,7 +34,8 @@ __all__ = [
 
 _LATE = {
     "parquet": ("ParquetSource", "write_parquet"),
-    "zarr": ("ZarrSource", "write_zarr"),
+    "zarr": ("ZarrSource",),
+    "training_zarr": ("write_zarr",),
 }
 
 
