@@ -16,10 +16,10 @@ from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
-from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
 from streamkern.engine.quantised_factor import PackedFactor
+from streamkern.engine.reference import Engine
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine

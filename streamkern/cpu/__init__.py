@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from streamkern.engine import Engine, NumpyEngine
+from streamkern.engine import Engine
 from streamkern.engine.elementwise import Loops
 from streamkern.startup import paused_collector
 
@@ -18,7 +18,7 @@ def default_engine() -> Engine:
         with paused_collector():
             from streamkern.cpu.engine import HostEngine
     except ImportError:
-        return NumpyEngine()
+        return Engine()
     return HostEngine()
 
 

@@ -17,14 +17,14 @@ from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
-from streamkern.engine.reference import NumpyEngine, one_by_one
+from streamkern.engine.reference import Engine, one_by_one
 from streamkern.types import Array
 
 _COMPILING = 112 << 20  # bytes of a fit that compiles every loop: 90 MiB beyond the rest for EigenPro on plain rows
 
 
-class HostEngine(NumpyEngine):
-    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra."""
+class HostEngine(Engine):
+    """``Engine`` with compiled products, fused kernel values and tiled linear algebra."""
 
     name = "host"
 
