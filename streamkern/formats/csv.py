@@ -24,6 +24,7 @@ from streamkern.formats.arrow_tables import TableSource, fields_of
 from streamkern.formats.csv_records import first_record_end, record_blocks
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory, default_budget, format_bytes
+from streamkern.sources.arrow_conversion import common_type
 from streamkern.sources.base import TEXT_BYTES
 from streamkern.sources.column_roles import Request, choose_columns
 from streamkern.sources.format_rules import check_chunk
@@ -90,10 +91,10 @@ class CsvSource(TableSource):
         types = scan.types
         if request.role != "target":  # ids are copied, digit by digit
             types |= dict.fromkeys(set(scan.lossy) & set(request.targets), pa.string())
-        for name, (row, text) in scan.lossy.items():
+        for name, (row, written) in scan.lossy.items():
             if pa.types.is_floating(types[name]):
                 raise DataError(
-                    f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
+                    f"column {name!r}, row {row}: no float64 number is {shortened(written)}",
                     where=file.path,
                     expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
                     remedy="correct the value or leave it empty; put a letter before an id of many digits",
@@ -411,12 +412,7 @@ def shortened(text: Any) -> str:
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Any two types have text as a last resort."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
+    if one != other and all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
         zones = {kind.tz for kind in (one, other) if pa.types.is_timestamp(kind)}
         return pa.timestamp("ns", zones.pop()) if len(zones) == 1 else pa.string()
-    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
-    return pa.float64() if all(numeric) else pa.string()
+    return common_type(one, other) or pa.string()

@@ -69,8 +69,9 @@ class TrainingZarr:
             **({} if weight is None else {"weight": weight}),
             **({} if record is None else {"ingest": record}),
         }
-        local = isinstance(place, Path)
-        self._group = zarr.open_group(LocalStore(place), mode="a", zarr_format=3) if local else place
+        if isinstance(place, Path):
+            place = zarr.open_group(LocalStore(place), mode="a", zarr_format=3)
+        self._group = place
         self._group.attrs["streamkern"] = {**self._marks, "complete": False}
         self._arrays: list[zarr.Array[Any] | None] = [self._array("X", shape, dtype), None, None]
         if target is not None:

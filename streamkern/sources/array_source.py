@@ -35,9 +35,10 @@ class ArraySource(Source):
         schema: Schema | None = None,
     ) -> None:
         require_dense(X)
-        self._X = X = np.asarray(X)
+        X = np.asarray(X)
         y = None if y is None else np.asarray(y)
         self._declare(X, y, columns, target_name)
+        self._X: Any = X
         self.schema = schema
         self._y: Any = None if y is None or self.target is None else as_target(y, self.target)
         if chunk_rows is None:
