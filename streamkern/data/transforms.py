@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -273,7 +273,8 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
         if (encoder := load_encoder(kind, facts, own)) is not None:
             made.append(encoder)
         elif kind in _KINDS:
-            made.append(_KINDS[kind](**own, **facts))
+            names = own.keys() & {part.name for part in fields(_KINDS[kind])}
+            made.append(_KINDS[kind](**facts, **{name: own[name] for name in names}))
         else:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",

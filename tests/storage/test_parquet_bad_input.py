@@ -210,7 +210,7 @@ def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
 
 def test_nothing_there(tmp_path):
     fails(tmp_path / "a.parquet", r"no parquet files here(.|\n)*\.parquet, \.pq", StorageError)
-    fails(tmp_path, "no parquet files here", StorageError)
+    fails(tmp_path, "no parquet files here", StorageError, format="parquet")
     fails(f"{tmp_path}/*.parquet", "no parquet files here", StorageError)
     fails("gopher://somewhere/a.parquet", "no file system", StorageError)
 
