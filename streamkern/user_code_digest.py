@@ -3,6 +3,9 @@
 A result may be reused only where the same code would be run again. The digest covers bytecode, constants, defaults,
 closure cells, and the globals and modules that the code names, transitively, within the user's own files. What is
 installed (the standard library, packages in site-packages, this library) counts by name and version.
+
+``dask.base.tokenize`` does not keep this promise: it knows an importable function by its name, so that an edited helper
+has the same token, and a set that a function names gives another token in another process.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,14 +37,13 @@ _IRRELEVANT = frozenset({
     "__cached__", "__file__", "__loader__", "__spec__", "__package__", "__path__", "__name__", "__qualname__",
 })  # fmt: skip
 
-_KIND = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
+_KIND = sum((inspect.CO_VARARGS, inspect.CO_VARKEYWORDS, inspect.CO_GENERATOR, inspect.CO_COROUTINE,
+             inspect.CO_ASYNC_GENERATOR))  # fmt: skip
 """Flags of code that change a call of it; others are of the file that it was compiled from."""
+
+_CODE = ("code", "names", "varnames", "freevars", "cellvars", "argcount", "posonlyargcount", "kwonlyargcount",
+         "exceptiontable")  # fmt: skip
+"""What a code object says of itself, without its place in a file; besides, its constants and flags."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _PACKAGE = __name__.partition(".")[0]
@@ -115,8 +117,8 @@ class _Walk:
         self._alive: list[Any] = []  # an id is unique as long as its object lives
 
     def digest(self, value: Any) -> str:
-        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
-            return _hash(type(value).__name__, repr(value))
+        if type(value) in _PLAIN:
+            return _hash(type(value).__name__, hashlib.sha256(value).digest() if type(value) is bytes else repr(value))
         key = id(value)
         if key in self._done:
             return self._done[key]
@@ -139,34 +141,25 @@ class _Walk:
 
     def _parts(self, value: Any) -> tuple[Any, ...]:
         kind = type(value)
-        if kind in (tuple, list):
-            return (kind.__name__, *self._all(value))
-        if kind in (set, frozenset):  # their order changes from process to process
-            return (kind.__name__, *sorted(self._all(value)))
-        if kind is dict:
-            return ("dict", *self._all(each for pair in value.items() for each in pair))
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            return ("array", kind.__name__, value.dtype.str, value.shape, _bytes(np.ascontiguousarray(value).tobytes()))
-        if isinstance(value, np.generic) and not value.dtype.hasobject:
-            return ("number", value.dtype.str, _bytes(value.tobytes()))
-        if isinstance(value, CodeType):
-            return self._code(value, {})
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, MethodType):
-            return ("method", self.digest(value.__func__), self.digest(value.__self__))
-        if isinstance(value, BuiltinFunctionType):
-            return self._builtin(value)
-        if isinstance(value, partial):
-            return ("partial", self.digest(value.func), *self._all(value.args), self.digest(value.keywords))
-        if isinstance(value, property):
-            return ("property", *self._all((value.fget, value.fset, value.fdel)))
-        if isinstance(value, staticmethod | classmethod):
-            return (kind.__name__, self.digest(value.__func__))
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, ModuleType):
-            return self._module(value)
+        match value:
+            case tuple() | list() if kind in (tuple, list):
+                return (kind.__name__, *self._all(value))
+            case set() | frozenset():  # their order changes from process to process
+                return (self.digest(kind), *sorted(self._all(value)))
+            case dict() if kind is dict:
+                return ("dict", *self._all(each for pair in value.items() for each in pair))
+            case CodeType():
+                return self._code(value, {})
+            case FunctionType():
+                return self._function(value)
+            case BuiltinFunctionType():
+                return self._builtin(value)
+            case property():
+                return ("property", *self._all((value.fget, value.fset, value.fdel)))
+            case type():
+                return self._class(value)
+            case ModuleType():
+                return self._module(value)
         return self._object(value)
 
     # ---------------------------------------------------------------------------------------------------- functions
@@ -174,9 +167,8 @@ class _Walk:
     def _function(self, function: FunctionType) -> tuple[Any, ...]:
         if _is_library(function.__module__) and "<" not in function.__qualname__:
             return _library(function.__module__, function.__qualname__)
-        bound = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
         cells = {}
-        for name, cell in bound.items():
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             try:
                 cells[name] = self.digest(cell.cell_contents)
             except ValueError:  # not assigned yet
@@ -194,11 +186,8 @@ class _Walk:
         constants = [
             self._code(each, space) if isinstance(each, CodeType) else self.digest(each) for each in code.co_consts
         ]
-        return (
-            code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
-            code.co_flags & _KIND, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
-            code.co_exceptiontable.hex(), constants, sorted(self._globals(code, space).items()),
-        )  # fmt: skip
+        own = [getattr(code, f"co_{name}") for name in _CODE]
+        return (*own, code.co_flags & _KIND, constants, sorted(self._globals(code, space).items()))
 
     def _globals(self, code: CodeType, space: dict[str, Any]) -> dict[str, str]:
         """Digests of the globals, and of the attributes of modules, that the instructions name."""
@@ -254,7 +243,7 @@ class _Walk:
         if file is None:
             self._doubt(f"the compiled module {module!r} has no file.")
             return "no file"
-        return _bytes(Path(file).read_bytes())
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
     # -------------------------------------------------------------------------------------------- classes and objects
 
@@ -280,21 +269,11 @@ class _Walk:
 
     def _object(self, value: Any) -> tuple[Any, ...]:
         kind = type(value)
-        if isinstance(wrapped := getattr(value, "py_func", None), FunctionType):  # Numba's compiled functions
-            return ("compiled", _name(kind), self.digest(wrapped), self.digest(getattr(value, "targetoptions", None)))
-        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):  # functools.cache, and its like
-            return ("wrapped", _name(kind), self.digest(wrapped))
-        if hasattr(value, "__dict__") and not _is_library(kind.__module__):
-            slots = {
-                name: getattr(value, name)
-                for base in kind.__mro__
-                for name, member in vars(base).items()
-                if inspect.ismemberdescriptor(member) and hasattr(value, name)
-            }
-            state = dict(sorted({**slots, **vars(value)}.items()))
-            bases: tuple[Any, ...] = (int, float, str, bytes, tuple, list, dict, set)
-            extended = [self.digest(base(value)) for base in bases if isinstance(value, base)]
-            return ("object", self.digest(kind), self.digest(state), extended)
+        if _is_library(kind.__module__):
+            for name in ("py_func", "__wrapped__"):  # Numba's compiled functions; functools.cache, and its like
+                if (wrapped := getattr(value, name, None)) is not None:
+                    options = getattr(value, "targetoptions", None)
+                    return ("wrapped", _name(kind), self.digest(wrapped), self.digest(options))
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = value.__reduce_ex__(2) if reduce is None else reduce(value)
@@ -330,10 +309,6 @@ def _hash(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _bytes(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _name(value: Any) -> str:
     kind = value if hasattr(value, "__qualname__") else type(value)
     return f"{getattr(kind, '__module__', '')}.{kind.__qualname__}"
@@ -356,10 +331,8 @@ def _is_library(module: str | None) -> bool:
     if top in (_PACKAGE, "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
         return True
     found = sys.modules.get(top)
-    places = [file] if (file := getattr(found, "__file__", None)) else list(getattr(found, "__path__", ()))
-    if not places:
-        return False
-    return _is_installed(places[0])
+    places = [getattr(found, "__file__", None), *getattr(found, "__path__", ())]
+    return next((_is_installed(place) for place in places if place), False)
 
 
 @cache

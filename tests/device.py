@@ -16,13 +16,13 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 
 from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop
-from streamkern.engine.elementwise import NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.errors import NumericalError
 from streamkern.gpu.loops import BlockTarget, Halves, Sides
 from streamkern.types import Array, IntArray
 
 
-class PlainLoops(NumpyLoops):
+class PlainLoops(Loops):
     """The reference, with the sums of a step by their definitions."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:

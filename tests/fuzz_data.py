@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 import streamkern as sk
 from streamkern.formats import parquet_footer, write_parquet, write_zarr
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.memory import resident_bytes
 from tests.fuzz_artifacts import ACCIDENTS, measured, mutate
 

@@ -31,7 +31,7 @@ from streamkern.commands.parser import main
 from streamkern.cpu import default_engine
 from streamkern.data import Quarantined
 from streamkern.data.row_order import Assembly
-from streamkern.engine.elementwise import NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
@@ -283,7 +283,7 @@ NAMES: dict[str, Any] = {
         speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
-LOOPS, NUMPY = default_engine().loops, NumpyLoops()
+LOOPS, NUMPY = default_engine().loops, Loops()
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
@@ -824,9 +824,9 @@ sources/read_options.py: ... is
     storage/test_text_tables.py::test_options_out_of_range_are_refused
 sources/read_options.py: read_options is
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
-formats/open_stored.py: this is a zip archive
+formats/open_tables.py: this is a zip archive
     storage/test_odd_types.py::test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it
-formats/joined_tables.py: read_options are given, and no source is a text ta
+formats/open_tables.py: read_options are given, and no source is a text ta
     storage/test_text_tables.py::test_options_that_nothing_takes_are_refused
 serving/predict_files.py: The id column and a column of the predictions are
     serving/test_ids.py::test_an_id_has_any_name_that_no_written_column_has
@@ -850,7 +850,7 @@ precondition/nystrom.py: The preconditioned kernel is not positive: mean di
     precondition/test_nystrom.py::test_what_is_not_positive
 serving/predictor.py: The columns differ from those of training.
     serving/test_predictor.py::test_what_cannot_be_answered_is_one_error
-formats/open_stored.py: the ingest to this place has not been completed
+formats/open_tables.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 sources/base.py: The feature
     data/test_tables_as_they_are.py::test_a_value_of_another_kind_is_named_as_it_is_written
@@ -962,7 +962,7 @@ formats/parquet_files.py: the server does not say how large this file is
     a server that says no Content-Length
 formats/fsspec_file.py: the store does not say how large the file is
     a store that says no size
-formats/zarr.py: cannot be written:
+formats/training_zarr.py: cannot be written:
     storage/test_zarr_damage.py
 formats/checked_zarr_array.py: the chunk may not be read:
     files that may not be read, which the root user may

@@ -29,7 +29,7 @@ from streamkern.data.statistics import Moments
 from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
 from streamkern.execute.base import Allowance
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.memory import check_memory, memory_limit, release_free_memory, resident_bytes
 from streamkern.rng import generator
 

@@ -21,7 +21,7 @@ from streamkern import redaction
 from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.redaction import keep_option_secrets, keep_setting_secrets, keep_url_secrets, names_secret, redacted
 from streamkern.report import read_run
 from streamkern.storage.atomic_writes import write_json

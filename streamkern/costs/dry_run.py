@@ -19,10 +19,10 @@ from streamkern.defaults import ASSUMED_THREADS as ASSUMED_THREADS
 from streamkern.defaults import HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
 from streamkern.defaults import WORK_PER_SECOND as WORK_PER_SECOND
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
-from streamkern.engine.base import Engine
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
 from streamkern.engine.quantised_factor import PackedFactor
+from streamkern.engine.reference import Engine
 from streamkern.evaluation.score import SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from streamkern import cpu
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
-from streamkern.data import from_arrays
+from streamkern.data import from_arrays, open_dataset
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.statistics import Moments
@@ -35,7 +35,6 @@ from streamkern.defaults import MEASUREMENT_SECONDS, SPEED_CENTERS, SPEED_ROWS
 from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.formats import open_source
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.contributions import Gradient
@@ -291,13 +290,13 @@ def _byte(source: Source) -> float:
     """Seconds of reading the first chunk again, from memory; of a zarr group where it cannot be read."""
     with suppress(StreamkernError, OSError):
         return _read_seconds(source)
-    from streamkern.formats.zarr import write_zarr  # imports zarr and Arrow
+    from streamkern.formats.training_zarr import write_zarr  # imports zarr and Arrow
 
     X = np.random.default_rng(0).integers(0, 64, (4096, 1024), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.zarr"
         write_zarr(path, X, np.zeros(len(X)), target="y")
-        return _read_seconds(open_source(path, target="y"))
+        return _read_seconds(open_dataset(path, "y").source)
 
 
 def _read_seconds(source: Source) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import cast
 
-from streamkern.engine import Engine, NumpyEngine
-from streamkern.engine.elementwise import HostLoops
+from streamkern.engine import Engine
+from streamkern.engine.elementwise import Loops
 from streamkern.startup import paused_collector
 
 __all__ = ["default_engine", "host_loops"]
@@ -19,10 +18,10 @@ def default_engine() -> Engine:
         with paused_collector():
             from streamkern.cpu.engine import HostEngine
     except ImportError:
-        return NumpyEngine()
+        return Engine()
     return HostEngine()
 
 
-def host_loops() -> HostLoops:
+def host_loops() -> Loops:
     """Return the loops of the CPU's engine."""
-    return cast(HostLoops, default_engine().loops)
+    return default_engine().loops

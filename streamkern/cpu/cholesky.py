@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, inner_loop
+from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, inner_loop, pack_rows
 from streamkern.types import Array
 
 TILE = 128
@@ -30,20 +30,7 @@ STEP = 16
 """Columns that are factored together."""
 
 _WIDTH = min(WIDTH, STEP)
-_add = inner_loop.inside
-
-
-@numba.njit(**OPTIONS)
-def _pack_negative(Z: Any, packed: Any) -> None:
-    """Write −Z in the layout of ``inner_loop``, to the first columns of panels that may have more."""
-    width = packed.shape[2]
-    for block in range(packed.shape[0]):
-        here = min(width, Z.shape[0] - block * width)
-        for k in range(Z.shape[1]):
-            for l in range(here):  # noqa: E741
-                packed[block, k, l] = -Z[block * width + l, k]
-            for l in range(here, width):  # noqa: E741
-                packed[block, k, l] = 0.0
+_add, _pack = inner_loop.inside, pack_rows.inside
 
 
 @numba.njit(**OPTIONS)
@@ -164,9 +151,9 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
     rows before k, negative and packed; it is written if ``begin`` is k. Of each step, ``before`` has the block's
     columns before it, likewise, and ``uppers`` its factor, transposed. Return False if a pivot is not positive.
     """
-    stop, width = min(k + TILE, A.shape[0]), left.shape[2]
+    stop, width, minus = min(k + TILE, A.shape[0]), left.shape[2], A.dtype.type(-1.0)
     if begin == k:
-        _pack_negative(A[k:stop, :k], left)
+        _pack(A[k:stop, :k], left, minus)
     for r in range(begin, end, TILE):
         last = min(r + TILE, end)
         for c in range(k, stop, width):
@@ -178,7 +165,7 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
             top = s if r == k else r
             if depth:
                 if r == k:
-                    _pack_negative(A[s:t, k:s], before[step])
+                    _pack(A[s:t, k:s], before[step], minus)
                 _add(A[top:last, k:s], before[step], 0, A[top:last, s:t], True)
             if r == k:
                 if not _own(A[s:t, s:t], uppers[step]):

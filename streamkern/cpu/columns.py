@@ -19,7 +19,7 @@ _SUMS = types.Array(types.float64, 1, "C")
     types.float64,
 )
 def moments(X: Any, w: Any, pivot: Any, low: Any, high: Any, first: Any, second: Any) -> None:
-    """Compute ranges and sums of columns, reading the rows once; see ``HostLoops.moments``."""
+    """Compute ranges and sums of columns, reading the rows once; see ``Loops.moments``."""
     n, d = X.shape
     for i in range(n):
         row, weight = dense_row(X[i]), w[i]

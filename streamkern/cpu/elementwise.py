@@ -16,6 +16,7 @@ from streamkern.cpu.manhattan import packed_for_manhattan
 from streamkern.engine.elementwise import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
+    Loops,
     Profile,
     check_angular,
     check_floats,
@@ -35,7 +36,7 @@ from streamkern.rng import seed_words
 from streamkern.types import Array, IntArray
 
 
-class CompiledLoops:
+class CompiledLoops(Loops):
     """The CPU default: compiled, vectorised, single-threaded loops that release the GIL."""
 
     name = "numba"

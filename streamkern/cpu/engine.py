@@ -18,12 +18,12 @@ from streamkern.defaults import COMPILING_BYTES, MIN_DERIVATIVE_DISTANCE
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
-from streamkern.engine.reference import NumpyEngine, one_by_one
+from streamkern.engine.reference import Engine, one_by_one
 from streamkern.types import Array
 
 
-class HostEngine(NumpyEngine):
-    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra."""
+class HostEngine(Engine):
+    """``Engine`` with compiled products, fused kernel values and tiled linear algebra."""
 
     name = "host"
 

@@ -213,14 +213,15 @@ def add_product(A: Any, B: Any, out: Any) -> None:
             j += vectors * LANES
 
 
-@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32, types.float64)
-def _pack(Z: Any, packed: Any) -> None:
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C"), dtype), _f32, types.float64)
+def pack_rows(Z: Any, packed: Any, sign: Any) -> None:
+    """Write Z times a sign in the layout of ``inner_loop``, to the first columns of panels that may have more."""
     width = packed.shape[2]
     for block in range(packed.shape[0]):
         here = min(width, Z.shape[0] - block * width)
         for k in range(Z.shape[1]):
             for l in range(here):  # noqa: E741
-                packed[block, k, l] = Z[block * width + l, k]
+                packed[block, k, l] = sign * Z[block * width + l, k]
             for l in range(here, width):  # noqa: E741
                 packed[block, k, l] = 0.0
 
@@ -250,7 +251,7 @@ def pack(Z: Array) -> Array | None:
 def packed_by(Z: Array, width: int) -> Array:
     """Return Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), padded with zeros."""
     packed = aligned((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
-    _pack(dense(Z, Z.dtype), packed)
+    pack_rows(dense(Z, Z.dtype), packed, 1.0)
     return packed
 
 

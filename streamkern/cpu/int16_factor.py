@@ -94,7 +94,7 @@ def _inverse_lower(S: Array) -> Array:
 
 def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
     """Write V = left Wᵀ for the lead's panels W, each with the columns up to its own."""
-    columns = [slice(a, min(a + PANEL, left.shape[1])) for a in range(0, left.shape[1], PANEL)]
+    columns = panel_rows(left.shape[1])
     rights = parallel(lambda part: Factor(left[:, part]), columns)
 
     def tile(j: int) -> None:
@@ -108,8 +108,7 @@ def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
 
 def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Map) -> None:
     """Write −own V W to the panel's first columns."""
-    columns = [slice(a, min(a + PANEL, V.shape[1])) for a in range(0, V.shape[1], PANEL)]
-    negative = -own
+    columns, negative = panel_rows(V.shape[1]), -own
 
     def tile(j: int) -> None:
         total = np.zeros((len(V), columns[j].stop - columns[j].start), np.float32)

@@ -23,7 +23,7 @@ def _table(dtype: Any) -> types.Array:
     types.float64,
 )  # fmt: skip
 def route(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves: Any, weights: Any) -> None:
-    """Write the leaves of each row and their weights, shape (n, 2); see ``HostLoops.route``."""
+    """Write the leaves of each row and their weights, shape (n, 2); see ``Loops.route``."""
     for i in range(X.shape[0]):
         leaves[i, 0], leaves[i, 1] = 0, -1
         weights[i, 0], weights[i, 1] = 1.0, 0.0
@@ -58,7 +58,7 @@ def route(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves:
     types.float64,
 )
 def project(X: Any, at: Any, direction: Any, out: Any) -> None:
-    """Project some rows on a direction, with the sums of ``route``; see ``HostLoops.project``."""
+    """Project some rows on a direction, with the sums of ``route``; see ``Loops.project``."""
     for i in range(at.shape[0]):
         t = 0.0
         for k in range(X.shape[1]):

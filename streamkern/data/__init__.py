@@ -10,7 +10,8 @@ from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks
 from streamkern.data.dataset import Dataset
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.errors import UsageError, warn
-from streamkern.formats import Retry, array_source
+from streamkern.formats import Retry, wrap
+from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import require_dense
 from streamkern.sources.read_options import ReadOptions, read_options
 from streamkern.startup import paused_collector
@@ -64,7 +65,7 @@ def open_dataset(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
     with paused_collector():  # imports zarr and Arrow
-        from streamkern.formats.joined_tables import open_tables
+        from streamkern.formats.open_tables import open_tables
 
     dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
                                   exclude=exclude, storage_options=storage_options, retry=retry,
@@ -104,4 +105,5 @@ def from_arrays(
     """
     for name, given in (("y", y), ("sample_weight", sample_weight)):
         require_dense(given, name)
-    return drop_zero_weight_rows(Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude)))
+    request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
+    return drop_zero_weight_rows(Dataset(wrap(X, y, sample_weight, request)))

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -421,31 +421,27 @@ class Keep(Encoder):
         return super().sound and len(self.columns) > 0
 
 
+_KINDS = {kind.__name__: kind for kind in (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)}
+
+
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
     """Rebuild an encoder from its saved description; KeyError if a part is missing, None if ``kind`` is unknown."""
-    n_in, columns = facts.get("n_in"), tuple(facts.get("columns", ()))
-    if kind not in ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep"):
+    if kind not in _KINDS:
         return None
-    if type(n_in) is not int:
+    if type(facts.get("n_in")) is not int:
         raise ValueError("the number of columns is missing")
-    ends = np.cumsum(facts.get("sizes", ()))[:-1].astype(np.int64)
-    labels = tuple(facts.get("labels", ()))
-    if kind == "Encode":
-        words = tuple(map(tuple, facts.get("words", ())))
-        values = tuple(np.split(own["categories"], ends))
-        return Encode(n_in, columns, values, facts["one_hot"], facts["unknown"], labels, words)
-    if kind == "Curves":
-        knots, heights = (tuple(np.split(own[name], ends)) for name in ("knots", "heights"))
-        return Curves(n_in, columns, knots, heights, facts.get("kept", False))
-    if kind == "ByValue":
-        return ByValue(n_in, columns)
-    if kind == "Calendar":
-        return Calendar(n_in, columns, tuple(map(tuple, facts["parts"])))
-    if kind == "TargetMeans":
-        values = tuple(np.split(own["categories"], ends))
-        means = tuple(np.split(own["means"], np.cumsum(np.asarray(facts["sizes"]) + 1)[:-1], axis=1))
-        return TargetMeans(n_in, columns, values, means, facts["folds"], labels)
-    return Keep(n_in, columns)
+    sizes = np.asarray(facts.get("sizes", ()), dtype=np.int64)
+    given: dict[str, Any] = {"columns": ()}
+    for part in fields(_KINDS[kind]):
+        if part.name in own:  # of all columns, one behind another; means have one more, of unseen categories
+            over = part.name == "means"
+            given[part.name] = tuple(np.split(own[part.name], np.cumsum(sizes + over)[:-1], axis=int(over)))
+        elif part.name in facts:
+            given[part.name] = facts[part.name]
+        elif part.default is MISSING and part.name not in given:
+            raise KeyError(part.name)
+    made: Encoder = _KINDS[kind](**given)
+    return made
 
 
 def _label(encoder: Encode | TargetMeans, number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -254,26 +254,22 @@ def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[st
     return described, arrays
 
 
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Affine, Fill, UnitRows, Project, LinearMap)}
+
+
 def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple[Transform, ...]:
     """Return the transforms that ``dump`` described; ModelFormatError or KeyError for an unknown or incomplete one."""
     made: list[Transform] = []
     for number, given in enumerate(described):
-        facts = dict(given)
+        facts = {name: _tuples(value) for name, value in given.items()}
         kind = facts.pop("name")
         prefix = f"transform{number}_"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if kind == "Affine":
-            made.append(Affine(own["factor"], own["shift"]))
-        elif kind == "Fill":
-            made.append(Fill(own["values"], tuple(facts.get("indicators", ()))))
-        elif (encoder := load_encoder(kind, facts, own)) is not None:
+        if (encoder := load_encoder(kind, facts, own)) is not None:
             made.append(encoder)
-        elif kind == "LinearMap":
-            made.append(LinearMap(own["matrix"]))
-        elif kind == "UnitRows":
-            made.append(UnitRows(**facts))
-        elif kind == "Project":
-            made.append(Project(**facts))
+        elif kind in _KINDS:
+            names = own.keys() & {part.name for part in fields(_KINDS[kind])}
+            made.append(_KINDS[kind](**facts, **{name: own[name] for name in names}))
         else:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",
@@ -283,6 +279,10 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
             )
         _require_sound(made[-1], 0 if len(made) == 1 else made[-2].n_out, number)
     return tuple(made)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _require_sound(made: Transform, width: int, number: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamkern.engine.base import Engine
 from streamkern.engine.device import Device
-from streamkern.engine.reference import NumpyEngine
+from streamkern.engine.reference import Engine
 
-__all__ = ["Device", "Engine", "NumpyEngine"]
+__all__ = ["Device", "Engine"]

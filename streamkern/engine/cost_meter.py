@@ -24,18 +24,17 @@ from streamkern.engine.base import (
     SUMS,
     TILE,
     Centered,
-    Engine,
     Evaluated,
-    InMemory,
     R,
     Respond,
     TaskRunner,
 )
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
+from streamkern.engine.reference import Engine
 from streamkern.types import Array
 
 
@@ -44,7 +43,7 @@ def triangle(size: int, tile: int = KERNEL_TILE) -> float:
     return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
 
 
-class MeterEngine(InMemory):
+class MeterEngine(Engine):
     """The engine's methods on arrays without values, for a run on ``real`` with ``slots`` concurrent threads or blocks.
 
     ``top`` is the largest eigenvalue of a preconditioned kernel, as a share of its trace. With ``likely``, decisions
@@ -64,7 +63,7 @@ class MeterEngine(InMemory):
     ) -> None:
         self.meter, self.real = meter, real
         self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
-        self.loops: Loops = NumpyLoops()
+        self.loops: Loops = Loops()
 
     def bound(self, executor: TaskRunner) -> Engine:
         return self

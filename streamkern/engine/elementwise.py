@@ -1,4 +1,4 @@
-"""Elementwise arithmetic on blocks of rows and tiles of kernel values: the protocol of loops, and a NumPy reference.
+"""Elementwise arithmetic on blocks of rows and tiles of kernel values, in NumPy: the reference of faster loops.
 
 Every function is single-threaded, has no state and gives the same bits on any thread: parallelism is across blocks.
 Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views (a tile of a larger
@@ -8,7 +8,7 @@ buffer), as long as the elements of a row are contiguous.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,154 +39,6 @@ ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
 """Kernels of the angle θ between x and z: arc-cosine kernels of order 0, 1, 2 (Cho & Saul 2009), and the neural tangent
 kernel of a ReLU network (Jacot et al. 2018).
 """
-
-
-class Loops(Protocol):
-    """The elementwise arithmetic of a block; ``UsageError`` where shapes, dtypes or parameters do not fit."""
-
-    @property
-    def name(self) -> str:
-        """Name of the implementation in reports."""
-
-    def assemble(
-        self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
-    ) -> None:
-        """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
-
-        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``, so that an offset is
-        subtracted before rounding. ``raw`` is (N, d), of any integer, floating or bool dtype; ``index`` (n,) has rows
-        in any order, with repetitions; ``out`` is (n, d), float32; ``scale`` and ``offset`` are numbers or (d,).
-        """
-
-    def add_noise(
-        self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
-    ) -> None:
-        """Add Gaussian noise: ``out[i] += sigma * normal(seed, copies[i], row_ids[i])``, see ``rng.normal_rows``.
-
-        ``out`` is (n, d), float32; row ids are (n,), int64; copies (n,) or one number. Sigma is in the units of
-        ``out``.
-        """
-
-    def assemble_noisy(
-        self,
-        raw: Array,
-        index: IntArray,
-        out: NDArray[np.float32],
-        *,
-        scale: ArrayLike,
-        offset: ArrayLike,
-        row_ids: IntArray,
-        copies: int | IntArray,
-        seed: int,
-        sigma: float,
-    ) -> None:
-        """``assemble``, then ``add_noise``, in one pass over ``out``; the same result to the bit.
-
-        ``row_ids`` are of the rows of ``out`` (not of ``raw``), and ``sigma`` is in the units of ``out``: after
-        scaling.
-        """
-
-    def finite_rows(self, X: Array) -> int:
-        """Return the first row of ``X`` (n, d) with a NaN or an infinity, or -1 if all values are finite."""
-
-    def row_norms(self, X: Array) -> Array:
-        """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X."""
-
-    def manhattan(self, X: Array, Z: Array, out: Array) -> None:
-        """Compute L1 distances: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
-
-        X is (b, d), Z (p, d), ``out`` (b, p), all float32 or all float64.
-        """
-        ...
-
-    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
-        """Sum gradients of L1 distances: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
-
-        P is (b, p), X and ``out`` (b, d), Z (p, d), all float32 or all float64.
-        """
-        ...
-
-    def radial(
-        self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
-    ) -> None:
-        """Turn inner products into kernel values in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
-
-        With the parameter ``norm`` 1, S has the L1 distances of ``manhattan`` on entry, and the norms are not read.
-
-        Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 if this is below ``coincident`` times the sum of
-        the norms; a NaN stays a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
-        the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below
-        the smallest normal number is 0, because subnormal numbers make the following matrix product many times slower.
-
-        ``kind`` is one of ``RADIAL_KINDS``, with parameters ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for
-        ``exponential_power``, and ``norm``, 1 or 2 (the default); or a NumPy function of squared distances, without
-        any.
-        """
-
-    def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
-
-        With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is κ_n(u)
-        = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
-
-            κ_0 = 1 − θ/π      κ_1 = (sin θ + (π − θ) u)/π      κ_2 = (3 u sin θ + (π − θ)(1 + 2u²))/(3π)
-
-        and ``depth`` layers are κ_n(κ_n(...(u))) m(x) m(z), with the magnitudes of ``magnitudes``. The tangent kernel
-        is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al. 2019).
-
-        An angle has the rounding error of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
-        2e-4 at z = x, and κ_0(κ_0(u)) by the root of 2e-4. Set the diagonal of k(Z, Z) exactly. Norms are squared.
-        """
-
-    def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        """Compute cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
-
-        In turns, the reduction to one turn is exact, so the only rounding error is of the sum. S (b, p) is below 2²⁰
-        turns in float32, so that fractions of a turn have digits; phases (p,) are in turns.
-        """
-
-
-class HostLoops(Loops, Protocol):
-    """Loops on the CPU, which also has those over rows that no card computes."""
-
-    def route(
-        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
-    ) -> tuple[IntArray, Array]:
-        """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
-
-        A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
-        where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
-        rows. Without a second leaf it is -1; weights sum to 1.
-
-        Args:
-            X: rows, shape (n, d).
-            directions: directions of the cuts, the root first, shape (m, d), float64.
-            cuts: low, threshold and high of each cut, shape (m, 3), float64.
-            children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
-            width: width of the interval in which rows are near: from low to high for 1, empty for 0.
-        """
-
-    def assign(
-        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
-
-        ``at`` (k,), int64, are positions of the rows of X (n, d) to assign, ascending; the tree is that of ``route``.
-        The result is begin and end of each leaf's rows, (m + 1, 2); and the rows, leaf by leaf from left to right,
-        ascending within a leaf. Projections equal those of ``project`` to the bit.
-        """
-
-    def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
-        """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
-
-        X (n, d) is finite, and summed in the order of its rows; w (n,) and the pivot c (d,) are float64. None is w = 1.
-        """
-
-    def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
-        """Return X · direction in float64 for some rows (m,) of X (n, d), or all; direction (d,) is float64.
-
-        A row's bits do not depend on other rows.
-        """
 
 
 def wide(dtype: np.dtype[Any]) -> bool:
@@ -360,14 +212,24 @@ def check_written(X: Array, *dtypes: type[np.floating]) -> None:
         )
 
 
-class NumpyLoops:
-    """Plain NumPy. Slow, short and obviously right; needs no compiler."""
+class Loops:
+    """The elementwise arithmetic of a block, in plain NumPy: the reference, which needs no compiler.
+
+    Faster loops have the same methods; those of cards lack ``route`` and what follows it, which are over rows that no
+    card computes. ``UsageError`` where shapes, dtypes or parameters do not fit.
+    """
 
     name = "numpy"
 
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
     ) -> None:
+        """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
+
+        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``, so that an offset is
+        subtracted before rounding. ``raw`` is (N, d), of any integer, floating or bool dtype; ``index`` (n,) has rows
+        in any order, with repetitions; ``out`` is (n, d), float32; ``scale`` and ``offset`` are numbers or (d,).
+        """
         check_gather(raw, index, out)
         if wide(raw.dtype):
             with np.errstate(over="ignore", invalid="ignore"):  # finite_rows reports overflows of float32
@@ -382,6 +244,11 @@ class NumpyLoops:
     def add_noise(
         self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
     ) -> None:
+        """Add Gaussian noise: ``out[i] += sigma * normal(seed, copies[i], row_ids[i])``, see ``rng.normal_rows``.
+
+        ``out`` is (n, d), float32; row ids are (n,), int64; copies (n,) or one number. Sigma is in the units of
+        ``out``.
+        """
         check_row_ids(row_ids, len(out))
         of_row = np.broadcast_to(np.asarray(copies, dtype=np.int64), (len(out),))
         for copy in np.unique(of_row):
@@ -401,20 +268,31 @@ class NumpyLoops:
         seed: int,
         sigma: float,
     ) -> None:
+        """``assemble``, then ``add_noise``, in one pass over ``out``; the same result to the bit.
+
+        ``row_ids`` are of the rows of ``out`` (not of ``raw``), and ``sigma`` is in the units of ``out``: after
+        scaling.
+        """
         self.assemble(raw, index, out, scale=scale, offset=offset)
         self.add_noise(out, row_ids, copies=copies, seed=seed, sigma=sigma)
 
     def finite_rows(self, X: Array) -> int:
+        """Return the first row of ``X`` (n, d) with a NaN or an infinity, or -1 if all values are finite."""
         bad = ~np.isfinite(X).all(axis=1)
         return int(bad.argmax()) if bad.any() else -1
 
     def row_norms(self, X: Array) -> Array:
+        """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X."""
         check_floats(X)
         squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
         with np.errstate(over="ignore"):
             return squared.astype(X.dtype)
 
     def manhattan(self, X: Array, Z: Array, out: Array) -> None:
+        """Compute L1 distances: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
+
+        X is (b, d), Z (p, d), ``out`` (b, p), all float32 or all float64.
+        """
         check_manhattan(X, Z, out)
         check_written(out, np.float32, np.float64)
         out[...] = 0
@@ -422,6 +300,10 @@ class NumpyLoops:
             out += np.abs(x[:, None] - z)
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Sum gradients of L1 distances: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
+
+        P is (b, p), X and ``out`` (b, d), Z (p, d), all float32 or all float64.
+        """
         check_manhattan(X, Z, P)
         for k, (x, z) in enumerate(zip(X.T, Z.T, strict=True)):
             out[:, k] = np.einsum("ij,ij->i", P, np.sign(x[:, None] - z))
@@ -429,6 +311,19 @@ class NumpyLoops:
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
+        """Turn inner products into kernel values in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
+
+        With the parameter ``norm`` 1, S has the L1 distances of ``manhattan`` on entry, and the norms are not read.
+
+        Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 if this is below ``coincident`` times the sum of
+        the norms; a NaN stays a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
+        the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below
+        the smallest normal number is 0, because subnormal numbers make the following matrix product many times slower.
+
+        ``kind`` is one of ``RADIAL_KINDS``, with parameters ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for
+        ``exponential_power``, and ``norm``, 1 or 2 (the default); or a NumPy function of squared distances, without
+        any.
+        """
         check_tile(S, x_norms, z_norms)
         formula, (a, b, c), ready = (None, (0, 0, 0), False) if callable(kind) else radial_formula(kind, params)
         if not ready:
@@ -453,6 +348,19 @@ class NumpyLoops:
         S[np.abs(S) < np.finfo(S.dtype).tiny] = 0
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+        """Turn inner products into values of an angular kernel in place: S (b, p) is X Zᵀ on entry and k(X, Z) on exit.
+
+        With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is κ_n(u)
+        = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
+
+            κ_0 = 1 − θ/π      κ_1 = (sin θ + (π − θ) u)/π      κ_2 = (3 u sin θ + (π − θ)(1 + 2u²))/(3π)
+
+        and ``depth`` layers are κ_n(κ_n(...(u))) m(x) m(z), with the magnitudes of ``magnitudes``. The tangent kernel
+        is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al. 2019).
+
+        An angle has the rounding error of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
+        2e-4 at z = x, and κ_0(κ_0(u)) by the root of 2e-4. Set the diagonal of k(Z, Z) exactly. Norms are squared.
+        """
         check_angular(kind, depth)
         check_tile(S, x_norms, z_norms)
         with np.errstate(divide="ignore"):
@@ -474,6 +382,11 @@ class NumpyLoops:
         S[...] = value * magnitudes(kind, depth, x_norms)[:, None] * magnitudes(kind, depth, z_norms)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
+        """Compute cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
+
+        In turns, the reduction to one turn is exact, so the only rounding error is of the sum. S (b, p) is below 2²⁰
+        turns in float32, so that fractions of a turn have digits; phases (p,) are in turns.
+        """
         check_phases(S, phases)
         check_written(S, np.float32, np.float64)
         turns = S + phases
@@ -482,6 +395,12 @@ class NumpyLoops:
     def assign(
         self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
     ) -> tuple[IntArray, IntArray]:
+        """Return the training rows of each leaf of a tree of cuts: projections below high go left, from low on right.
+
+        ``at`` (k,), int64, are positions of the rows of X (n, d) to assign, ascending; the tree is that of ``route``.
+        The result is begin and end of each leaf's rows, (m + 1, 2); and the rows, leaf by leaf from left to right,
+        ascending within a leaf. Projections equal those of ``project`` to the bit.
+        """
         spans, found, done = np.empty((len(cuts) + 1, 2), dtype=np.int64), [np.empty(0, dtype=np.int64)], 0
         waiting = [(0 if len(cuts) else -1, at)]
         while waiting:
@@ -497,6 +416,10 @@ class NumpyLoops:
         return spans, np.concatenate(found)
 
     def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
+        """Return min x, max x, Σ w (x − c) and Σ w (x − c)² of each column, four of shape (d,), float64.
+
+        X (n, d) is finite, and summed in the order of its rows; w (n,) and the pivot c (d,) are float64. None is w = 1.
+        """
         X = X.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             centred = X - pivot
@@ -505,12 +428,29 @@ class NumpyLoops:
         return X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf), *sums
 
     def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
+        """Return X · direction in float64 for some rows (m,) of X (n, d), or all; direction (d,) is float64.
+
+        A row's bits do not depend on other rows.
+        """
         t: Array = np.multiply(X if rows is None else X[rows], direction, dtype=np.float64).sum(axis=1)
         return t
 
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:
+        """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
+
+        A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
+        where t is near the threshold, it goes both ways, with weights linear in t. A row's bits do not depend on other
+        rows. Without a second leaf it is -1; weights sum to 1.
+
+        Args:
+            X: rows, shape (n, d).
+            directions: directions of the cuts, the root first, shape (m, d), float64.
+            cuts: low, threshold and high of each cut, shape (m, 3), float64.
+            children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
+            width: width of the interval in which rows are near: from low to high for 1, empty for 0.
+        """
         n = len(X)
         leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
         weights[:, 0] = 1.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from streamkern.engine.base import TILE, Engine
+from streamkern.engine.base import TILE
 from streamkern.types import Array
 
 
@@ -27,9 +28,9 @@ def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
         yield cols, packed[begin:end].reshape(p - cols.start, -1)
 
 
-def unpacked(packed: Array, p: int, engine: Engine) -> Array:
+def unpacked(packed: Array, p: int, engine: Any) -> Array:
     """Return the matrix of a packed triangle, shape (p, p); tiles above the diagonal are not allocated."""
-    A = engine.zeros((p, p), packed.dtype)
+    A: Array = engine.zeros((p, p), packed.dtype)
     for cols, panel in packed_panels(packed, p):
         A[cols.start :, cols] = panel
     return A

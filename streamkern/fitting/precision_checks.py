@@ -33,7 +33,7 @@ from streamkern.defaults import (
     MIN_KERNEL_VARIATION,
     SCALE_POINTS,
 )
-from streamkern.engine.elementwise import NumpyLoops, coincident
+from streamkern.engine.elementwise import Loops, coincident
 from streamkern.errors import PrecisionError
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_row
@@ -137,7 +137,7 @@ def kernel_rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Roundi
     def values(distances: Array) -> Array:
         """Kernel values at squared distances, of rows with these norms; or at L1 distances."""
         S = np.array(norm - np.asarray(distances) / 2 if squares else distances, dtype=np.float64)[None, :]
-        kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), NumpyLoops())
+        kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), Loops())
         return np.asarray(S[0])
 
     if least >= distance:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from streamkern.errors import UsageError
 from streamkern.sources.array_source import ArraySource
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
@@ -15,11 +15,11 @@ from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
 from streamkern.sources.weighted_source import TargetedSource, WeightedSource
 from streamkern.startup import paused_collector
-from streamkern.storage.untrusted_files import given_path
 
 if TYPE_CHECKING:
-    from streamkern.formats.parquet import ParquetSource, open_parquet, write_parquet
-    from streamkern.formats.zarr import ZarrSource, open_zarr, write_zarr
+    from streamkern.formats.parquet import ParquetSource, write_parquet
+    from streamkern.formats.training_zarr import write_zarr
+    from streamkern.formats.zarr import ZarrSource
 
 __all__ = [
     "ArraySource",
@@ -27,16 +27,15 @@ __all__ = [
     "Retry",
     "Source",
     "ZarrSource",
-    "open_parquet",
-    "open_source",
-    "open_zarr",
+    "wrap",
     "write_parquet",
     "write_zarr",
 ]
 
 _LATE = {
-    "parquet": ("ParquetSource", "open_parquet", "write_parquet"),
-    "zarr": ("ZarrSource", "open_zarr", "write_zarr"),
+    "parquet": ("ParquetSource", "write_parquet"),
+    "zarr": ("ZarrSource",),
+    "training_zarr": ("write_zarr",),
 }
 
 
@@ -54,76 +53,51 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open_source(
-    data: Any,
-    *,
-    target: Any = None,
-    columns: Sequence[str] | None = None,
-    weight: Any = None,
-    format: str | None = None,
-    storage_options: dict[str, Any] | None = None,
-    retry: Retry | None = None,
+def wrap(
+    X: Any, y: Any = None, weights: Any = None, request: Request | None = None, *, as_table: bool = False
 ) -> Source:
-    """Open stored rows, or rows in memory, as a source.
+    """Return rows in memory as a source: NumPy or Dask arrays, or a table, with targets and weights in memory.
 
-    ``data`` is a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array;
-    or a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects. For an
-    array, ``target`` is the array of targets, ``columns`` name its features, and ``weight`` has shape (n,). Weights are
-    by default those of the training layout.
+    The request chooses columns of a table, or names those of an array; its target and weight are columns, or the names
+    of ``y`` and ``weights``. With ``as_table``, an array has its columns' names and is read by its schema.
     """
-    if isinstance(data, str | os.PathLike):
-        with paused_collector():  # imports zarr and Arrow
-            from streamkern.formats.open_stored import stored_source
-
-        return stored_source(given_path(data), Request(target, columns, weight), format, storage_options, retry)
-    return array_source(data, target, columns, weight)
-
-
-def array_source(
-    X: Any,
-    y: Any = None,
-    columns: Sequence[str] | None = None,
-    weights: Any = None,
-    *,
-    name: str = "target",
-    weight_name: str | None = None,
-    schema: Any = None,
-    exclude: Sequence[str] = (),
-) -> Source:
-    """Open NumPy or Dask arrays, or a table in memory; the weights are in memory. See `open_source`."""
     require_dense(X)
-    if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
-        rows: Source = table_source(X, y, columns, schema, exclude, name)
-    elif type(X).__module__.partition(".")[0] == "dask":
-        # Importing dask takes a quarter of a second; a user with a Dask array has imported it already.
-        from streamkern.formats.dask_source import DaskArraySource
-
-        rows = DaskArraySource(X, y, columns, name)
+    asked = request or Request()
+    name = asked.target if isinstance(asked.target, str) and asked.target else "target"
+    inside = asked if y is None else replace(asked, target=None)
+    inside = inside if weights is None else replace(inside, weight=None)
+    if as_table or is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
+        rows = _table(X, inside)
+        rows = rows if y is None else TargetedSource(rows, y, name)
     else:
-        rows = ArraySource(X, y, columns, name, schema=schema if isinstance(schema, Schema) else None)
-    return rows if weights is None else WeightedSource(rows, weights, weight_name or "sample_weight")
+        for role, names in ((inside.role, inside.targets), ("weight", [inside.weight] if inside.weight else [])):
+            if names:
+                raise UsageError(
+                    f"a {role} {names[0]!r} is named, and the source is an array",
+                    where="ingest",
+                    expected="a pair (X, y), or a triple (X, y, weights)",
+                    remedy="pass the arrays together: sources=[(X, y)]",
+                )
+        if type(X).__module__.partition(".")[0] == "dask":
+            # Importing dask takes a quarter of a second; a user with a Dask array has imported it already.
+            from streamkern.formats.dask_source import DaskArraySource
+
+            rows = DaskArraySource(X, y, asked.columns, name)
+        else:
+            schema = asked.schema if isinstance(asked.schema, Schema) else None
+            rows = ArraySource(X, y, asked.columns, name, schema=schema)
+    return rows if weights is None else WeightedSource(rows, weights, asked.weight or "sample_weight")
 
 
-def table_source(
-    X: Any,
-    y: Any = None,
-    columns: Sequence[str] | None = None,
-    schema: Any = None,
-    exclude: Sequence[str] = (),
-    name: str = "target",
-) -> Source:
-    """Open a table in memory, and its targets; ``columns`` are the columns to use, or names for an array's columns."""
-    request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
+def _table(X: Any, request: Request) -> Source:
     if is_dask_frame(X):
         from streamkern.formats.dask_source import dask_frame  # only imports dask if needed
 
-        rows: Source = dask_frame(X, request)
-    elif is_lazy_frame(X):
+        return dask_frame(X, request)
+    if is_lazy_frame(X):
         from streamkern.formats.polars_lazy_frame import lazy_source  # imports Arrow
 
-        rows = lazy_source(X, request)
-    else:
-        from streamkern.formats.arrow_tables import frame_source
+        return lazy_source(X, request)
+    from streamkern.formats.arrow_tables import frame_source
 
-        rows = frame_source(X, request)
-    return rows if y is None else TargetedSource(rows, y, name)
+    return frame_source(X, request)

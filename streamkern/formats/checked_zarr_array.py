@@ -22,6 +22,7 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.blosc import WholeChunks
 from streamkern.formats.cf_conventions import Packing, packing_of
+from streamkern.formats.named_arrays import StoredRows
 from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.memory import check_memory
 from streamkern.sources.remote_store import reread
@@ -40,7 +41,7 @@ _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 _MOST_ACROSS = 1 << 20  # stored chunks of a row: with more, nothing that visits each of them comes to an end
 
 
-class StoredArray:
+class StoredArray(StoredRows):
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
@@ -50,7 +51,8 @@ class StoredArray:
             whole = WholeBlosc(store, _frame_bytes(array))
             version = array.metadata.zarr_format
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
-        self.array, self.sparse, self.where = array, sparse, f"{url}, array {array.path}" if array.path else url
+        self.array, self.shape, self.sparse = array, array.shape, sparse
+        self.where = f"{url}, array {array.path}" if array.path else url
         if not all((*array.chunks, *self.outer)):
             raise StorageError(
                 f"the array has chunks of shape {array.chunks}",
@@ -78,10 +80,6 @@ class StoredArray:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock(), _decoding=Lock())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
 
     @property
     def described(self) -> list[Any]:
@@ -285,7 +283,7 @@ class StoredArray:
                     expected="every chunk of the array: one that is missing would read as rows of its fill value",
                     remedy="restore the chunk or write the array again; if its writer leaves out chunks that hold only "
                     "the fill value (zarr's default), give the array the attribute streamkern: "
-                    '{"sparse": true}, or open it with open_zarr(..., sparse=True)',
+                    '{"sparse": true}',
                 )
 
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from streamkern.formats.arrow_tables import TableSource, fields_of
 from streamkern.formats.csv_records import first_record_end, record_blocks
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory, default_budget, format_bytes
+from streamkern.sources.arrow_conversion import common_type
 from streamkern.sources.base import TEXT_BYTES
 from streamkern.sources.column_roles import Request, choose_columns
 from streamkern.sources.format_rules import check_chunk
@@ -79,7 +80,7 @@ class CsvSource(TableSource):
                     expected=f"at most the memory allowed, {format_bytes(budget)}",
                     remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
                 )
-            scan = _Scan(self._names, _LossyValues(file.path, request.targets))
+            scan = _Scan(self._names, request.targets)
             wanted = self._wanted(request)
             # Categories are read as they are written: with leading zeros, and all digits.
             kinds = declared(request.schema).items()
@@ -87,10 +88,17 @@ class CsvSource(TableSource):
             for begin, line, text in self._blocks(start, first_line):
                 check_memory()
                 self._scan_block(scan, begin, line, text, as_text, wanted)
-        lossy, types = scan.lossy, scan.types
+        types = scan.types
         if request.role != "target":  # ids are copied, digit by digit
-            types |= dict.fromkeys(set(lossy.found) & set(request.targets), pa.string())
-        lossy.refuse(types)
+            types |= dict.fromkeys(set(scan.lossy) & set(request.targets), pa.string())
+        for name, (row, written) in scan.lossy.items():
+            if pa.types.is_floating(types[name]):
+                raise DataError(
+                    f"column {name!r}, row {row}: no float64 number is {shortened(written)}",
+                    where=file.path,
+                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
+                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
+                )
         empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
         types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
         if not scan.spans:
@@ -129,14 +137,11 @@ class CsvSource(TableSource):
         if not table.num_rows:
             return
         for column, values in zip(table.schema, table.columns, strict=True):
-            as_written = partial(self._parse, text, {column.name: pa.string()}, [column.name])
-            scan.lossy.look(column.name, values, sum(scan.lengths), as_written)
+            if pa.types.is_binary(column.type):
+                self._require_utf8(text, line)
+            scan.add(column.name, values, partial(self._parse, text, {column.name: pa.string()}, [column.name]))
         scan.spans.append((begin, len(text)))
         scan.lengths.append(table.num_rows)
-        for column, values in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_binary(column.type):
-                raise self._not_utf8(text, line)
-            scan.add(column.name, column.type, values)
 
     @property
     def fingerprint(self) -> str:
@@ -186,10 +191,8 @@ class CsvSource(TableSource):
             _, _, text = next(found, (0, 1, b""))
         record = text[: first_record_end(text, any_of, self._file.path)]
         end = begin + len(record)
-        try:
-            line = record.decode()
-        except UnicodeDecodeError as error:
-            raise self._not_utf8(text, 1 + skipped) from error
+        self._require_utf8(record, 1 + skipped)
+        line = record.decode()
         delimiter = max(any_of.decode(), key=partial(_width, line))
         fields = _fields(line, delimiter)
         names = fields if header else [f"f{j}" for j in range(len(fields))]
@@ -218,18 +221,18 @@ class CsvSource(TableSource):
             start = stream.read(self._block_bytes)
         self._file.read_as_text(encoding, carriage_returns=b"\r" in start and _LINE not in start)
 
-    def _not_utf8(self, text: bytes, line: int) -> DataError:
+    def _require_utf8(self, text: bytes, line: int) -> None:
         try:
-            at = len(text.decode())
+            text.decode()
         except UnicodeDecodeError as error:
             at = error.start
-        around = text[max(0, at - 20) : at + 20].decode("latin-1")
-        return DataError(
-            f"the bytes {text[at : at + 4]!r} are not UTF-8; as latin-1 they are in {shortened(around)}",
-            where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
-            expected="text in UTF-8, or in UTF-16 with a byte order mark",
-            remedy='say how the file is encoded: read_options=sk.read_options(encoding="latin-1")',
-        )
+            around = text[max(0, at - 20) : at + 20].decode("latin-1")
+            raise DataError(
+                f"the bytes {text[at : at + 4]!r} are not UTF-8; as latin-1 they are in {shortened(around)}",
+                where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
+                expected="text in UTF-8, or in UTF-16 with a byte order mark",
+                remedy='say how the file is encoded: read_options=sk.read_options(encoding="latin-1")',
+            ) from error
 
     def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
         """(offset, line, text) of whole records."""
@@ -258,8 +261,7 @@ class CsvSource(TableSource):
         try:
             return self._without_markers(parsed(None))
         except pa.ArrowInvalid as error:
-            if not _is_utf8(text):  # which Arrow could not hand over below
-                raise self._not_utf8(text, line or 1) from error
+            self._require_utf8(text, line or 1)  # else Arrow could not hand over the row below
             if line is None:
                 raise
             ragged: list[Any] = []
@@ -304,62 +306,28 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-@dataclass
-class _LossyValues:
-    """Find numbers out of float64's range, or whole ones of targets, identifiers, that float64 would round."""
-
-    path: str
-    targets: Sequence[str]
-    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # first bad row of each column, and its text
-
-    def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.Table]) -> None:
-        """Check some rows of a column; ``first`` is the first row's number, ``as_written()`` returns their texts."""
-        if name in self.found or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-            return
-        numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
-        large = np.isinf(numbers) | ((numbers >= _WHOLE) if name in self.targets else False)
-        if not large.any():
-            return
-        rows = np.flatnonzero(large)
-        for row, text in zip(rows, as_written().column(0).take(pa.array(rows)).to_pylist(), strict=True):
-            if _is_lossy(text.strip()):
-                self.found[name] = (first + int(row), text)
-                return
-
-    def refuse(self, types: dict[str, pa.DataType]) -> None:
-        for name, (row, text) in self.found.items():
-            if pa.types.is_floating(types[name]):
-                raise DataError(
-                    f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
-                    where=self.path,
-                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
-                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
-                )
-
-
 @dataclass
 class _Scan:
-    """What the first pass finds: places and rows of the blocks, and types, ends and gaps of the columns."""
+    """What the first pass finds: places and rows of the blocks, and types, ends and gaps of the columns.
+
+    ``lossy`` has the first row of each column with a number out of float64's range, or with a whole one of a target, an
+    identifier, that float64 would round; and its text.
+    """
 
     names: Sequence[str]
-    lossy: _LossyValues
+    targets: Sequence[str]
     spans: list[tuple[int, int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
+    lossy: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.types: dict[str, pa.DataType] = dict.fromkeys(self.names, pa.null())
         self.low, self.high = dict.fromkeys(self.names, 0), dict.fromkeys(self.names, 0)
 
-    def add(self, name: str, kind: pa.DataType, values: pa.ChunkedArray) -> None:
+    def add(self, name: str, values: pa.ChunkedArray, as_written: Callable[[], pa.Table]) -> None:
+        """Add the values of a column in the next block; ``as_written()`` has their texts."""
+        kind = values.type
         self.types[name] = _wider(self.types[name], kind)
         if values.null_count or (pa.types.is_string(kind) and pc.any(pc.equal(values, "")).as_py()):
             self.missing.add(name)
@@ -367,6 +335,13 @@ class _Scan:
             ends = pc.min_max(values)
             self.low[name] = min(self.low[name], ends["min"].as_py() or 0)
             self.high[name] = max(self.high[name], ends["max"].as_py() or 0)
+        if name not in self.lossy and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+            numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
+            large = np.flatnonzero(np.isinf(numbers) | ((numbers >= _WHOLE) if name in self.targets else False))
+            texts = as_written().column(0).take(pa.array(large)).to_pylist() if len(large) else []
+            found = ((int(row), text) for row, text in zip(large, texts, strict=True) if _is_lossy(text.strip()))
+            if (first := next(found, None)) is not None:
+                self.lossy[name] = sum(self.lengths) + first[0], first[1]
 
     def narrowest(self, names: Sequence[str]) -> np.dtype[Any]:
         low, high = min(self.low[name] for name in names), max(self.high[name] for name in names)
@@ -437,12 +412,7 @@ def shortened(text: Any) -> str:
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Any two types have text as a last resort."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
+    if one != other and all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
         zones = {kind.tz for kind in (one, other) if pa.types.is_timestamp(kind)}
         return pa.timestamp("ns", zones.pop()) if len(zones) == 1 else pa.string()
-    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
-    return pa.float64() if all(numeric) else pa.string()
+    return common_type(one, other) or pa.string()

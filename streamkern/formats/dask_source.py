@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import dask.array as da
@@ -12,15 +12,14 @@ import numpy as np
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats.arrow_tables import FrameSource
-from streamkern.sources.array_source import checked_names, require_length, require_rows
-from streamkern.sources.base import Source
+from streamkern.sources.array_source import ArraySource
 from streamkern.sources.column_roles import Request
-from streamkern.sources.format_rules import as_rows, as_target, check_chunk, feature_dtype, target_of
+from streamkern.sources.format_rules import as_rows, as_target, check_chunk
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
 
 
-class DaskArraySource(Source):
+class DaskArraySource(ArraySource):
     """Rows of a Dask array (n, ...), flattened, in its own chunks along the first axis; targets (n,) or (n, c).
 
     A read computes one row block in the calling thread, since the caller already works in parallel.
@@ -30,23 +29,16 @@ class DaskArraySource(Source):
         self, X: da.Array, y: Any = None, columns: Sequence[str] | None = None, target_name: str = "target"
     ) -> None:
         require_known(X, "X")
-        require_rows(X.shape, "X")
-        self.dtype = feature_dtype(X.dtype, "X")
-        self.n_features = math.prod(X.shape[1:])
-        self.columns = checked_names(columns, self.n_features)
-        self._y: da.Array | None = None
         if y is not None:
             y = y if isinstance(y, da.Array) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
             require_known(y, "y")
-            require_length(X.shape[0], y.shape)
-            self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
-            self._y = y.rechunk({0: X.chunks[0]})
-        self._X = X
+        self._declare(X, y, columns, target_name)
+        self._X, self._y = X, None if y is None else y.rechunk({0: X.chunks[0]})
         # Dask allows blocks of no rows; a chunk has at least one.
         self._blocks = [i for i, rows in enumerate(X.chunks[0]) if rows]
         self.bounds = np.cumsum([0, *(rows for rows in X.chunks[0] if rows)], dtype=np.int64)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         y_name = None if self._y is None else self._y.name
         return digest("dask", self._X.name, y_name, self.bounds.tolist(), self.dtype.str, self.columns, self.target)

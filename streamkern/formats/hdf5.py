@@ -12,12 +12,12 @@ import numpy as np
 from streamkern.errors import StorageError, UsageError
 from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.fsspec_file import TableFile
-from streamkern.formats.named_arrays import NamedArrays, may_be_read, read_of, roles_of
+from streamkern.formats.named_arrays import NamedArrays, StoredRows, may_be_read, read_of, roles_of
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
 
-class Hdf5Array:
+class Hdf5Array(StoredRows):
     """One dataset of an HDF5 file."""
 
     def __init__(
@@ -35,8 +35,6 @@ class Hdf5Array:
             stored = stored.asstr() if self.dtype == object else stored
             rows = np.asarray(stored[a:b])
         return rows if self.packing is None else self.packing.values(rows)
-
-    read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
         """Count the compressed chunk and two buffers, once: HDF5 serves one thread at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -22,15 +23,13 @@ FEATURE_NAMES = ("X", "features", "data", "images")
 
 
 class Declared(Protocol):
-    """The metadata of an array."""
+    """The metadata of an array: shape (n, ...), and dtype, ``object`` for strings of variable width."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, ...)."""
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> Any:
-        """Stored dtype; ``object`` for strings of variable width."""
+    def dtype(self) -> Any: ...
 
 
 class Unpacked(NamedTuple):
@@ -40,19 +39,22 @@ class Unpacked(NamedTuple):
     dtype: np.dtype[Any]
 
 
-class StoredRows(Declared, Protocol):
-    """A stored array that is read by rows; picklable and thread-safe."""
+class StoredRows(ABC):
+    """A stored array that is read by rows; picklable and thread-safe. ``where`` is its file and name."""
 
-    @property
-    def where(self) -> str:
-        """File and name."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    where: str
 
+    @abstractmethod
     def read(self, a: int, b: int) -> Array:
         """Return rows a to b, in their stored shape; StorageError if they cannot be read."""
 
     def read_kept(self, a: int, b: int) -> Array:
         """Return rows a to b, caching stored chunks that are larger than a read."""
+        return self.read(a, b)
 
+    @abstractmethod
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
         """Return bytes of decoding besides the rows, for each read and once for all, with ``text`` bytes a text."""
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from streamkern.errors import StorageError
 from streamkern.formats.fsspec_file import TableFile
-from streamkern.formats.named_arrays import NamedArrays, require_unstructured, roles_of
+from streamkern.formats.named_arrays import NamedArrays, StoredRows, require_unstructured, roles_of
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
 
-class NumpyArray:
+class NumpyArray(StoredRows):
     """One array in NumPy's format, a file or a member of an archive, read about 4 MiB at a time; objects are refused.
 
     A compressed stream can only be read forwards; reading earlier rows starts from the beginning.
@@ -59,8 +59,6 @@ class NumpyArray:
             # Column-major: a range of rows is one contiguous run in each column.
             columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
             return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
-
-    read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
         """Return the bytes to assemble the columns of a column-major array."""

@@ -23,7 +23,7 @@ from streamkern.formats.arrow_tables import LIBRARIES, TableSource, fields_of
 from streamkern.formats.parquet_files import DataFile, DatasetFiles
 from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows
-from streamkern.sources.arrow_conversion import is_number, is_text, require_distinct_names, whole_numbers
+from streamkern.sources.arrow_conversion import common_type, is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.sources.column_roles import Request, Roles, choose_columns
 from streamkern.sources.format_rules import (
@@ -53,29 +53,16 @@ _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def open_parquet(
-    url: str | os.PathLike[str],
-    target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    *,
-    weight: str | None = None,
-    retry: Retry | None = None,
+def parquet_source(
+    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
     The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
-    fixed-size list, or the fixed-size binary that `write_parquet` writes. ``target`` may be several columns for c
-    values a row, or a partition key; strings stay strings. Partition keys are features only if ``columns`` names them.
-    Target and weight are by default those that `write_parquet` recorded, else none.
+    fixed-size list, or the fixed-size binary that `write_parquet` writes. A target may be several columns for c values
+    a row, or a partition key; strings stay strings. Partition keys are features only if they are named. Target and
+    weight are by default those that `write_parquet` recorded, else none.
     """
-    return parquet_source(given_path(url), Request(target, columns, weight), storage_options, retry)
-
-
-def parquet_source(
-    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
-) -> ParquetSource:
-    """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
     with storage_errors(redacted(url), "parquet files", "the metadata of the files cannot be used"):
         return _source(files, url, request)
@@ -108,7 +95,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
 
 
 class ParquetSource(TableSource):
-    """Rows of parquet files; made by `open_parquet`. A chunk is one row group, or several small ones of a file."""
+    """Rows of parquet files; made by `parquet_source`. A chunk is one row group, or several small ones of a file."""
 
     def __init__(
         self,
@@ -376,32 +363,8 @@ def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
     for schema in (file.schema for file in files[1:] if not file.schema.equals(first)):
         for field in schema:
             if field.name in types:
-                types[field.name] = _wider(types[field.name], field.type) or types[field.name]
+                types[field.name] = common_type(types[field.name], field.type) or types[field.name]
     return types
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return None if the types differ in kind."""
-    is_type = pa.types
-    if one == other or is_type.is_null(other):
-        return one
-    if is_type.is_null(one):
-        return other
-    if is_text(one) and is_text(other):
-        return pa.string()
-    coded = is_type.is_dictionary(one), is_type.is_dictionary(other)
-    if any(coded):
-        values = _wider(one.value_type, other.value_type) if all(coded) else None
-        return None if values is None else pa.dictionary(pa.int32(), values)
-    numbers = [is_type.is_integer(kind) or is_type.is_floating(kind) for kind in (one, other)]
-    if all(numbers):
-        return pa.from_numpy_dtype(np.result_type(one.to_pandas_dtype(), other.to_pandas_dtype()))
-    if all(number or is_type.is_decimal(kind) for number, kind in zip(numbers, (one, other), strict=True)):
-        return pa.float64()
-    for alike in ((is_type.is_timestamp, is_type.is_date), (is_type.is_duration,), (is_type.is_time,)):
-        if all(any(check(kind) for check in alike) for kind in (one, other)):
-            return one
-    return None
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:
@@ -431,7 +394,7 @@ def _require_alike(
             (
                 f"column {name!r} is {there.get(name, 'missing')} and {like.get(name, 'missing')}"
                 for name in compared
-                if name not in there or name not in like or _wider(types[name], there[name]) is None
+                if name not in there or name not in like or common_type(types[name], there[name]) is None
             ),
             None,
         )

@@ -1,12 +1,9 @@
-"""Zarr groups and arrays (v3 and v2) as a Source, and a writer of the training layout."""
+"""Zarr groups and arrays (v3 and v2) as a Source."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,34 +11,24 @@ from typing import Any, TypeVar
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore
+from zarr.storage import LocalStore
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, StorageError
 from streamkern.formats.checked_zarr_array import StoredArray, is_coordinate, packing_of_array
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
-from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.column_roles import Request, Roles
 from streamkern.sources.format_rules import (
     FORMAT,
-    blocks_of,
     check_chunk,
-    existing_output_error,
-    feature_dtype,
-    first_block,
     pieces_per_read,
-    require_compression,
-    rows_per_chunk,
-    target_of,
 )
 from streamkern.sources.ingest_record import recorded_schema
 from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
-from streamkern.storage.untrusted_files import given_path, missing_path_error, storage_errors
+from streamkern.storage.untrusted_files import missing_path_error, storage_errors
 from streamkern.storage.value_digest import digest
-from streamkern.types import IntArray, Rows
+from streamkern.types import IntArray
 
 T = TypeVar("T")
 
@@ -55,45 +42,29 @@ _explaining = partial(
 )
 
 
-def open_zarr(
-    url: str | os.PathLike[str],
-    target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    *,
-    weight: str | None = None,
-    sparse: bool = False,
-    retry: Retry | None = None,
-) -> ZarrSource:
+def zarr_source(url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None) -> ZarrSource:
     """Open a zarr array (features only) or group as rows.
 
     In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
     several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
     be text, dates and times. NaN, NaT and an empty text are missing values.
 
-    ``target`` is an array of shape (n,) or (n, c), or several of shape (n,); an empty text asks for no target.
-    ``columns`` are names of one-dimensional arrays, or of columns that the training layout lists, or the name of the
-    one features array. Target and weight, shape (n,), are by default those of the training layout.
+    The target is an array of shape (n,) or (n, c), or several of shape (n,). Columns are names of one-dimensional
+    arrays, or of columns that the training layout lists, or the name of the one features array. Target and weight,
+    shape (n,), are by default those of the training layout.
 
-    With ``sparse``, an absent chunk is read as the fill value. By default it is an error, because a lost chunk looks
-    the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
+    An absent chunk is an error, because a lost chunk looks the same as one of the fill value alone. An array, or its
+    group, with the attribute ``streamkern: {"sparse": true}`` is read with the fill value in absent chunks.
     """
-    return zarr_source(given_path(url), Request(target, columns, weight), storage_options, retry, sparse)
-
-
-def zarr_source(
-    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None, sparse: bool = False
-) -> ZarrSource:
-    """Open a zarr array or group for a request; see `open_zarr`."""
     if not is_remote(url):
         url = os.path.abspath(url.removeprefix("file://"))  # workers may have another working directory
-    node = _open_node(url, storage_options, retry)
+    node = open_node(url, storage_options, retry)
     with _explaining(redacted(url)):
-        return _source(node, redacted(url), request, sparse)
+        return _source(node, redacted(url), request)
 
 
-def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, sparse: bool) -> ZarrSource:
-    marks = _marks(node)
+def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> ZarrSource:
+    marks = marks_of(node)
     if isinstance(node, zarr.Array):
         if request.targets and np.dtype(node.dtype).names is None:
             raise DataError(
@@ -112,7 +83,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request, spar
         array = arrays[name]
         if isinstance(node, zarr.Group) and node.metadata.consolidated_metadata is not None:
             _metadata(url, partial(_require_own_metadata, array, where(name)))
-        declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
+        declared = bool(marks.get("sparse")) or bool(marks_of(array).get("sparse"))
         return StoredArray(array, url, declared, packings[name])
 
     def where(name: str) -> str:
@@ -191,118 +162,6 @@ class ZarrSource(NamedArrays):
         return f"{stored.where}, chunk {chunk} ({keys}), rows {a} to {b - 1}"
 
 
-def write_zarr(
-    url: str | os.PathLike[str],
-    X: Any,
-    y: Any = None,
-    *,
-    target: str = "target",
-    n_rows: int | None = None,
-    chunk_rows: int | None = None,
-    columns: Sequence[str] | None = None,
-    checksum: bool = True,
-    compression: str = "fast",
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-) -> None:
-    """Write rows in the training layout: zarr v3, compressed chunks of about 4 MiB with checksums.
-
-    The group is marked complete last, so that an interrupted write is not mistaken for data.
-
-    Args:
-        url: a local path or an fsspec URL.
-        X: features, shape (n, ...); or an iterable of (X, y) blocks, with one chunk at a time in memory.
-        y: targets, shape (n,) or (n, c); None with an iterable.
-        target: name of the target array.
-        n_rows: total rows of the iterable.
-        chunk_rows: rows of a chunk.
-        columns: names of the flattened features.
-        checksum: store a CRC-32C with every chunk, so that a flipped byte is an error.
-        compression: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
-        overwrite: replace an existing group of this layout.
-        storage_options: for fsspec.
-
-    Raises:
-        StorageError: the path exists already, or the store cannot be written.
-        DataError: rows cannot be stored, or their number is not ``n_rows``.
-        UsageError: parameters that contradict each other.
-    """
-    url = given_path(url)
-    require_compression(compression, "write_zarr")
-    n = _rows_to_write(X, y, n_rows)
-    blocks = blocks_of(X, y, chunk_rows)
-    first = first_block(blocks, target, "write_zarr")
-    require_rows(first.X.shape, "X")
-    width = math.prod(first.X.shape[1:])
-    marks: dict[str, Any] = {
-        "format": FORMAT,
-        "target": None if first.y is None else target,
-        "columns": checked_names(columns, width),
-        "complete": False,
-    }
-    rows = chunk_rows or rows_per_chunk(width * first.X.dtype.itemsize)
-    with _writing(url):
-        group = _create_group(url, storage_options, overwrite)
-        group.attrs["streamkern"] = marks
-        layout = partial(create, group, rows=max(1, min(rows, n)), checksum=checksum, compression=compression)
-        _write_blocks(itertools.chain([first], blocks), _created(layout, first, n, target), n, url)
-        group.attrs["streamkern"] = {**marks, "complete": True}
-
-
-def _rows_to_write(X: Any, y: Any, n_rows: int | None) -> int:
-    if hasattr(X, "shape"):
-        return len(X)
-    if n_rows is None or y is not None:
-        raise UsageError(
-            "X is an iterable of blocks" + ("" if y is None else ", and y is also given"),
-            where="write_zarr",
-            expected="(X, y) blocks, and n_rows, their total number of rows",
-            remedy="pass n_rows=, with the targets inside the blocks",
-        )
-    return n_rows
-
-
-@contextmanager
-def _writing(url: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"cannot be written: {error}",
-            where=url,
-            expected="a disk with space, and permission to write",
-            remedy="free disk space or choose another place, then write again",
-        ) from error
-
-
-def _created(layout: Callable[..., zarr.Array[Any]], first: Rows, n: int, target: str) -> list[zarr.Array[Any]]:
-    arrays = [layout("X", (n, *first.X.shape[1:]), feature_dtype(first.X.dtype, "X"))]
-    if first.y is not None:
-        kind = target_of(target, first.y.dtype, first.y.shape[1:], "y").dtype
-        arrays.append(layout(target, (n, *first.y.shape[1:]), kind))
-    return arrays
-
-
-def _write_blocks(blocks: Iterable[Rows], arrays: Sequence[zarr.Array[Any]], n: int, url: str) -> None:
-    written = 0
-    for block in blocks:
-        start, written = written, written + len(block.X)
-        if written > n:
-            break
-        if written > start:
-            for array, values in zip(arrays, block, strict=False):
-                array[start:written] = np.asarray(values)
-    if written != n:
-        raise DataError(
-            f"the blocks hold {'at least ' if written > n else ''}{written} rows",
-            where=url,
-            expected=f"n_rows={n}",
-            remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
-        )
-
-
 def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
     if is_remote(url):
         return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
@@ -310,13 +169,6 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
     if not path.exists():
         raise missing_path_error(url, "a zarr group or array")
     return CheckedStore(LocalStore(path, read_only=True))
-
-
-def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
-    if not is_remote(url):
-        return LocalStore(Path(url.removeprefix("file://")))
-    Remote(url, storage_options)  # the error names the package to install
-    return FsspecStore.from_url(url, storage_options=storage_options)
 
 
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
@@ -332,9 +184,10 @@ def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     return found
 
 
-def _open_node(
+def open_node(
     url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None
 ) -> zarr.Array[Any] | zarr.Group:
+    """Open an array or a group, or raise StorageError."""
     store = _readable(url, storage_options, retry)
     return _metadata(url, lambda: zarr.open(store, mode="r"))
 
@@ -344,7 +197,8 @@ def _metadata(url: str, read: Callable[[], T]) -> T:
         return reread(read)
 
 
-def _marks(node: zarr.Array[Any] | zarr.Group) -> dict[str, Any]:
+def marks_of(node: zarr.Array[Any] | zarr.Group) -> dict[str, Any]:
+    """Return what this library recorded with an array or group."""
     marks = node.attrs.asdict().get("streamkern", {})
     return marks if isinstance(marks, dict) else {}
 
@@ -395,55 +249,3 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
         )
     starts = [np.arange(begin, min(begin + shard, n), step, dtype=np.int64) for begin in range(0, n, shard)]
     return np.concatenate([*starts, [n]], dtype=np.int64)
-
-
-def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:
-    store = _writable(url, storage_options)
-    if not sync(store.is_empty("")):
-        ours = False
-        if overwrite:
-            node = _open_node(url, storage_options)
-            ours = "format" in _marks(node)
-        if not ours:
-            raise existing_output_error(url, overwrite, "a group in the training layout")
-    return zarr.create_group(store, overwrite=overwrite)
-
-
-def create(
-    group: zarr.Group,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    rows: int,
-    *,
-    shard: int | None = None,
-    checksum: bool = True,
-    compression: str = "fast",
-) -> zarr.Array[Any]:
-    """Create an array of the training layout: chunks of ``rows`` rows, joined in shards of ``shard``.
-
-    Bytes of equal significance are grouped ("shuffle") for whole numbers, whose high bytes are alike. For floats this
-    would save a tenth of the space, but floats without repetitions are then decoded, not just copied.
-    """
-    if compression == "small":
-        blosc = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")
-    else:
-        blosc = BloscCodec(cname="lz4", shuffle="noshuffle" if dtype.kind == "f" else "shuffle")
-    return group.create_array(
-        name,
-        shape=shape,
-        dtype=str if dtype.kind == "O" else dtype,
-        chunks=(rows, *shape[1:]),
-        shards=None if shard is None else (shard, *shape[1:]),
-        compressors=[blosc, *([Crc32cCodec()] if checksum else [])],
-        # Chunks of the fill value are stored, too, so that an absent chunk is a lost one.
-        config={"write_empty_chunks": True},
-    )
-
-
-def writable(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """Open an array so that chunks of zeros are stored, as in ``create``; metadata do not keep this setting."""
-    with zarr.config.set({"array.write_empty_chunks": True}):
-        found = group[name]
-    assert isinstance(found, zarr.Array)
-    return found

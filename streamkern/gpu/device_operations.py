@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from streamkern.engine.base import Centered, Engine, Evaluated, Respond
+from streamkern.engine.base import Centered, Evaluated, Respond
 from streamkern.engine.device import PANEL_BYTES, Device
 from streamkern.engine.packed_triangle import cuts
-from streamkern.engine.reference import NumpyEngine
+from streamkern.engine.reference import Engine
 from streamkern.engine.residuals import SquaredLoss
 from streamkern.gpu.cuda_source import OUTPUTS
 from streamkern.gpu.loops import BlockTarget, Halves, Sides
@@ -92,7 +92,7 @@ class OnDevice:
     def pull(self, basis: Any, X: Any, W: Any, respond: Respond, outputs: int, prepared: Any = None) -> Any:
         """Take the squared loss's residual on the device; for weights there, the loss is a number on its way."""
         if W.dtype != basis.dtype:
-            return NumpyEngine.pull(cast(Any, self), basis, X, W, respond, outputs, prepared)
+            return Engine.pull(cast(Any, self), basis, X, W, respond, outputs, prepared)
         device, total, losses = self.device, None, list[Any]()
         here = self._is_here(W)
         with device.turn():

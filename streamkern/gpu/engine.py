@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from streamkern.cpu.engine import HostEngine
-from streamkern.engine.base import Engine, Imap, Map, TaskRunner
+from streamkern.engine.base import Imap, Map, TaskRunner
 from streamkern.engine.device import Device
-from streamkern.engine.reference import one_by_one
+from streamkern.engine.reference import Engine, one_by_one
 from streamkern.gpu.device_operations import OnDevice
 
 

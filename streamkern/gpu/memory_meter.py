@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
-from streamkern.engine.base import Engine, Respond
+from streamkern.engine.base import Respond
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.device import COLUMNS, TURNS
 from streamkern.engine.quantised_factor import PANEL, PackedFactor
+from streamkern.engine.reference import Engine
 from streamkern.gpu.device_operations import OnDevice
 from streamkern.gpu.loops import Halves, pulled_splits
 from streamkern.types import Array

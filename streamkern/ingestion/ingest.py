@@ -18,7 +18,7 @@ import numpy as np
 from numcodecs import BitRound
 
 from streamkern.errors import DataError, PlanRefusedError, UsageError, refusing_old_names
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import TrainingZarr
 from streamkern.ingestion.external_shuffle import ROW_EXTRA, SortedRun, SortedRuns
@@ -358,7 +358,7 @@ class _Job:
         self.source.require_unchanged()
         record = self.record | ({"words": words} if (words := self._words()) else {})
         if group is not None:
-            group.complete(record)
+            group.complete(ingest=record)
         else:
             write_json(self.work.data / RECORD, record)
         self.work.commit()
@@ -375,8 +375,9 @@ class _Job:
 
     def _zarr(self) -> TrainingZarr:
         return TrainingZarr(
-            self.work.data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
-            self.record["shard"], self.weight, self.record.get("compression", "fast"),
+            self.work.data, (self.n, self.source.n_features), self.dtype, self.target, self.source.columns,
+            record=self.record, shard_bytes=self.record["shard"], weight=self.weight,
+            compression=self.record.get("compression", "fast"),
         )  # fmt: skip
 
     def _pieces(

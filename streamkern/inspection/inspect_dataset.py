@@ -20,7 +20,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.defaults import COLUMN_KINDS, MAX_SHUFFLE_RATIO, REFERENCE_BATCH
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
 from streamkern.inspection.shuffle_quality import LabelVariation, stored_ratio
 from streamkern.memory import check_memory, format_bytes

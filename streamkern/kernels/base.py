@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsFloat
@@ -20,6 +20,7 @@ from streamkern.cpu import default_engine
 from streamkern.engine import Engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.engine.elementwise import Loops
+from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.parallel import row_parts, run_parts
 from streamkern.errors import UsageError, quoted
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
@@ -454,12 +455,6 @@ class Expansion(Basis):
         self.resident = self.engine.hold(self.Z)
 
 
-def tiles(n: int, size: int) -> Iterator[slice]:
-    """Yield slices of ``size`` that cover range(n)."""
-    for start in range(0, n, size):
-        yield slice(start, min(n, start + size))
-
-
 def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
     """Convert a field of a frozen dataclass to a Python float >= 0 (or > 0 if ``positive``), for JSON."""
     value = getattr(owner, name)
@@ -504,7 +499,7 @@ def _check_kernels(whole: Kernel, *parts: Any) -> None:
 
 def _fold(parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
     """Combine the parts' values in place, by strips of rows, so that temporary arrays stay in the cache."""
-    for rows in tiles(len(S), STRIP_ROWS):
+    for rows in cuts(len(S), STRIP_ROWS):
         strip, norms = S[rows], x_norms[rows]
         values = []
         for part in parts[1:]:

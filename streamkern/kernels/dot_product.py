@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.engine.elementwise import Loops, NumpyLoops, magnitudes
+from streamkern.engine.elementwise import Loops, magnitudes
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import UsageError
-from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number, tiles
+from streamkern.kernels.base import STRIP_ROWS, Kernel, set_integer, set_number
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import UserProfile, profile_values
 from streamkern.types import Array
@@ -78,7 +79,7 @@ class Polynomial(Kernel):
         set_number(self, "offset")
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
-        for rows in tiles(len(S), STRIP_ROWS):
+        for rows in cuts(len(S), STRIP_ROWS):
             strip = S[rows]
             strip *= S.dtype.type(self.gamma)
             strip += S.dtype.type(self.offset)
@@ -133,7 +134,7 @@ class ArcCosine(Kernel):
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
-        self.apply(right, np.ones(1), np.ones(1), NumpyLoops())
+        self.apply(right, np.ones(1), np.ones(1), Loops())
         return _rounded(np.where(norms > 0, K, right[0, 0] if self.order == 0 else 0.0), X)
 
 

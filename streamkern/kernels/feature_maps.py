@@ -18,8 +18,9 @@ from streamkern.cpu import default_engine
 from streamkern.defaults import FACTOR_JITTER as FACTOR_JITTER
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError, UsageError, require_types
-from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
+from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer
 from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import HashFamily, row_hash
@@ -149,7 +150,7 @@ class RandomFourier(_FeatureMap):
         """ω, shape (M, d), float64."""
         omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         if self.orthogonal:
-            for rows in tiles(self.M, d):
+            for rows in cuts(self.M, d):
                 omega[rows] = _orthogonalised(omega[rows])
         kernel = self.kernel
         assert isinstance(kernel, Radial)
@@ -340,8 +341,8 @@ class _Projected(Basis):
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
-        for rows in tiles(len(X), ROW_TILE):
-            for cols in tiles(self.width, CENTER_TILE):
+        for rows in cuts(len(X), ROW_TILE):
+            for cols in cuts(self.width, CENTER_TILE):
                 S = out[rows, cols]
                 np.matmul(X[rows], self.omega[cols].T, out=S)
                 self._finish(S, self.offsets[cols])
@@ -393,8 +394,8 @@ class _Orthonormal(Basis):
         out = self.expansion.block(X, out)
         # A triangular product in place, from the last columns, which no others need, to the first: half the work of a
         # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
-        for rows in tiles(len(X), ROW_TILE):
-            for cols in reversed(list(tiles(self.width, _SUBSTITUTED_COLUMNS))):
+        for rows in cuts(len(X), ROW_TILE):
+            for cols in reversed(cuts(self.width, _SUBSTITUTED_COLUMNS)):
                 out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
         return out
 

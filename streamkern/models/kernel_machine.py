@@ -38,7 +38,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import with_decision_rule
 from streamkern.fitting.fitted import Fitted
-from streamkern.formats import Source, array_source, table_source
+from streamkern.formats import Source, wrap
 from streamkern.kernels import (
     Basis,
     Expansion,
@@ -52,6 +52,7 @@ from streamkern.kernels import (
 )
 from streamkern.models.calibrated_model import CalibratedModel
 from streamkern.solvers.direct import MEMBER, StoredSums, Sums, kept_of
+from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import has_text, is_path, is_table
 from streamkern.sources.schema import Schema
 from streamkern.startup import paused_collector
@@ -300,7 +301,7 @@ class KernelMachine(CalibratedModel):
         With ``scales`` outputs have shape (n, 2c) and include those for ``intervals``. The function is thread-safe, and
         does not check the shape.
         """
-        dataset = self._prepared(Dataset(array_source(np.empty((0, self.n_features)), None, self.columns)))
+        dataset = self._prepared(Dataset(wrap(np.empty((0, self.n_features)), request=Request(columns=self.columns))))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
         basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
@@ -475,17 +476,17 @@ class KernelMachine(CalibratedModel):
     def _source(self, X: Any, y: Array | None = None) -> Source:
         if is_path(X):
             with paused_collector():  # imports zarr and Arrow
-                from streamkern.formats.joined_tables import open_tables
+                from streamkern.formats.open_tables import open_tables
             return open_tables([X], columns=self.columns, schema=self.schema)
         if is_table(X):
             require_names(X, self.columns, self.n_features)
-            return array_source(X, y, self.columns, schema=self.schema)
+            return wrap(X, y, request=Request(columns=self.columns, schema=self.schema))
         if self.schema is None or (self.schema.plain and not has_text(X)):
-            return array_source(X, y)
+            return wrap(X, y)
         if isinstance(X, np.ndarray) and X.ndim == 2:
             require_width(X.shape[1], self.n_features)
         # By position: an array has no column names.
-        return table_source(X, y, self.columns, self.schema)
+        return wrap(X, y, request=Request(columns=self.columns, schema=self.schema), as_table=True)
 
     def _prepared(self, dataset: Dataset) -> Dataset:
         require_training_columns(dataset, self.n_features, self.columns, self.transforms, self.schema)

@@ -15,9 +15,9 @@ import numpy as np
 
 from streamkern.defaults import JITTER, JITTER_MULTIPLES, MEASURED_CENTERS, POWER_COLUMNS, POWER_STEPS
 from streamkern.engine import Engine
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
@@ -172,7 +172,7 @@ class InexactProjection:
     def kernel(self, K: Array) -> Array:
         """Return K P Kᵀ for K = k(X, Z), shape (n, p): shape (n, n), float64."""
         out = self.engine.empty((len(K), len(K)))
-        for rows in tiles(len(K), MEASURED_COLUMNS):
+        for rows in cuts(len(K), MEASURED_COLUMNS):
             out[:, rows] = self.engine.product(K, self.apply(K[rows].T))
         both = out + out.T
         both /= 2
@@ -181,7 +181,7 @@ class InexactProjection:
     def diagonal(self, K: Array) -> Array:
         """The diagonal of ``kernel(K)``, shape (n,), float64."""
         out = self.engine.empty((len(K),))
-        for rows in tiles(len(K), MEASURED_COLUMNS):
+        for rows in cuts(len(K), MEASURED_COLUMNS):
             out[rows] = np.einsum("ij,ji->i", K[rows], self.apply(K[rows].T), dtype=np.float64)
         return out
 
@@ -251,7 +251,7 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
     K = expansion.at(X).block(X)
     np.fill_diagonal(K, engine.diagonal(expansion, X))
     subsample, phi = expansion.head(len(E)), engine.empty((len(X), E.shape[1]))
-    for rows in tiles(len(X), MEASURED_CENTERS):  # a whole K(X, X_s) in float64 would be the most that the set-up holds
+    for rows in cuts(len(X), MEASURED_CENTERS):  # a whole K(X, X_s) in float64 would be the most that the set-up holds
         phi[rows] = subsample.block(X[rows]).astype(np.float64) @ E
     damped = phi * nystrom.damping
     diagonal = np.diag(K) - np.einsum("ij,ij->i", damped, phi)

@@ -25,7 +25,6 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import jittered_factor
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
@@ -134,7 +133,7 @@ class PackedKernel:
         rows = np.concatenate([X, expansion.Z[-MEASURED_CENTERS:]])
         self.phi, B = engine.empty((len(rows), U.shape[1])), engine.empty((len(rows), expansion.p), np.float32)
         narrow = U.astype(expansion.dtype)
-        for part in tiles(len(rows), MEASURED_CENTERS):  # a whole K(X, Z) would be the most that the set-up holds
+        for part in cuts(len(rows), MEASURED_CENTERS):  # a whole K(X, Z) would be the most that the set-up holds
             K = engine.kernel_values(expansion, rows[part])
             self.phi[part] = engine.product(K, narrow)
             B[part] = engine.times_packed(K, projection.W)

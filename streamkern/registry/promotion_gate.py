@@ -13,6 +13,7 @@ import ast
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
@@ -30,20 +31,19 @@ MAX_EXPRESSION_LENGTH = 1000
 """Most characters of an expression."""
 
 MAX_NESTING = 40
-"""Deepest nesting of parentheses and signs."""
+"""Deepest nesting of signs and of ``not``; that of parentheses is Python's."""
 
 CHAMPION = "champion"
 
 _MAX_NAMES_SHOWN = 40  # most names of metrics in an error
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
-    r"|(?P<sign><=|>=|==|!=|[<>+\-*/()]))",
-    re.ASCII,
-)
-_SIGNS: dict[type[ast.AST], tuple[str, Callable[[float, float], Any]]] = {
+_NAME = re.compile(r"\w+(\.\w+)*")
+_COMPARISONS: dict[type[ast.AST], tuple[str, Callable[[float, float], Any]]] = {
     ast.Lt: ("<", lt), ast.LtE: ("<=", le), ast.Gt: (">", gt), ast.GtE: (">=", ge), ast.Eq: ("==", eq),
-    ast.NotEq: ("!=", ne), ast.Add: ("+", add), ast.Sub: ("-", sub), ast.Mult: ("*", mul), ast.Div: ("/", truediv),
+    ast.NotEq: ("!=", ne),
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.AST], Callable[[float, float], Any]] = {
+    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv,
 }  # fmt: skip
 
 
@@ -71,24 +71,32 @@ class Gate:
     _names: dict[int, str] = field(init=False, repr=False, compare=False)  # by position
 
     def __post_init__(self) -> None:
-        if len(self.expression) > MAX_EXPRESSION_LENGTH:
-            raise UsageError(
-                f"The gate has {len(self.expression)} characters.",
-                where="gate",
-                expected=f"at most {MAX_EXPRESSION_LENGTH}",
-            )
-        object.__setattr__(self, "_names", {})
-        self._require_order()
-        # Python accepts neither newlines nor leading spaces; replacing them keeps the positions for errors.
         text = re.sub(r"\s", " ", self.expression)
-        text = f"({text[1:]})" if text.startswith(" ") else text
+        if len(text) > MAX_EXPRESSION_LENGTH:
+            raise UsageError(
+                f"The gate has {len(text)} characters.", where="gate", expected=f"at most {MAX_EXPRESSION_LENGTH}"
+            )
+        if (foreign := re.search(r"[^ -~]", text)) is not None:  # Python reads digits and letters of other scripts, too
+            raise self._unexpected(foreign.start(), foreign[0])
+        blank = len(text) - len(text.lstrip())
         try:
-            tree = ast.parse(text, mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # Python warns of numbers that run into words, and of odd escapes
+                tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, MemoryError, RecursionError) as error:
-            at = max((getattr(error, "offset", None) or 1) - 1, 0)
-            raise self._wrong(at, "this is not a condition.", "a comparison, such as accuracy >= champion") from error
+            at = blank + (getattr(error, "offset", None) or 0) - 1
+            if at < blank:
+                at = len(text.rstrip())
+                raise self._wrong(at, "It ends where a value is expected.", "a metric, a number or (") from error
+            if "never closed" in str(error):
+                raise self._wrong(at, "This parenthesis is not closed.", ")") from error
+            raise self._unexpected(at, re.findall(r"\w+|.", text[at:])[0]) from error
+        for node in ast.walk(tree):
+            if isinstance(node, ast.expr):
+                node.col_offset, node.end_col_offset = node.col_offset + blank, (node.end_col_offset or 0) + blank
         object.__setattr__(self, "_tree", tree)
-        self._check(tree, True)
+        object.__setattr__(self, "_names", {})
+        self._require_truth(tree, True)
 
     def require(self, names: Collection[str], champions: Collection[str]) -> None:
         """Raise UsageError for a metric of unknown name; a name in ``.LABEL`` stands for any label."""
@@ -122,70 +130,42 @@ class Gate:
             reasons.append("there is no champion yet")
         return Verdict(passed, tuple(reasons))
 
-    def _require_order(self) -> None:
-        """Check that values and operators alternate, for clearer errors than Python's; and collect names."""
-        at, end, depth, value = 0, len(self.expression.rstrip()), 0, True
-        while at < end:
-            found = _TOKEN.match(self.expression, at)
-            if found is None:
-                at = len(self.expression) - len(self.expression[at:].lstrip())
-                expected = "names, numbers and < <= > >= + - * / ( )"
-                raise self._wrong(at, f"{self.expression[at]!r} means nothing here.", expected)
-            kind = str(found.lastgroup)
-            text, start, at = found[kind], found.start(kind), found.end()
-            operand = kind != "sign" and text not in ("and", "or", "not")
-            depth += (text == "(") - (text == ")")
-            if value and not (operand or text in ("(", "not", "-")):
-                raise self._wrong(start, f"A value is expected before {text!r}.", "a metric, a number or (")
-            if depth < 0 or (not value and (operand or text in ("(", "not"))):
-                raise self._wrong(start, f"{text!r} is not expected here.", "the end, and, or")
-            if depth > MAX_NESTING:
-                raise self._wrong(start, "It is nested too deep.", f"at most {MAX_NESTING} levels")
-            if operand and kind == "name":
-                self._names[start] = text
-            value = not operand and text != ")"
-        if value:
-            raise self._wrong(end, "The rule ends where a value is expected.", "a metric, a number or (")
-        if depth:
-            raise self._wrong(end, "A parenthesis is not closed.", ")")
-
-    def _check(self, node: ast.expr, truth: bool, signs: int = 0) -> None:
-        """Raise UsageError for other syntax, for numbers in place of conditions, and the reverse."""
-        if signs > MAX_NESTING:
-            raise self._wrong(node.col_offset, "It is nested too deep.", f"at most {MAX_NESTING} levels")
+    def _require_truth(self, node: ast.expr, truth: bool, depth: int = 0) -> None:
+        """Check that a part is a condition (``truth``) or a number, and collect its names."""
+        is_truth = False
         match node:
+            case _ if depth > MAX_NESTING:
+                raise self._wrong(node.col_offset, "It is nested too deep.", f"at most {MAX_NESTING} levels")
             case ast.BoolOp(values=parts):
+                is_truth = True
                 for part in parts:
-                    self._check(part, True, signs)
+                    self._require_truth(part, True, depth)
             case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=part):
-                self._check(part, isinstance(node.op, ast.Not), signs + 1)
-            case ast.BinOp(op=sign, left=left, right=right) if type(sign) in _SIGNS:
-                self._check(left, False, signs)
-                self._check(right, False, signs)
-            case ast.Compare(left=left, comparators=[right, *more]):
+                is_truth = isinstance(node.op, ast.Not)
+                self._require_truth(part, is_truth, depth + 1)
+            case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
+                self._require_truth(left, False, depth)
+                self._require_truth(right, False, depth)
+            case ast.Compare(left=left, ops=[op, *_], comparators=[right, *more]) if type(op) in _COMPARISONS:
                 if more:
-                    at = right.end_col_offset or 0
-                    at += re.search(r"[<>=!]", self.expression[at:]).start()  # type: ignore[union-attr]
-                    raise self._wrong(at, f"{self.expression[at]!r} is not expected here.", "the end, and, or")
-                self._check(left, False, signs)
-                self._check(right, False, signs)
+                    raise self._wrong(more[0].col_offset, "It is one comparison too many.", "and between the two")
+                is_truth = True
+                self._require_truth(left, False, depth)
+                self._require_truth(right, False, depth)
                 self._bind(node)
             case ast.Constant(value=True | False | None):
                 what = f"{self._text(node)} is not a number."
                 raise self._wrong(node.col_offset, what, "a comparison, such as accuracy >= champion")
-            case ast.Constant() if not math.isfinite(float(self._text(node))):
-                raise self._wrong(node.col_offset, f"{self._text(node)} is not finite.", "a number below 1e308")
-            case ast.Constant() | ast.Name() | ast.Attribute():
-                pass
+            case ast.Constant(value=int() | float() as value):
+                if not math.isfinite(float(str(value))):
+                    raise self._wrong(node.col_offset, f"{self._text(node)} is not finite.", "a number below 1e308")
+            case ast.Name() | ast.Attribute() if _NAME.fullmatch(name := ast.unparse(node)):
+                self._names[node.col_offset] = name
             case _:
-                raise self._wrong(node.col_offset, f"{self._text(node)} means nothing here.", "and, or, not")
-        is_truth = isinstance(node, ast.BoolOp | ast.Compare) or (
-            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        )
+                raise self._unexpected(node.col_offset, self._text(node))
         if truth == is_truth:
             return
-        # Include parentheses, which are not in the tree.
-        at = len(self.expression[: node.col_offset].rstrip(" ("))
+        at = len(self.expression[: node.col_offset].rstrip(" ("))  # of parentheses, which are not in the tree
         at += len(self.expression[at:]) - len(self.expression[at:].lstrip())
         if is_truth:
             raise self._wrong(at, f"{self._text(node)} is a comparison.", "a number or a metric")
@@ -214,23 +194,26 @@ class Gate:
             case ast.UnaryOp(op=op, operand=part):
                 x = self._value(part, values, reasons)
                 return None if x is None else not x if isinstance(op, ast.Not) else -x
-            case ast.Compare(left=left, ops=[op], comparators=[right]) | ast.BinOp(left=left, op=op, right=right):
+            case ast.BinOp(left=left, op=op, right=right):
                 a, b = self._value(left, values, reasons), self._value(right, values, reasons)
-                sign, combine = _SIGNS[type(op)]
                 if a is None or b is None:
                     return None
-                if isinstance(node, ast.BinOp):
-                    if sign == "/" and b == 0:
-                        raise _UndefinedError(f"{self._text(node)}: division by zero")
-                    return float(combine(a, b))
+                if isinstance(op, ast.Div) and b == 0:
+                    raise _UndefinedError(f"{self._text(node)}: division by zero")
+                return float(_ARITHMETIC[type(op)](a, b))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                a, b = self._value(left, values, reasons), self._value(right, values, reasons)
+                if a is None or b is None:
+                    return None
+                sign, compare = _COMPARISONS[type(op)]
                 shown = f"{self._text(node)}: {a:.6g} {sign} {b:.6g}"
                 if not (math.isfinite(a) and math.isfinite(b)):
                     raise _UndefinedError(f"{shown} is not a comparison of numbers")
-                holds = bool(combine(a, b))
+                holds = bool(compare(a, b))
                 reasons.append(f"{shown} is {str(holds).lower()}")
                 return holds
-            case ast.Constant():
-                return float(self._text(node))
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
             case _:
                 return values[self._names[node.col_offset]]
 
@@ -239,6 +222,10 @@ class Gate:
 
     def _text(self, node: ast.expr) -> str:
         return " ".join(self.expression[node.col_offset : node.end_col_offset].split())
+
+    def _unexpected(self, at: int, what: str) -> UsageError:
+        expected = "metrics, numbers, < <= > >= == != + - * / ( ), and, or, not"
+        return self._wrong(at, f"{what} is not expected here.", expected)
 
     def _wrong(self, at: int, what: str, expected: str) -> UsageError:
         return UsageError(

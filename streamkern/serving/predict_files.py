@@ -29,7 +29,7 @@ from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.execute import Executor, open_executor, open_resources
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.memory import check_memory, format_bytes, memory_limit, peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine, PredictedRows
 from streamkern.progress import display_if_verbose, reporter

@@ -21,7 +21,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from streamkern.formats.zarr import writable
+from streamkern.formats.training_zarr import writable
 from streamkern.sources.base import TEXT_BYTES
 from streamkern.storage.atomic_writes import Workspace, staged_part
 from streamkern.storage.untrusted_files import read_json_file

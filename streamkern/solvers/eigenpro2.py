@@ -25,11 +25,11 @@ from streamkern.data.companion_blocks import AllTiles
 from streamkern.data.row_order import Block, Stream
 from streamkern.defaults import HELD_OUT, SUBSAMPLE
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import tiles
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
@@ -184,7 +184,7 @@ class Residual(Contribution):
         diagonal, places = engine.diagonal(tile, X), np.searchsorted(ids, block.ids)
         own = np.take(ids, places, mode="clip") == block.ids
         scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
-        for rows in tiles(len(X), ROW_TILE):
+        for rows in cuts(len(X), ROW_TILE):
             K = tile.block(X[rows], scratch[: rows.stop - rows.start])
             mine = np.flatnonzero(own[rows])
             K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
@@ -195,7 +195,7 @@ class Residual(Contribution):
     def backward(self, vectors: Array, K_s: Array, r: Array) -> Parts:
         """Return Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
         g = self.subsample.engine.zeros((len(K_s), r.shape[1]), r.dtype)
-        for rows in tiles(len(r), ROW_TILE):
+        for rows in cuts(len(r), ROW_TILE):
             g += K_s[:, rows] @ r[rows]
         return (vectors.T @ g,)
 

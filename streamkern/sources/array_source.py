@@ -16,7 +16,7 @@ from streamkern.sources.format_rules import as_rows, as_target, check_chunk, fea
 from streamkern.sources.input_types import require_dense
 from streamkern.sources.schema import Schema
 from streamkern.storage.value_digest import array_content, digest
-from streamkern.types import Array, Rows
+from streamkern.types import Rows
 
 
 class ArraySource(Source):
@@ -35,18 +35,12 @@ class ArraySource(Source):
         schema: Schema | None = None,
     ) -> None:
         require_dense(X)
-        self._X = X = np.asarray(X)
-        require_rows(X.shape, "X")
-        self.dtype = feature_dtype(X.dtype, "X")
-        self.n_features = math.prod(X.shape[1:])
-        self.columns = checked_names(columns, self.n_features)
+        X = np.asarray(X)
+        y = None if y is None else np.asarray(y)
+        self._declare(X, y, columns, target_name)
+        self._X: Any = X
         self.schema = schema
-        self._y: Array | None = None
-        if y is not None:
-            y = np.asarray(y)
-            require_length(len(X), y.shape)
-            self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
-            self._y = as_target(y, self.target)
+        self._y: Any = None if y is None or self.target is None else as_target(y, self.target)
         if chunk_rows is None:
             chunk_rows = rows_per_chunk(self.n_features * self.dtype.itemsize)
         if chunk_rows < 1:
@@ -56,6 +50,15 @@ class ArraySource(Source):
         self.bounds = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
         self.in_memory = bool(len(X)) and X[:2].flags.c_contiguous and X.dtype.isnative
         self.from_memory = True
+
+    def _declare(self, X: Any, y: Any, columns: Sequence[str] | None, target_name: str) -> None:
+        require_rows(X.shape, "X")
+        self.dtype = feature_dtype(X.dtype, "X")
+        self.n_features = math.prod(X.shape[1:])
+        self.columns = checked_names(columns, self.n_features)
+        if y is not None:
+            require_length(X.shape[0], y.shape)
+            self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -57,6 +57,30 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None if they differ in kind."""
+    is_type = pa.types
+    if one == other or is_type.is_null(other):
+        return one
+    if is_type.is_null(one):
+        return other
+    if is_text(one) and is_text(other):
+        return pa.string()
+    coded = is_type.is_dictionary(one), is_type.is_dictionary(other)
+    if any(coded):
+        values = common_type(one.value_type, other.value_type) if all(coded) else None
+        return None if values is None else pa.dictionary(pa.int32(), values)
+    numbers = [is_type.is_integer(kind) or is_type.is_floating(kind) for kind in (one, other)]
+    if all(numbers):
+        return pa.from_numpy_dtype(np.result_type(one.to_pandas_dtype(), other.to_pandas_dtype()))
+    if all(number or is_type.is_decimal(kind) for number, kind in zip(numbers, (one, other), strict=True)):
+        return pa.float64()
+    for alike in ((is_type.is_timestamp, is_type.is_date), (is_type.is_duration,), (is_type.is_time,)):
+        if all(any(check(kind) for check in alike) for kind in (one, other)):
+            return one
+    return None
+
+
 def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
     """Return the default kind of a type, and whether it is text; None if values cannot become numbers."""
     is_type = pa.types

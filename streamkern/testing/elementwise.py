@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from streamkern.engine.elementwise import RADIAL_KINDS, Loops, NumpyLoops
+from streamkern.engine.elementwise import RADIAL_KINDS, Loops
 from streamkern.errors import UsageError
 from streamkern.types import Array
 
-_REFERENCE = NumpyLoops()
+_REFERENCE = Loops()
 _PARAMS = {"bandwidth": 1.7, "exponent": 0.8}
 
 
@@ -21,7 +21,7 @@ def _stored(n: int = 60, d: int = 17) -> Array:
 
 
 class LoopsSuite:
-    """Conformance tests of a Loops, against `NumpyLoops` and closed forms.
+    """Conformance tests of loops, against the reference `Loops` and closed forms.
 
     A subclass gives the fixture ``loops``.
     """

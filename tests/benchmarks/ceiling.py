@@ -35,8 +35,8 @@ import streamkern as sk
 from streamkern.cpu import gemm
 from streamkern.data.row_order import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.packed_triangle import cuts
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import tiles
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from tests.benchmarks.workers import watched
@@ -76,9 +76,9 @@ def sides(
 
     def in_tiles(k: int, part: slice, visit: Callable[[np.ndarray, slice, slice], None], m: int, n: int) -> None:
         flat = panels[k].reshape(-1)
-        for a in tiles(part.stop - part.start, m):
+        for a in cuts(part.stop - part.start, m):
             here = slice(part.start + a.start, part.start + a.stop)
-            for cols in tiles(p, n):
+            for cols in cuts(p, n):
                 shape = (here.stop - here.start, cols.stop - cols.start)
                 visit(flat[: shape[0] * shape[1]].reshape(shape), here, cols)
 
@@ -104,7 +104,7 @@ def sides(
         in_tiles(k, part, visit, ROW_TILE, CENTER_TILE)
 
     def plain(k: int, part: slice) -> None:
-        for a in tiles(part.stop - part.start, ROW_TILE):
+        for a in cuts(part.stop - part.start, ROW_TILE):
             here = slice(part.start + a.start, part.start + a.stop)
             squared = x_norms[here, None] + z_norms - 2 * (X[here] @ Z.T)
             out[here] = np.exp(-np.sqrt(np.maximum(squared, 0)) / np.float32(SIGMA)) @ W

@@ -26,7 +26,7 @@ from numcodecs import blosc
 from pyarrow import csv, feather
 
 import streamkern as sk
-from streamkern.formats import open_source
+from streamkern.formats.open_tables import open_tables
 from streamkern.memory import format_bytes, parse_bytes, peak_resident_bytes
 from streamkern.rng import row_hash
 
@@ -49,7 +49,7 @@ def write_sources(folder: Path, rows: int, columns: int) -> dict[str, Path]:
 
 def print_floor(path: Path, folder: Path, repeats: int) -> None:
     """MB of decoded float32 a CPU second of each part, and of all parts of an ingest."""
-    source = open_source(path, target="label")
+    source = open_tables(path, target="label")
     chunks = [source.read(chunk).X.copy() for chunk in range(len(source.bounds) - 1)]
     X, n, size = np.concatenate(chunks), int(source.bounds[-1]), sum(chunk.nbytes for chunk in chunks) / 1e6
     out, order = np.empty_like(chunks[0]), np.argsort(row_hash(np.arange(n), 4, 0))

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from streamkern.cpu.elementwise import CompiledLoops
-from streamkern.engine.elementwise import RADIAL_KINDS, NumpyLoops
+from streamkern.engine.elementwise import RADIAL_KINDS, Loops
 
-FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+FAST, REFERENCE = CompiledLoops(), Loops()
 IMPORT = "import time; import numba; t = time.perf_counter(); import streamkern.cpu; print(time.perf_counter() - t)"
 EVERY_LOOP = f"""
 import time; t = time.perf_counter()
@@ -89,7 +89,7 @@ def radial(b: int, p: int, dtype: type) -> None:
     S = np.empty_like(inner)
     params = {"bandwidth": 10.0, "exponent": 0.7}
 
-    def on(backend: CompiledLoops | NumpyLoops, kind: str) -> None:
+    def on(backend: Loops, kind: str) -> None:
         np.copyto(S, inner)
         backend.radial(S, x_norms, z_norms, kind, params)
 

@@ -30,9 +30,9 @@ from streamkern.cpu import default_engine
 from streamkern.data.row_order import Block
 from streamkern.data.targets import Classes
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.packed_triangle import cuts
 from streamkern.execute import open_executor
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import tiles
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem
 from streamkern.solvers.contributions import Gradient
@@ -88,8 +88,8 @@ def arithmetic(pipe: Connection, p: int, d: int, rows: int) -> None:
     S = np.empty((ROW_TILE, CENTER_TILE), np.float32)
 
     def product() -> None:
-        for a in tiles(rows, ROW_TILE):
-            for b in tiles(p, CENTER_TILE):
+        for a in cuts(rows, ROW_TILE):
+            for b in cuts(p, CENTER_TILE):
                 np.matmul(block.X[a], Z[b].T, out=S[: a.stop - a.start, : b.stop - b.start])
 
     work = {"matrix product": product, "lane": lambda: gradient(block, weights)}

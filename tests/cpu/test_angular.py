@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from streamkern.cpu import loops
 from streamkern.cpu.elementwise import CompiledLoops
-from streamkern.engine.elementwise import ANGULAR_KINDS, Loops, NumpyLoops
+from streamkern.engine.elementwise import ANGULAR_KINDS, Loops
 from streamkern.errors import UsageError
 
-FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+FAST, REFERENCE = CompiledLoops(), Loops()
 both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", ANGULAR_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from streamkern.cpu.elementwise import CompiledLoops
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.testing.elementwise import LoopsSuite
 
 
 class TestNumpy(LoopsSuite):
     @pytest.fixture
     def loops(self) -> Loops:
-        return NumpyLoops()
+        return Loops()
 
 
 class TestNumba(LoopsSuite):

@@ -18,7 +18,7 @@ from streamkern.cpu.linear_algebra import (
     tiled_cholesky,
     times_lower,
 )
-from streamkern.engine import NumpyEngine
+from streamkern.engine import Engine
 from streamkern.engine.base import TILE
 from streamkern.engine.packed_triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
@@ -111,7 +111,7 @@ def test_a_packed_triangle_is_the_matrix_in_half_of_its_memory(p: int):
     for cols, panel in packed_panels(packed, p):
         panel[...] = A[cols.start :, cols]
     assert packed.size <= p * (p + TILE) / 2 + TILE**2
-    np.testing.assert_array_equal(mirror(unpacked(packed, p, NumpyEngine()), map_), A)
+    np.testing.assert_array_equal(mirror(unpacked(packed, p, Engine()), map_), A)
 
 
 @pytest.mark.parametrize("p", [1, TILE, 2 * TILE + 3])

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.cpu.elementwise import CompiledLoops
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
-FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+FAST, REFERENCE = CompiledLoops(), Loops()
 # Widths around the counter (4 columns), the vector (16) and the batch of counters (512, that is 2,048 columns).
 WIDTHS = [1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 784, 2047, 2049]
 

@@ -12,11 +12,11 @@ import streamkern as sk
 from streamkern.cpu import loops
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import pack
-from streamkern.engine.elementwise import RADIAL_KINDS, Loops, NumpyLoops
+from streamkern.engine.elementwise import RADIAL_KINDS, Loops
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion, Kernel
 
-FAST, REFERENCE = CompiledLoops(), NumpyLoops()
+FAST, REFERENCE = CompiledLoops(), Loops()
 both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", RADIAL_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
-from streamkern.engine.elementwise import NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
@@ -107,5 +107,5 @@ def test_a_noise_level_that_is_none_is_refused(sigma):
 
 def test_zero_noise_changes_nothing(cut_source):
     source = cut_source([20])
-    block = Scan(Assembly(Dataset(source).augment(GaussianNoise(0.0)), loops=NumpyLoops()), 20).block((0,))
+    block = Scan(Assembly(Dataset(source).augment(GaussianNoise(0.0)), loops=Loops()), 20).block((0,))
     np.testing.assert_array_equal(block.X, source.X)

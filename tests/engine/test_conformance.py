@@ -12,8 +12,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.cpu.engine import HostEngine
-from streamkern.engine import NumpyEngine
-from streamkern.engine.base import KERNEL_TILE, Engine
+from streamkern.engine import Engine
+from streamkern.engine.base import KERNEL_TILE
 from streamkern.engine.packed_triangle import packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
@@ -22,7 +22,7 @@ from streamkern.kernels import Expansion
 from streamkern.kernels.feature_maps import RandomFourier
 from tests.device import HostDevice, StrictDevice
 
-REFERENCE = NumpyEngine()
+REFERENCE = Engine()
 ENGINES: dict[str, Any] = {
     "host": HostEngine,
     "device": lambda: DeviceEngine(HostDevice()),

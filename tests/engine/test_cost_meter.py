@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streamkern.cpu import default_engine
+from streamkern.engine import Engine
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from tests.processors import own_products
@@ -104,3 +105,15 @@ def test_the_documented_table_is_what_the_command_prints():
     spec.loader.exec_module(costs)
     text = (ROOT / "docs/choosing-a-solver.md").read_text(encoding="utf-8")
     assert "\n".join(costs.table(60_000, 5000, 784, 10, 3)) in text
+
+
+FORWARDED = {"imap", "multiplier", "manhattan", "slopes", "inverse_factor", "whole_eigenpairs"}
+"""Methods of an engine that only its own methods call."""
+
+FREE = {"place", "place_projection", "project", "resident", "moved"}
+"""Methods whose arithmetic is that of the arrays of shapes, or none."""
+
+
+def test_every_method_of_an_engine_has_a_cost():
+    methods = {name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")}
+    assert methods - set(vars(MeterEngine)) == FORWARDED | FREE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkern import rng
-from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, Loops, NumpyLoops
+from streamkern.engine.elementwise import ANGULAR_KINDS, RADIAL_KINDS, Loops
 from streamkern.errors import UsageError
 from streamkern.gpu import cuda_source
 from streamkern.gpu.loops import BlockTarget, Sides, pulled_splits
@@ -20,7 +20,7 @@ from tests.cuda_host import HostLoops, needs_compiler
 
 pytestmark = needs_compiler
 
-LOOPS, REFERENCE = HostLoops(), NumpyLoops()
+LOOPS, REFERENCE = HostLoops(), Loops()
 PARAMS = {"bandwidth": 2.5, "exponent": 0.7}
 LAPLACE = ("laplace", PARAMS)
 few = settings(max_examples=12)

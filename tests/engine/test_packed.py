@@ -11,7 +11,7 @@ import pytest
 import streamkern as sk
 from streamkern.cpu import gemv
 from streamkern.cpu.engine import HostEngine
-from streamkern.engine import NumpyEngine
+from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, factor_bytes, fitting_lead, quantised
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
@@ -25,7 +25,7 @@ SHAPES = [(300, 300), (PANEL + 150, PANEL + 150), (2 * PANEL + 70, PANEL), (PANE
 """p and lead: within a panel, whole, with a lead, and of panels alone."""
 
 ENGINES: dict[str, Any] = {
-    "numpy": NumpyEngine,
+    "numpy": Engine,
     "host": HostEngine,
     "device": lambda: DeviceEngine(HostDevice()),
     "strict device": lambda: DeviceEngine(StrictDevice()),
@@ -38,7 +38,7 @@ def expansion(p: int, engine: Any, dtype: Any = np.float32) -> Expansion:
 
 def kernel_matrix(p: int, lead: int) -> np.ndarray:
     """K(Z, Z) + shift I, or its PITC approximation: exact in the lead, against it, and within panels."""
-    engine = NumpyEngine()
+    engine = Engine()
     K = engine.kernel_matrix(expansion(p, engine), p) + SHIFT * np.eye(p)
     low = K[:, :lead] @ np.linalg.inv(K[:lead, :lead]) @ K[:lead]
     panels = np.arange(p) // PANEL
@@ -84,7 +84,7 @@ def test_a_packed_factor_is_of_the_inverse(name: str, dtype: Any, p: int, lead: 
 @pytest.mark.parametrize(("p", "lead"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", ["host", "device", "strict device"])
 def test_products_are_those_of_the_reference(name: str, p: int, lead: int, columns: int):
-    engine, reference = ENGINES[name](), NumpyEngine()
+    engine, reference = ENGINES[name](), Engine()
     W = reference.packed_factor(expansion(p, reference), SHIFT, lead)
     B = np.random.default_rng(2).normal(size=(p, columns)).astype(np.float32)
     for found, expected in (
@@ -132,7 +132,7 @@ def test_rounding_is_of_the_row():
 def test_bytes_and_the_lead_that_fits():
     p = 20 * PANEL
     assert factor_bytes(p, p) <= 2.1 * p * p
-    W = NumpyEngine().packed_factor(expansion(300, NumpyEngine()), SHIFT, 300)
+    W = Engine().packed_factor(expansion(300, Engine()), SHIFT, 300)
     assert W.nbytes == 300 * 304 * 2 + 300 * 4
     assert fitting_lead(p, None) == p
     assert fitting_lead(p, factor_bytes(p, p)) == p

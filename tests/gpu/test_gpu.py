@@ -16,7 +16,7 @@ from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.data.device_assembly import assembly_on_device
 from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
-from streamkern.engine.elementwise import Loops, NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.engine.residuals import SquaredLoss
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
@@ -67,7 +67,7 @@ class TestLoops(LoopsSuite):
         out, expected = np.empty((5, 17), np.float32), np.empty((5, 17), np.float32)
         how = {"scale": np.linspace(0.1, 2, 17), "offset": np.linspace(-1, 1, 17)}
         loops.assemble(raw, index, out, **how)
-        NumpyLoops().assemble(raw, index, expected, **how)
+        Loops().assemble(raw, index, expected, **how)
         np.testing.assert_allclose(out, expected, rtol=3e-7, atol=3e-7)
 
 

@@ -24,7 +24,7 @@ import streamkern as sk
 from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, RawRows
 from streamkern.data.targets import Classes, Continuous
-from streamkern.engine.elementwise import NumpyLoops
+from streamkern.engine.elementwise import Loops
 from streamkern.execute import ThreadsExecutor
 from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
@@ -77,7 +77,7 @@ def test_projections_are_those_of_numpy_and_of_routes(dtype: Any):
     direction, at = np.random.default_rng(1).normal(size=7), np.arange(3, 500, 7)
     t = host_loops().project(X, direction, at)
     np.testing.assert_allclose(t, X[at].astype(np.float64) @ direction, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(NumpyLoops().project(X, direction, at), t, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(Loops().project(X, direction, at), t, rtol=1e-12, atol=1e-12)
     # Cut at a row's own projection, it is on the right, and routed there: to the bit.
     cut = CutTree.of(7).grown(0, direction, (t[5], t[5], t[5]))
     assert cut.routes(X[at[5:6]], 0.0)[0][0, 0] == 1
@@ -106,7 +106,7 @@ def test_compiled_routes_are_those_of_the_reference(width: float, dtype: type):
     X = np.random.default_rng(0).normal(size=(3000, 2)).astype(dtype)
     X[:50] = 0.0  # at a threshold
     tree = grown()
-    found = [each.route(X, tree.directions, tree.cuts, tree.children, width) for each in (NumpyLoops(), host_loops())]
+    found = [each.route(X, tree.directions, tree.cuts, tree.children, width) for each in (Loops(), host_loops())]
     assert np.array_equal(found[0][0], found[1][0])
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9)
     strided = np.asfortranarray(X)
@@ -657,7 +657,7 @@ def test_rows_of_leaves_are_those_of_numpy(dtype: Any):
             int(rng.integers(tree.leaves)), direction, (border - 0.8 * (number % 2), border, border + 0.5)
         )
     spans, rows = tree.assigned(X, w)
-    expected = NumpyLoops().assign(X, np.flatnonzero(w), tree.directions, tree.cuts, tree.children)
+    expected = Loops().assign(X, np.flatnonzero(w), tree.directions, tree.cuts, tree.children)
     assert np.array_equal(spans, expected[0])
     assert np.array_equal(rows, expected[1])
     assert (spans[:, 0] == spans[:, 1]).any()

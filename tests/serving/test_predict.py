@@ -20,7 +20,7 @@ import zarr
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.serving import predict_files as module
 from streamkern.serving.predict_files import predict
 from streamkern.serving.prediction_writers import FORMATS as FORMATS_OF_PREDICTIONS

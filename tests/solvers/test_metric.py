@@ -18,7 +18,7 @@ from streamkern.data import from_arrays
 from streamkern.data.row_order import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
-from streamkern.engine import NumpyEngine
+from streamkern.engine import Engine
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
@@ -96,7 +96,7 @@ def outer(expansion: Expansion, X: np.ndarray, W: np.ndarray, full: bool, seed: 
 def test_random_signs_are_unbiased():
     """Over seeds their mean is the sum over outputs, within four standard errors everywhere."""
     Z, X, W = (rows(*size).astype(np.float64) for size in ((30, 3, 0), (20, 3, 1), (30, 4, 2)))
-    expansion = Expansion(sk.Gaussian(1.5), Z, NumpyEngine())
+    expansion = Expansion(sk.Gaussian(1.5), Z, Engine())
     exact = sum(outer(expansion, X, W[:, [k]], True, 0) for k in range(4))
     found = np.array([outer(expansion, X, W, True, seed) for seed in range(400)])
     error = found.std(axis=0) / np.sqrt(len(found))
@@ -109,7 +109,7 @@ def test_random_signs_are_unbiased():
 def test_weights_of_rows_count():
     Z, X, W = rows(10, 3), rows(6, 3, 1), rows(10, 1, 2)
     w = np.array([0.0, 2.0, 1.0, 1.0, 1.0, 1.0])
-    expansion = Expansion(sk.Gaussian(1.5), Z, NumpyEngine())
+    expansion = Expansion(sk.Gaussian(1.5), Z, Engine())
     twice = np.concatenate([X[1:], X[1:2]])
     total, mass = GradientOuter(expansion, 1, True, 0)(Block(X, None, np.arange(6), (0,), w), W)
     expected, count = GradientOuter(expansion, 1, True, 0)(Block(twice, None, np.arange(6), (0,)), W)
@@ -134,7 +134,7 @@ def test_the_reference_and_a_device_learn_the_same_metric():
     agop = AGOP(rounds=1, kind="full", rows=1200, centers=60)
     for kernel in (sk.Laplace(3.0), sk.Laplace(5.0, norm=1)):
         host = learned(agop, X, y, kernel, engine=default_engine())
-        for engine in (NumpyEngine(), DeviceEngine(StrictDevice())):
+        for engine in (Engine(), DeviceEngine(StrictDevice())):
             found = learned(agop, X, y, kernel, engine=engine)
             np.testing.assert_allclose(found.M, host.M, atol=2e-3)
             assert found.kind == host.kind

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import ArraySource, open_source
+from streamkern.formats import ArraySource, wrap
 from streamkern.formats.dask_source import DaskArraySource
+from streamkern.sources.column_roles import Request
 from streamkern.testing.source import SourceSuite, read_all
 
 
@@ -172,8 +173,8 @@ def test_a_dask_block_is_computed_in_the_calling_thread():
     assert threads == [threading.get_ident()]
 
 
-def test_open_source_takes_arrays():
+def test_rows_in_memory_are_wrapped():
     X, y = np.zeros((4, 2)), np.arange(4)
-    assert isinstance(open_source(X, target=y), ArraySource)
-    assert isinstance(open_source(da.from_array(X), target=y), DaskArraySource)
-    assert open_source([[1, 2], [3, 4]], columns=["a", "b"]).columns == ("a", "b")
+    assert isinstance(wrap(X, y), ArraySource)
+    assert isinstance(wrap(da.from_array(X), y), DaskArraySource)
+    assert wrap([[1, 2], [3, 4]], request=Request(columns=["a", "b"])).columns == ("a", "b")

@@ -17,7 +17,7 @@ from streamkern.commands.parser import main
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.formats import csv
 from streamkern.formats.csv_records import first_record_end, last_record_end, record_blocks
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 
 UNCLOSED = "the quote that opens here is not closed before the end of the file"
 CLOSED = "the quote that opens here is closed in the middle of text"

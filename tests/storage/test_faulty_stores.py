@@ -15,7 +15,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats import open_source, open_zarr
+from streamkern.formats.open_tables import open_tables
 from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, first_time, one_in
@@ -73,7 +73,7 @@ FAULTS = {
 def test_rows_are_those_of_a_healthy_store(folder, fault, name):
     with FaultyServer(folder, FAULTS[fault]) as server:
         before = REQUEST_COUNTS.now()
-        source = open_source(f"{server.url}/{name}", retry=HASTY if fault == "hangs" else PATIENT)
+        source = open_tables(f"{server.url}/{name}", retry=HASTY if fault == "hangs" else PATIENT)
         same(source)
         assert source.fingerprint
         after = REQUEST_COUNTS.now()
@@ -87,7 +87,7 @@ def test_rows_are_those_of_a_healthy_store(folder, fault, name):
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.parquet"])
 def test_a_byte_flipped_on_the_wire_is_read_again(folder, name):
     with FaultyServer(folder) as server:
-        source = open_source(f"{server.url}/{name}", retry=PATIENT)
+        source = open_tables(f"{server.url}/{name}", retry=PATIENT)
         server.plan = first_time(Fault(flip=True), "/c/" if name == "rows.zarr" else name)
         before = REQUEST_COUNTS.now()["rereads"]
         same(source)
@@ -98,7 +98,7 @@ def test_a_byte_flipped_on_the_wire_is_read_again(folder, name):
 @pytest.mark.parametrize("name", ["rows.zarr", "rows.parquet"])
 def test_a_byte_that_is_always_flipped_is_one_error_that_names_the_chunk(folder, name):
     with FaultyServer(folder) as server:
-        source = open_source(f"{server.url}/{name}", retry=PATIENT)
+        source = open_tables(f"{server.url}/{name}", retry=PATIENT)
         same(source)
         server.plan = lambda request: Fault(flip=True)
         with pytest.raises(CorruptChunkError, match=r"(chunk X/c/3/0|row group 3) cannot be read") as raised:
@@ -111,7 +111,7 @@ def test_a_byte_that_is_always_flipped_is_one_error_that_names_the_chunk(folder,
 def test_a_store_that_is_gone_is_one_error_within_the_deadline(folder, fault):
     with FaultyServer(folder) as server:
         retry = dataclasses.replace(PATIENT)
-        sources = [open_source(f"{server.url}/{name}", retry=retry) for name in ("rows.zarr", "rows.parquet")]
+        sources = [open_tables(f"{server.url}/{name}", retry=retry) for name in ("rows.zarr", "rows.parquet")]
         server.plan = lambda request: fault
         hurry(retry)
         for source in sources:
@@ -125,7 +125,7 @@ def test_a_store_that_is_gone_is_one_error_within_the_deadline(folder, fault):
             assert raised.value.where.startswith(server.url)
             assert "check the network and the store" in raised.value.remedy
     with pytest.raises(StorageError, match="the store did not return this object"):
-        open_source(f"{server.url}/rows.zarr", retry=sk.Retry(deadline=0.5))  # nobody listens there any more
+        open_tables(f"{server.url}/rows.zarr", retry=sk.Retry(deadline=0.5))  # nobody listens there any more
 
 
 def test_an_unreachable_store_is_no_corrupt_chunk(folder):
@@ -218,10 +218,10 @@ def test_a_flipped_byte_at_rest_is_an_error_after_three_reads(folder, kind, tmp_
     folder = shutil.copytree(folder, tmp_path / "damaged")
     if kind == "zarr":
         file = folder / "rows.zarr/X/c/4/0"
-        source = open_zarr(folder / "rows.zarr")
+        source = open_tables(folder / "rows.zarr")
     else:
         file = folder / "rows.parquet"
-        source = open_source(file)
+        source = open_tables(file)
     content, stamp = bytearray(file.read_bytes()), file.stat().st_mtime_ns
     place = len(content) // 2
     content[place] ^= 1

@@ -24,7 +24,8 @@ from scipy import stats
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats import open_source, write_parquet, write_zarr
+from streamkern.formats import write_parquet, write_zarr
+from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.sources import format_rules
@@ -43,7 +44,7 @@ def table(n: int = 500, d: int = 3, dtype: str = "f4") -> tuple[np.ndarray, np.n
 
 
 def rows_of(path) -> list[tuple]:
-    X, y, _ = read_all(open_source(path))
+    X, y, _ = read_all(open_tables(path))
     labels = [None] * len(X) if y is None else y.tolist()
     return [(*row, label) for row, label in zip(X.tolist(), labels, strict=True)]
 
@@ -108,7 +109,7 @@ def test_dtype_columns_and_labels_stay_as_they_are(tmp_path, small_chunks, forma
     source = tmp_path / "rows.parquet"
     write_parquet(source, X, y, target="kind", columns=["a", "b", "c"])
     ingest(source, tmp_path / "out", format=format, shuffle=True, memory=BUDGET, target="kind")
-    opened = open_source(tmp_path / "out")
+    opened = open_tables(tmp_path / "out")
     assert (opened.dtype, opened.columns, opened.target.name) == (np.dtype(dtype), ("a", "b", "c"), "kind")
     found = read_all(opened)
     order = np.lexsort(X.T[::-1]), np.lexsort(found.X.T[::-1])
@@ -150,7 +151,7 @@ def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monke
 def test_the_shuffle_passes_a_chi_squared_test_on_position(tmp_path, seed):
     n, parts = 100_000, 20
     ingest(np.arange(n, dtype=np.int32)[:, None], tmp_path / "out", shuffle=True, seed=seed, memory=BUDGET)
-    was = read_all(open_source(tmp_path / "out")).X[:, 0]
+    was = read_all(open_tables(tmp_path / "out")).X[:, 0]
     counts = np.histogram2d(np.arange(n), was, bins=parts)[0]
     p = stats.chi2.sf(((counts - n / parts**2) ** 2 / (n / parts**2)).sum(), (parts - 1) ** 2)
     assert 1e-4 < p < 1 - 1e-4
@@ -198,7 +199,7 @@ def test_rounded_features_keep_their_leading_bits_and_their_gaps(tmp_path, forma
     whole = ingest((X, X[:, 0] > 1), tmp_path / f"whole.{format}", memory=BUDGET)
     options = {"compression": "small"} if format == "zarr" else {}
     made = ingest((X, X[:, 0] > 1), tmp_path / f"rounded.{format}", keep_bits=5, memory=BUDGET, **options)
-    found = read_all(open_source(made.path)).X
+    found = read_all(open_tables(made.path)).X
     np.testing.assert_array_equal(found[:2], X[:2])
     np.testing.assert_allclose(found[2:], X[2:], rtol=2**-6)
     assert len(np.unique(np.frexp(found[2:])[0])) <= 33  # 1/2 with five more bits, to 1
@@ -315,7 +316,7 @@ def test_killed_at_any_moment_and_repeated_completes_without_a_wrong_row(tmp_pat
     assert sum(killed for _, killed, _ in told) >= 10, told
     assert all(kept > 0 for _, _, kept in told), told
     for name in jobs:
-        whole, found = read_all(open_source(tmp_path / f"{name}.whole")), read_all(open_source(tmp_path / name))
+        whole, found = read_all(open_tables(tmp_path / f"{name}.whole")), read_all(open_tables(tmp_path / name))
         np.testing.assert_array_equal(found.X, whole.X)
         np.testing.assert_array_equal(found.y, whole.y)
         np.testing.assert_array_equal(found.X[np.argsort(found.X[:, 0])], X)
@@ -362,7 +363,7 @@ def test_chunks_of_zeros_that_are_written_after_an_interruption_are_stored(tmp_p
     with pytest.raises(Stop):
         ingest(X, out, on_progress=stopping(3), memory=BUDGET)
     assert 0 < ingest(X, out, memory=BUDGET).kept < 500
-    np.testing.assert_array_equal(read_all(open_source(out)).X, X)
+    np.testing.assert_array_equal(read_all(open_tables(out)).X, X)
 
 
 def rows_of_arrays(rows) -> list[tuple]:
@@ -464,7 +465,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
         sk.open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
     assert main(command) == 0
-    assert sorted(map(tuple, read_all(open_source(out, format=format)).X.tolist())) == sorted(map(tuple, X.tolist()))
+    assert sorted(map(tuple, read_all(open_tables(out, format=format)).X.tolist())) == sorted(map(tuple, X.tolist()))
 
 
 def test_a_shard_without_bytes_is_refused_by_its_name(tmp_path):
@@ -511,9 +512,9 @@ def test_too_little_memory_is_refused_before_anything_is_written(tmp_path):
 
 def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
     ingest(np.array([[0.5], [255.0]]), tmp_path / "a", dtype="float32", memory=BUDGET)
-    assert open_source(tmp_path / "a").dtype == np.float32
+    assert open_tables(tmp_path / "a").dtype == np.float32
     ingest(np.array([[0.0], [255.0]]), tmp_path / "b", dtype="uint8", memory=BUDGET)
-    assert read_all(open_source(tmp_path / "b")).X.tolist() == [[0], [255]]
+    assert read_all(open_tables(tmp_path / "b")).X.tolist() == [[0], [255]]
     for value, dtype in ((256.0, "uint8"), (0.5, "int32"), (1e300, "float32"), (np.nan, "int8")):
         with pytest.raises(sk.DataError, match=rf"does not fit in {dtype}"):
             ingest(np.array([[0.0], [value]]), tmp_path / "c", dtype=dtype, memory=BUDGET)
@@ -546,7 +547,7 @@ def test_a_missing_value_names_the_row_and_leaves_nothing_that_could_be_read(tmp
         ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET, missing="error")
     assert not (tmp_path / "out").exists()
     ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET)
-    np.testing.assert_array_equal(read_all(open_source(tmp_path / "out")).X, [[1, 2], [3, np.nan]])
+    np.testing.assert_array_equal(read_all(open_tables(tmp_path / "out")).X, [[1, 2], [3, np.nan]])
     assert sk.inspect(tmp_path / "t.csv").to_json()["columns"][1]["missing"] == 1
 
 
@@ -554,11 +555,11 @@ def test_targets_that_no_array_can_be_called_are_renamed(tmp_path):
     with h5py.File(tmp_path / "t.h5", "w") as file:
         file["train/x"], file["train/label"] = np.eye(3), np.arange(3)
     ingest(tmp_path / "t.h5", tmp_path / "a", target="train/label", memory=BUDGET)
-    assert open_source(tmp_path / "a").target.name == "label"
+    assert open_tables(tmp_path / "a").target.name == "label"
     pd.DataFrame(np.eye(3), columns=["a", "b", "c"]).to_csv(tmp_path / "t.csv", index=False)
     for format in FORMATS:
         ingest(tmp_path / "t.csv", tmp_path / format, target=["c", "a"], format=format, memory=BUDGET)
-        assert read_all(open_source(tmp_path / format)).y.tolist() == [[0, 1], [0, 0], [1, 0]]
+        assert read_all(open_tables(tmp_path / format)).y.tolist() == [[0, 1], [0, 0], [1, 0]]
 
 
 def test_the_command_line_takes_several_sources_and_says_what_it_has_made(tmp_path, capsys):

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import feather
 
 import streamkern as sk
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import read_all
 
 WRITE = {

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import open_parquet, open_source, write_parquet
+from streamkern.formats import write_parquet
+from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import read_all
 
 
@@ -22,7 +23,7 @@ def write(path, row_group_size=10, **columns):
 
 def fails(path, message, kind=DataError, **options):
     with pytest.raises(kind, match=message) as raised:
-        read_all(open_parquet(path, **options))
+        read_all(open_tables(path, **options))
     assert raised.value.remedy
     return str(raised.value)
 
@@ -41,12 +42,12 @@ def test_the_folder_of_nulls_is_a_null_partition_key(tmp_path):
         (tmp_path / f"kind={name}").mkdir()
         write(tmp_path / f"kind={name}" / "part.parquet", x=[1.0, 2.0])
     assert "__HIVE_DEFAULT_PARTITION__" in fails(tmp_path, "column 'kind' is null", target="kind")
-    assert open_parquet(tmp_path).bounds[-1] == 4
+    assert open_tables(tmp_path).bounds[-1] == 4
 
 
 def test_a_null_in_an_unused_column_does_no_harm(tmp_path):
     path = write(tmp_path / "a.parquet", x=[1.0, 2.0], other=[None, 1.0])
-    np.testing.assert_array_equal(read_all(open_parquet(path, columns=["x"])).X, [[1], [2]])
+    np.testing.assert_array_equal(read_all(open_tables(path, columns=["x"])).X, [[1], [2]])
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
@@ -80,7 +81,7 @@ def test_a_feature_that_is_no_number_is_named_with_a_way_out(tmp_path, values):
 def test_dates_decimals_and_text_are_features_and_a_null_is_missing(tmp_path):
     dates = [datetime.date(1970, 1, 2), None]
     decimals = pa.array(["1.5", None]).cast(pa.decimal128(5, 2))
-    source = open_parquet(write(tmp_path / "a.parquet", x=["", "b"], when=dates, price=decimals))
+    source = open_tables(write(tmp_path / "a.parquet", x=["", "b"], when=dates, price=decimals))
     assert [column.kind for column in source.schema.columns] == ["category", "datetime", "number"]
     np.testing.assert_array_equal(read_all(source).X[0], [np.nan, 86_400, 1.5])
     np.testing.assert_array_equal(read_all(source).X[1, 1:], [np.nan, np.nan])
@@ -107,7 +108,7 @@ def test_a_target_that_cannot_be_one_is_named(tmp_path, values):
 def test_lists_beside_other_columns_ask_which(tmp_path):
     path = write(tmp_path / "a.parquet", image=[[1.0, 2.0]] * 2, label=[0, 1], weight=[1.0, 1.0])
     assert "columns=['image']" in fails(path, "'image' holds a row's features, and there are others", target="label")
-    assert open_parquet(path, target="label", columns=["image"]).n_features == 2
+    assert open_tables(path, target="label", columns=["image"]).n_features == 2
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_files_that_differ_are_both_named(tmp_path, other, message):
 def test_files_may_differ_in_order_and_in_what_is_not_used(tmp_path):
     write(tmp_path / "1.parquet", x=[1.0], label=[1], a=[1])
     write(tmp_path / "2.parquet", a=["b"], label=[2], x=[2.0])
-    rows = read_all(open_parquet(tmp_path, target="label", columns=["x"]))
+    rows = read_all(open_tables(tmp_path, target="label", columns=["x"]))
     assert rows.X.ravel().tolist() == rows.y.tolist() == [1, 2]
 
 
@@ -168,7 +169,7 @@ def test_a_corrupt_page_is_named_by_file_and_row_group(tmp_path, dataset, layout
     middle = column.data_page_offset + column.total_compressed_size // 2
     whole[middle : middle + 8] = b"\xff" * 8
     path.write_bytes(whole)
-    source = open_parquet(path)
+    source = open_tables(path)
     with pytest.raises(StorageError, match=f"{path}, row group 1") as raised:
         read_all(source)
     assert "row group 1 cannot be read" in str(raised.value)
@@ -181,7 +182,7 @@ def test_one_flipped_bit_is_found_by_the_page_checksum(dataset):
     whole[len(whole) // 2] ^= 1
     path.write_bytes(whole)
     with pytest.raises(StorageError, match="CRC"):
-        read_all(open_parquet(path))
+        read_all(open_tables(path))
 
 
 @pytest.mark.parametrize("size", [0, 5, 11, 4000, -1])
@@ -195,7 +196,7 @@ def test_a_truncated_file_is_named_when_it_is_opened(dataset, size):
 
 def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
     path, X = dataset
-    source = open_parquet(path)
+    source = open_tables(path)
     shutil.copy(path, tmp_path / "whole")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(StorageError, match=r"has changed since(.|\n)*open the dataset again"):
@@ -209,20 +210,20 @@ def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
 
 def test_nothing_there(tmp_path):
     fails(tmp_path / "a.parquet", r"no parquet files here(.|\n)*\.parquet, \.pq", StorageError)
-    fails(tmp_path, "no parquet files here", StorageError)
+    fails(tmp_path, "no parquet files here", StorageError, format="parquet")
     fails(f"{tmp_path}/*.parquet", "no parquet files here", StorageError)
     fails("gopher://somewhere/a.parquet", "no file system", StorageError)
 
 
-def test_open_source_says_what_it_looked_for(tmp_path):
+def test_an_unknown_path_says_what_was_looked_for(tmp_path):
     with pytest.raises(StorageError, match=r"zarr\.json(.|\n)*\*\.parquet(.|\n)*relative paths"):
-        open_source(tmp_path / "nothing")
+        open_tables(tmp_path / "nothing")
     with pytest.raises(StorageError, match=r"neither zarr nor parquet(.|\n)*format='parquet'"):
-        open_source(tmp_path)
+        open_tables(tmp_path)
     with pytest.raises(UsageError, match=r"'csv' is not known(.|\n)*'zarr' or 'parquet'"):
-        open_source(tmp_path, format="csv")
+        open_tables(tmp_path, format="csv")
     path = write(tmp_path / "rows", x=[1.0])
-    assert open_source(path, format="parquet").bounds.tolist() == [0, 1]
+    assert open_tables(path, format="parquet").bounds.tolist() == [0, 1]
 
 
 def test_a_place_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path):

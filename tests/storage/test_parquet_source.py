@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, UsageError
-from streamkern.formats import open_parquet, open_source, write_parquet
+from streamkern.formats import write_parquet
+from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import SourceSuite, read_all
 
 
@@ -35,7 +36,7 @@ class ParquetSuite(SourceSuite):
 
     @pytest.fixture
     def reopen(self, place):
-        return lambda: open_parquet(place, target="label")
+        return lambda: open_tables(place, target="label")
 
     @pytest.fixture
     def source(self, reopen):
@@ -57,7 +58,7 @@ class TestTrainingLayout(ParquetSuite):
 
     @pytest.fixture
     def reopen(self, place):
-        return lambda: open_parquet(place / "rows.parquet")
+        return lambda: open_tables(place / "rows.parquet")
 
 
 class TestListsInSeveralFiles(ParquetSuite):
@@ -103,7 +104,7 @@ class TestRemoteFiles(ParquetSuite):
 
     @pytest.fixture
     def reopen(self, place):
-        return lambda: open_parquet(f"memory://{place}/rows.parquet")
+        return lambda: open_tables(f"memory://{place}/rows.parquet")
 
 
 def write_columns(path, row_group_size=10, **columns):
@@ -113,12 +114,12 @@ def write_columns(path, row_group_size=10, **columns):
 
 def test_uint8_columns_stay_uint8_and_mixed_ones_promote(tmp_path):
     bytes_only = write_columns(tmp_path / "a.parquet", a=np.arange(4, dtype=np.uint8), b=np.arange(4, dtype=np.uint8))
-    assert open_parquet(bytes_only).dtype == np.uint8
+    assert open_tables(bytes_only).dtype == np.uint8
     mixed = write_columns(
         tmp_path / "b.parquet", a=np.arange(4, dtype=np.uint8), b=np.ones(4, np.float32), c=[True] * 4
     )
-    assert open_parquet(mixed).dtype == np.float32
-    np.testing.assert_array_equal(read_all(open_parquet(mixed)).X, [[i, 1, 1] for i in range(4)])
+    assert open_tables(mixed).dtype == np.float32
+    np.testing.assert_array_equal(read_all(open_tables(mixed)).X, [[i, 1, 1] for i in range(4)])
 
 
 @pytest.mark.parametrize("dtype", [bool, "u1", "i2", "u8", "f2", "f4", "f8"])
@@ -130,37 +131,37 @@ def test_feature_dtypes_are_kept(tmp_path, dtype):
     write_columns(tmp_path / "c.parquet", x=lists)
     write_columns(tmp_path / "d.parquet", x=lists.cast(pa.large_list(lists.type.value_type)))
     for name in "abcd":
-        source = open_parquet(tmp_path / f"{name}.parquet")
+        source = open_tables(tmp_path / f"{name}.parquet")
         assert source.dtype == dtype
         np.testing.assert_array_equal(read_all(source).X, X)
 
 
 def test_columns_select_and_order_features(tmp_path):
     path = write_columns(tmp_path / "a.parquet", a=[1.0, 2.0], name=["x", "y"], b=[3.0, 4.0], label=[0, 1])
-    source = open_parquet(path, target="label", columns=["b", "a"])
+    source = open_tables(path, target="label", columns=["b", "a"])
     assert source.columns == ("b", "a")
     np.testing.assert_array_equal(read_all(source).X, [[3, 1], [4, 2]])
     with pytest.raises(UsageError, match="'label' is given twice"):
-        open_parquet(path, target="label", columns=["a", "label"])
+        open_tables(path, target="label", columns=["a", "label"])
 
 
 def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path):
     X = np.arange(12.0).reshape(3, 4)
     write_parquet(tmp_path / "a.parquet", X, columns=["north", "east", "south", "west"])
-    source = open_parquet(tmp_path / "a.parquet", columns=["west", "east"])
+    source = open_tables(tmp_path / "a.parquet", columns=["west", "east"])
     assert source.columns == ("west", "east")
     np.testing.assert_array_equal(read_all(source).X, X[:, [3, 1]])
     with pytest.raises(DataError, match=r"'nort' is not there(.|\n)*did you mean 'north'"):
-        open_parquet(tmp_path / "a.parquet", columns=["nort"])
+        open_tables(tmp_path / "a.parquet", columns=["nort"])
 
 
 def test_several_targets_are_outputs(tmp_path):
     X, y = np.arange(12.0).reshape(6, 2), np.arange(18.0).reshape(6, 3)
     write_parquet(tmp_path / "a.parquet", X, y, target="wind")
-    source = open_parquet(tmp_path / "a.parquet")
+    source = open_tables(tmp_path / "a.parquet")
     assert source.target.outputs == (3,)
     np.testing.assert_array_equal(read_all(source).y, y)
-    one = open_parquet(tmp_path / "a.parquet", target=["wind_2", "wind_0"])
+    one = open_tables(tmp_path / "a.parquet", target=["wind_2", "wind_0"])
     np.testing.assert_array_equal(read_all(one).y, y[:, [2, 0]])
 
 
@@ -169,15 +170,15 @@ def test_hive_partitions_are_columns_if_asked_for(tmp_path):
         folder = tmp_path / f"year={year}" / f"kind={kind.replace(' ', '%20')}"
         folder.mkdir(parents=True)
         write_columns(folder / "part.parquet", x=np.full(3, float(year)))
-    source = open_parquet(tmp_path, target="kind")
+    source = open_tables(tmp_path, target="kind")
     assert source.columns == ("x",)
     # Natural order: year 9 comes before year 10.
     assert read_all(source).y.tolist() == ["a b"] * 3 + ["c"] * 3
-    source = open_parquet(tmp_path, target="year", columns=["x"])
+    source = open_tables(tmp_path, target="year", columns=["x"])
     assert source.target.dtype == np.int64
     np.testing.assert_array_equal(read_all(source).y, [9, 9, 9, 10, 10, 10])
-    np.testing.assert_array_equal(read_all(open_parquet(tmp_path, columns=["year", "x"])).X[:, 0], [9] * 3 + [10] * 3)
-    assert read_all(open_source(f"{tmp_path}/year=*/*/part.parquet", target="year")).y.tolist() == [9] * 3 + [10] * 3
+    np.testing.assert_array_equal(read_all(open_tables(tmp_path, columns=["year", "x"])).X[:, 0], [9] * 3 + [10] * 3)
+    assert read_all(open_tables(f"{tmp_path}/year=*/*/part.parquet", target="year")).y.tolist() == [9] * 3 + [10] * 3
 
 
 def test_files_are_in_natural_order_and_others_are_passed_over(tmp_path):
@@ -185,14 +186,14 @@ def test_files_are_in_natural_order_and_others_are_passed_over(tmp_path):
         write_columns(tmp_path / f"part-{part}.parquet", x=[float(part)])
     for name in ("_SUCCESS", ".part-3.parquet", "_temporary.parquet", "notes.txt"):
         (tmp_path / name).write_bytes(b"not parquet")
-    assert read_all(open_source(tmp_path)).X.ravel().tolist() == [1, 2, 10, 11]
-    assert read_all(open_source(f"{tmp_path}/part-1*.parquet")).X.ravel().tolist() == [1, 10, 11]
+    assert read_all(open_tables(tmp_path)).X.ravel().tolist() == [1, 2, 10, 11]
+    assert read_all(open_tables(f"{tmp_path}/part-1*.parquet")).X.ravel().tolist() == [1, 10, 11]
 
 
 def test_a_chunk_is_a_row_group_small_ones_of_a_file_together(tmp_path):
     for part in range(2):
         write_columns(tmp_path / f"{part}.parquet", row_group_size=1000, x=np.arange(500_500.0), z=np.arange(500_500.0))
-    source = open_parquet(tmp_path)
+    source = open_tables(tmp_path)
     assert 500_500 in source.bounds
     sizes = np.diff(source.bounds) * 16
     assert sizes.max() <= 8 << 20
@@ -200,7 +201,7 @@ def test_a_chunk_is_a_row_group_small_ones_of_a_file_together(tmp_path):
     big = write_columns(
         tmp_path / "big.parquet", row_group_size=1_000_000, x=np.zeros(1_000_000), z=np.zeros(1_000_000)
     )
-    assert open_parquet(big).bounds.tolist() == [0, 1_000_000]
+    assert open_tables(big).bounds.tolist() == [0, 1_000_000]
 
 
 def test_fixed_size_layouts_are_read_without_a_copy(tmp_path):
@@ -210,7 +211,7 @@ def test_fixed_size_layouts_are_read_without_a_copy(tmp_path):
         tmp_path / "b.parquet", row_group_size=50, x=pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 4)
     )
     for name in "ab":
-        assert not open_parquet(tmp_path / f"{name}.parquet").read(0).X.flags.owndata
+        assert not open_tables(tmp_path / f"{name}.parquet").read(0).X.flags.owndata
 
 
 def test_the_training_layout_says_what_it_holds(tmp_path):
@@ -228,8 +229,8 @@ def test_blocks_are_written_as_they_come_and_a_failure_leaves_what_was_there(tmp
     write_parquet(
         tmp_path / "a.parquet", ((X[a : a + 30], y[a : a + 30]) for a in range(0, 100, 30)), row_group_rows=16
     )
-    np.testing.assert_array_equal(read_all(open_parquet(tmp_path / "a.parquet")).X, X)
-    assert read_all(open_parquet(tmp_path / "a.parquet")).y.tolist() == y.tolist()
+    np.testing.assert_array_equal(read_all(open_tables(tmp_path / "a.parquet")).X, X)
+    assert read_all(open_tables(tmp_path / "a.parquet")).y.tolist() == y.tolist()
 
     def blocks():
         yield X, y
@@ -237,7 +238,7 @@ def test_blocks_are_written_as_they_come_and_a_failure_leaves_what_was_there(tmp
 
     with pytest.raises(KeyboardInterrupt):
         write_parquet(tmp_path / "a.parquet", blocks(), row_group_rows=16)
-    np.testing.assert_array_equal(read_all(open_parquet(tmp_path / "a.parquet")).X, X)
+    np.testing.assert_array_equal(read_all(open_tables(tmp_path / "a.parquet")).X, X)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
@@ -246,4 +247,4 @@ def test_an_empty_dataset_opens(tmp_path):
     write_columns(tmp_path / "b.parquet", x=np.empty(0), target=np.empty(0, np.int64))
     write_columns(tmp_path / "c.parquet", x=pa.array([], pa.list_(pa.float32())), target=np.empty(0, np.int64))
     for name in "abc":
-        assert open_parquet(tmp_path / f"{name}.parquet", target="target").bounds.tolist() == [0]
+        assert open_tables(tmp_path / f"{name}.parquet", target="target").bounds.tolist() == [0]

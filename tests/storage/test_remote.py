@@ -18,7 +18,7 @@ import zarr
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.errors import StorageError, UsageError
-from streamkern.formats import open_source
+from streamkern.formats.open_tables import open_tables
 from streamkern.redaction import keep_secret, redacted
 from streamkern.sources.remote_store import REQUEST_COUNTS, Retry
 from streamkern.testing.source import SourceSuite, read_all
@@ -59,7 +59,7 @@ class TestZarrOnS3(SourceSuite):
         if not self.uploaded:
             self.uploaded.add(write(expected_X))
         (url,) = self.uploaded
-        return lambda: open_source(url, storage_options={"endpoint_url": s3_server}, retry=QUICK)
+        return lambda: open_tables(url, storage_options={"endpoint_url": s3_server}, retry=QUICK)
 
     @pytest.fixture
     def source(self, reopen):
@@ -81,7 +81,7 @@ class TestParquetOnHttp(SourceSuite):
     @pytest.fixture
     def reopen(self, http, write, expected_X):
         write(expected_X)
-        return lambda: open_source(f"{http.url}/rows.parquet?signature=of-a-day", retry=QUICK)
+        return lambda: open_tables(f"{http.url}/rows.parquet?signature=of-a-day", retry=QUICK)
 
     @pytest.fixture
     def source(self, reopen):
@@ -113,14 +113,14 @@ def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, 
     url = upload(folder, f"{next(_buckets)}/data")
     options = {"endpoint_url": s3_server}
     for place in (f"{url}/", f"{url}/day=?/part.parquet", f"{url}/**/*.parquet"):
-        same(open_source(place, storage_options=options))
-    one = open_source(f"{url}/day=1/part.parquet", storage_options=options)
+        same(open_tables(place, storage_options=options))
+    one = open_tables(f"{url}/day=1/part.parquet", storage_options=options)
     np.testing.assert_array_equal(read_all(one).X, X[30:60])
     assert one.where(0).startswith(f"{url}/day=1/part.parquet, row group 0")
-    days = open_source(url, columns=["day", "X"][:1], target="target", storage_options=options)
+    days = open_tables(url, columns=["day", "X"][:1], target="target", storage_options=options)
     np.testing.assert_array_equal(read_all(days).X[:, 0], np.repeat([0, 1, 2], 30))
     with pytest.raises(StorageError, match="no parquet files here") as raised:
-        open_source(f"{url}/day=7/*.parquet", storage_options=options)
+        open_tables(f"{url}/day=7/*.parquet", storage_options=options)
     assert raised.value.remedy == "check the URL"
 
 
@@ -128,37 +128,37 @@ def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, 
 def test_a_folder_without_a_suffix_is_recognised(tmp_path, upload, s3_server):
     sk.write_zarr(tmp_path / "rows", X, y, chunk_rows=30)
     url = upload(tmp_path / "rows", f"{next(_buckets)}/rows")
-    same(open_source(url, storage_options={"endpoint_url": s3_server}))
+    same(open_tables(url, storage_options={"endpoint_url": s3_server}))
     with pytest.raises(StorageError, match="neither zarr nor parquet is recognised"):
-        open_source(f"{url}/X/c", storage_options={"endpoint_url": s3_server})
+        open_tables(f"{url}/X/c", storage_options={"endpoint_url": s3_server})
 
 
 def test_shards_and_large_label_chunks_over_http(http):
     group = zarr.create_group(http.behind / "rows.zarr")
     group.create_array("X", shape=X.shape, dtype=X.dtype, shards=(60, 8), chunks=(10, 8))[:] = X
     group.create_array("label", data=y, chunks=90)
-    same(open_source(f"{http.url}/rows.zarr", target="label"))
+    same(open_tables(f"{http.url}/rows.zarr", target="label"))
 
 
 def test_http_has_no_listing_and_says_so_where_one_is_needed(http):
     sk.write_parquet(http.behind / "rows.parquet", X, y, row_group_rows=30)
     for url in (f"{http.url}/*.parquet", f"{http.url}/"):
         with pytest.raises(StorageError, match="http has no listing"):
-            open_source(url, format="parquet", retry=QUICK)
+            open_tables(url, format="parquet", retry=QUICK)
     # Of a zarr group, what is named is found.
     group = zarr.create_group(http.behind / "a.zarr")
     for name, values in (("height", X[:, 0]), ("width", X[:, 1]), ("label", y)):
         group.create_array(name, data=values, chunks=30)
-    named = open_source(f"{http.url}/a.zarr", target="label", columns=["width", "height"])
+    named = open_tables(f"{http.url}/a.zarr", target="label", columns=["width", "height"])
     np.testing.assert_array_equal(read_all(named).X, X[:, [1, 0]])
     with pytest.raises(StorageError, match=r"http has no listing(.|\n)*for zarr name target= and columns="):
-        open_source(f"{http.url}/a.zarr", target="label")
+        open_tables(f"{http.url}/a.zarr", target="label")
     # Consolidated metadata are a listing.
     group = zarr.create_group(http.behind / "b.zarr", zarr_format=2)
     for name, values in (("height", X[:, 0]), ("width", X[:, 1]), ("label", y)):
         group.create_array(name, data=values, chunks=30)
     zarr.consolidate_metadata(http.behind / "b.zarr", zarr_format=2)
-    listed = open_source(f"{http.url}/b.zarr", target="label")
+    listed = open_tables(f"{http.url}/b.zarr", target="label")
     np.testing.assert_array_equal(read_all(listed).X, X[:, [0, 1]])
 
 
@@ -167,19 +167,19 @@ def test_a_server_without_ranges_is_told_apart(tmp_path):
     sk.write_zarr(tmp_path / "rows.zarr", X, y, chunk_rows=30)
     with FaultyServer(tmp_path, ranges=False) as server:
         with pytest.raises(StorageError, match="whole files where a part was requested"):
-            open_source(f"{server.url}/rows.parquet")
-        same(open_source(f"{server.url}/rows.zarr"))
+            open_tables(f"{server.url}/rows.parquet")
+        same(open_tables(f"{server.url}/rows.zarr"))
 
 
 def test_what_is_not_there_is_said_at_once(http, s3_server, credentials):
     began = time.monotonic()
     with pytest.raises(StorageError, match="no parquet files here"):
-        open_source(f"{http.url}/rows.parquet")
+        open_tables(f"{http.url}/rows.parquet")
     with pytest.raises(StorageError, match="no zarr array or group can be opened"):
-        open_source(f"{http.url}/rows.zarr")
+        open_tables(f"{http.url}/rows.zarr")
     for url in ("s3://no-such-bucket/rows.zarr", "s3://no-such-bucket/rows.parquet"):
         with pytest.raises(StorageError):
-            open_source(url, storage_options={"endpoint_url": s3_server})
+            open_tables(url, storage_options={"endpoint_url": s3_server})
     assert time.monotonic() - began < 20  # the deadline is 300
 
 
@@ -188,7 +188,7 @@ def test_a_refusal_is_not_repeated(tmp_path, s3_server, credentials):
         for url in ("s3://bucket/rows.zarr", "s3://bucket/rows.parquet", f"{server.url}/rows.zarr"):
             before = REQUEST_COUNTS.now()["retries"]
             with pytest.raises(StorageError, match="the store refuses") as raised:
-                open_source(url, storage_options={"endpoint_url": server.url} if url.startswith("s3") else None)
+                open_tables(url, storage_options={"endpoint_url": server.url} if url.startswith("s3") else None)
             assert "credentials" in raised.value.remedy
             assert REQUEST_COUNTS.now()["retries"] == before
 
@@ -200,7 +200,7 @@ def test_missing_credentials_are_not_waited_for(s3_server, monkeypatch, tmp_path
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(StorageError, match="the store refuses: NoCredentialsError"):
-        open_source("s3://bucket/rows.zarr", storage_options={"endpoint_url": s3_server})
+        open_tables("s3://bucket/rows.zarr", storage_options={"endpoint_url": s3_server})
 
 
 def test_retry_refuses_what_is_not_positive():
@@ -276,7 +276,7 @@ def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store
 
 def test_plain_parquet_columns_over_http(http):
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "c": y}), http.behind / "rows.pq", row_group_size=30)
-    source = open_source(f"{http.url}/rows.pq", target="c", columns=["b"])
+    source = open_tables(f"{http.url}/rows.pq", target="c", columns=["b"])
     np.testing.assert_array_equal(read_all(source).X, X[:, [1]])
 
 

@@ -19,7 +19,7 @@ import zarr
 
 import streamkern as sk
 from streamkern.errors import StorageError
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 
 N = 600
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamkern.errors import CorruptChunkError, DataError
 from streamkern.formats import parquet
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.sources import remote_store
 from streamkern.sources.base import Source
 

@@ -19,8 +19,8 @@ from pyarrow import feather
 import streamkern as sk
 from streamkern.data.filtered_source import FilteredSource
 from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
-from streamkern.formats import csv, open_source
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats import csv
+from streamkern.formats.open_tables import open_tables
 from streamkern.sources import format_rules
 from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
@@ -187,7 +187,7 @@ class TestTextByName(FacetSuite):
         return np.column_stack([[number_of(colour) for colour in COLOURS], A])
 
     def opened(self, folder: Path) -> Any:
-        return open_source(f"{folder}/day=*/*.parquet", target="label", columns=["colour", "a"], weight="importance")
+        return open_tables(f"{folder}/day=*/*.parquet", target="label", columns=["colour", "a"], weight="importance")
 
 
 class TestTextJoined(TestTextByName):
@@ -217,7 +217,7 @@ class IngestedSuite(FacetSuite):
         )  # fmt: skip
 
     def opened(self, folder: Path) -> Any:
-        return open_source(folder / self.place)
+        return open_tables(folder / self.place)
 
     @pytest.fixture
     def order(self, source: Any) -> np.ndarray:

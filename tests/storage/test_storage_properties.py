@@ -19,8 +19,9 @@ from hypothesis.extra import numpy as hnp
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Continuous
-from streamkern.formats import ArraySource, open_source, write_parquet, write_zarr
+from streamkern.formats import ArraySource, write_parquet, write_zarr
 from streamkern.formats.dask_source import DaskArraySource
+from streamkern.formats.open_tables import open_tables
 from streamkern.sources.format_rules import CHUNK_BYTES, merged_reads
 from streamkern.testing.source import read_all
 
@@ -39,40 +40,40 @@ def every_format(folder: Path, X, y, size: int, cut: int):
     yield ArraySource(X, y, chunk_rows=size)
     yield DaskArraySource(da.from_array(X, chunks=(size, cut)), da.from_array(y, chunks=cut))
     write_zarr(folder / "a.zarr", X, y, chunk_rows=size)
-    yield open_source(folder / "a.zarr")
+    yield open_tables(folder / "a.zarr")
     blocks = [(X[a : a + cut], y[a : a + cut]) for a in range(0, max(1, len(X)), cut)]
     write_zarr(folder / "b.zarr", iter(blocks), n_rows=len(X), chunk_rows=size)
-    yield open_source(folder / "b.zarr")
+    yield open_tables(folder / "b.zarr")
     group = zarr.create_group(str(folder / "c.zarr"), zarr_format=2)
     group.create_array("X", shape=X.shape, chunks=(size, cut), dtype=X.dtype, config={"write_empty_chunks": True})[
         :
     ] = X
     group.create_array("target", shape=y.shape, chunks=cut, dtype=y.dtype, config={"write_empty_chunks": True})[:] = y
-    yield open_source(folder / "c.zarr", target="target")
+    yield open_tables(folder / "c.zarr", target="target")
     sharded = zarr.create_group(str(folder / "d.zarr"))
     options = {"shards": (size * 3, X.shape[1]), "chunks": (size, X.shape[1]), "config": {"write_empty_chunks": True}}
     sharded.create_array("X", shape=X.shape, dtype=X.dtype, **options)[:] = X
     sharded.create_array("target", shape=y.shape, chunks=cut, dtype=y.dtype, config={"write_empty_chunks": True})[:] = y
-    yield open_source(folder / "d.zarr", target="target")
+    yield open_tables(folder / "d.zarr", target="target")
     write_parquet(folder / "e.parquet", X, y, row_group_rows=size)
-    yield open_source(folder / "e.parquet")
+    yield open_tables(folder / "e.parquet")
     names = [f"c{j}" for j in range(X.shape[1])]
     (folder / "f").mkdir()
     for part, start in enumerate(range(0, max(1, len(X)), cut * 4)):
         piece = slice(start, start + cut * 4)
         table = pa.table({**dict(zip(names, X[piece].T, strict=True)), "target": y[piece]})
         pq.write_table(table, folder / "f" / f"{part}.parquet", row_group_size=size)
-    yield open_source(folder / "f", target="target")
+    yield open_tables(folder / "f", target="target")
     lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
     pq.write_table(pa.table({"x": lists, "target": y}), folder / "g.parquet", row_group_size=size)
-    yield open_source(folder / "g.parquet", target="target")
+    yield open_tables(folder / "g.parquet", target="target")
     pq.write_table(
         pa.table({"x": lists.cast(pa.list_(lists.type.value_type)), "target": y}),
         folder / "h.parquet",
         row_group_size=size,
     )
     if len(X):  # lists of no rows have no width
-        yield open_source(folder / "h.parquet", target="target")
+        yield open_tables(folder / "h.parquet", target="target")
 
 
 @pytest.mark.slow
@@ -127,7 +128,7 @@ def test_text_targets_come_back_as_they_were(text, size):
         write_zarr(Path(folder) / "a.zarr", X, text, chunk_rows=size)
         write_parquet(Path(folder) / "a.parquet", X, text, row_group_rows=size)
         for name in ("a.zarr", "a.parquet"):
-            assert read_all(open_source(Path(folder) / name)).y.tolist() == text.tolist()
+            assert read_all(open_tables(Path(folder) / name)).y.tolist() == text.tolist()
 
 
 @given(st.lists(st.integers(0, 2 * CHUNK_BYTES), max_size=50))

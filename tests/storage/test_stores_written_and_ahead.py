@@ -13,7 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.chunk_cache import CONCURRENT_READS, CachedReader
 from streamkern.data.row_order import Assembly, Scan, Stream
-from streamkern.formats import open_source
+from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion import upload as ingest_store
 from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, Request
@@ -59,7 +59,7 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     with pytest.raises(OSError, match="lost its network"):
         sk.ingest((X, Y), url, target="label", shuffle=True, seed=5)
     with pytest.raises(sk.errors.StorageError, match="half-written"):
-        open_source(url)
+        open_tables(url)
     halves = list(sent)
     sent.clear()
     monkeypatch.setattr(
@@ -70,10 +70,10 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     assert sent[0] == sent[-1] == "zarr.json"
     assert not set(sent[1:-1]) & set(halves)  # what was there was not sent again
     assert list((tmp_path / "scratch").iterdir()) == []
-    source = open_source(url)
+    source = open_tables(url)
     assert source.shuffled
     sk.ingest((X, Y), tmp_path / "local.zarr", target="label", shuffle=True, seed=5)
-    for there, here in zip(read_all(source)[:2], read_all(open_source(tmp_path / "local.zarr"))[:2], strict=True):
+    for there, here in zip(read_all(source)[:2], read_all(open_tables(tmp_path / "local.zarr"))[:2], strict=True):
         np.testing.assert_array_equal(there, here)
 
     sent.clear()
@@ -82,7 +82,7 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
     with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         sk.ingest((X[:100], Y[:100]), url, target="label")
     sk.ingest((X[:100], Y[:100]), url, target="label", overwrite=True)
-    np.testing.assert_array_equal(read_all(open_source(url)).X, X[:100])
+    np.testing.assert_array_equal(read_all(open_tables(url)).X, X[:100])
     assert "secret" not in (ingest_store.RemoteObjects(url).content("zarr.json")).decode().lower()
     with pytest.raises(sk.errors.StorageError, match="this path already exists"):
         sk.ingest((X, Y), bucket, target="label", overwrite=True)  # holds what ingest has not made

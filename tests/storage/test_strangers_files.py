@@ -18,7 +18,7 @@ import zarr
 
 import streamkern as sk
 from streamkern.formats import write_parquet, write_zarr
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.memory import memory_limit, parse_bytes, peak_resident_bytes
 from streamkern.report.run_directory import read_run
 from streamkern.serving.prediction_writers import record_at

@@ -17,7 +17,7 @@ from pyarrow import feather
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import csv
-from streamkern.formats.joined_tables import open_tables
+from streamkern.formats.open_tables import open_tables
 from streamkern.sources import format_rules
 from streamkern.sources.arrow_conversion import converted
 from streamkern.sources.schema import Column

@@ -31,7 +31,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.machine_speed import SpeedMeasurements
-from streamkern.formats import open_source, write_parquet
+from streamkern.formats import write_parquet
+from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.registry.registry_storage import DirectoryStore
@@ -104,7 +105,7 @@ def write_file(folder: Path, which: int) -> None:
 
 
 def read_file(folder: Path) -> int:
-    X = read_all(open_source(folder / "rows.parquet")).X
+    X = read_all(open_tables(folder / "rows.parquet")).X
     assert X.shape == (40, 2)
     assert (X[0, 0] == X).all()
     return int(X[0, 0])
@@ -116,7 +117,7 @@ def ingested(name: str, **options: Any) -> User:
         ingest(X, folder / name, overwrite=True, memory="8GiB", **options)
 
     def read(folder: Path) -> int:
-        X = read_all(open_source(atomic_writes.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
+        X = read_all(open_tables(atomic_writes.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
         X = X[np.argsort(X[:, 0])]
         which = round(float(X[1, 0] / 3))
         np.testing.assert_array_equal(X, np.arange(30).reshape(10, 3) * which)
@@ -144,7 +145,7 @@ def predicted(old: str, new: str) -> User:
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
         columns = ["prediction"] if place.is_file() else None
-        X = read_all(open_source(inside, columns=columns, format="parquet" if place.is_file() else "zarr")).X
+        X = read_all(open_tables(inside, columns=columns, format="parquet" if place.is_file() else "zarr")).X
         assert X.shape == (10, 1)
         assert (which == X).all()
         return int(which)

@@ -8,6 +8,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats import open_source, open_zarr
+from streamkern.formats.open_tables import open_tables
 from streamkern.formats.zarr_allowed_codecs import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
+
+open_zarr = partial(open_tables, format="zarr")
 
 X = np.arange(40.0).reshape(10, 4)
 
@@ -101,7 +104,7 @@ def test_pickle_consolidated_in_version_3_is_never_made(tmp_path: Path, made: li
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": inside}
     (place / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StorageError, match="y: its codec 'pickle' is not one of those that are read"):
-        open_source(place)
+        open_tables(place)
     assert not made
 
 
@@ -200,7 +203,7 @@ def test_only_regular_files_are_read(
 
     def read() -> None:
         with pytest.raises(StorageError, match=kind):
-            read_all(open_source(tmp_path / "rows", format="zarr"))
+            read_all(open_tables(tmp_path / "rows", format="zarr"))
 
     require_quick(read, 5)
 

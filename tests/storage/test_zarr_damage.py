@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 
 import numcodecs
 import numpy as np
@@ -11,9 +12,12 @@ import zarr
 from zarr.codecs import BloscCodec, ZstdCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats import open_source, open_zarr, write_zarr
+from streamkern.formats import write_zarr
 from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import read_all
+
+open_zarr = partial(open_tables, format="zarr")
 
 X = np.random.default_rng(0).normal(size=(100, 6))
 y = np.random.default_rng(1).integers(0, 10, 100)
@@ -129,11 +133,10 @@ def test_a_sparse_array_is_read_where_it_is_declared(tmp_path, version):
     X[25] = 1
     group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=version)
     group.create_array("X", data=X, chunks=(10, 3))
-    with pytest.raises(StorageError, match=r'"sparse": true(.|\n)*sparse=True'):
+    with pytest.raises(StorageError, match='"sparse": true'):
         open_zarr(tmp_path / "a.zarr").read(0)
-    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr", sparse=True)).X, X)
     group["X"].attrs["streamkern"] = {"sparse": True}
-    np.testing.assert_array_equal(read_all(open_source(tmp_path / "a.zarr")).X, X)
+    np.testing.assert_array_equal(read_all(open_tables(tmp_path / "a.zarr")).X, X)
 
 
 def test_stored_zeros_and_nans_are_no_missing_chunks(tmp_path):
@@ -171,7 +174,7 @@ def test_damaged_metadata_is_an_error_of_ours(tmp_path):
         open_zarr(tmp_path / "a.zarr")
     shutil.rmtree(tmp_path / "a.zarr")
     with pytest.raises(StorageError, match="nothing at this path"):
-        open_source(tmp_path / "a.zarr")
+        open_tables(tmp_path / "a.zarr")
 
 
 def test_a_layout_from_the_future_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 import zarr
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import open_source, open_zarr, write_zarr
+from streamkern.formats import write_zarr
+from streamkern.formats.open_tables import open_tables
 from streamkern.testing.source import SourceSuite, read_all
+
+open_zarr = partial(open_tables, format="zarr")
 
 
 class ZarrSuite(SourceSuite):
@@ -124,7 +128,7 @@ def fill(group, **arrays):
 def test_an_array_alone_is_features(tmp_path):
     X = np.random.default_rng(0).normal(size=(20, 3))
     zarr.create_array(str(tmp_path / "a"), data=X, chunks=(7, 3))
-    source = open_source(tmp_path / "a")
+    source = open_tables(tmp_path / "a")
     np.testing.assert_array_equal(read_all(source).X, X)
     with pytest.raises(DataError, match=r"this is one array(.|\n)*open the group"):
         open_zarr(tmp_path / "a", target="label")
@@ -262,7 +266,7 @@ def test_an_interrupted_writing_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_zarr(tmp_path / "a.zarr", blocks(), n_rows=100, chunk_rows=25)
     with pytest.raises(StorageError, match="half-written"):
-        open_source(tmp_path / "a.zarr")
+        open_tables(tmp_path / "a.zarr")
 
 
 def test_blocks_unlike_the_first_are_refused(tmp_path):
