@@ -21,6 +21,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import read_rows
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
+from streamkern.engine.ridge import RidgePath
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
@@ -47,10 +48,11 @@ from streamkern.selection.kernel_search import (
     needs_kernel_search,
     sample_search,
 )
+from streamkern.selection.learned_metric import HeldOut
 from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
-from streamkern.selection.ridge_path import RidgePath, path_scores
 from streamkern.solvers import Direct, Problem
 from streamkern.solvers.base import traits_of
+from streamkern.solvers.ridge import ridge_path
 
 HELD_OUT_SHARE = 1 / 3
 """Share of them that scores are taken on."""
@@ -400,26 +402,26 @@ class _TrialData:
 
     def trials(self, kernel: Kernel) -> list[Trial]:
         problem = replace(self.problem, kernel=kernel)
-        return self._scored(problem, RidgePath.of(problem), len(problem.centers.Z))
+        return self._scored(problem, ridge_path(problem))
 
     def curve(self, kernel: Kernel) -> tuple[Trial, ...]:
         """The best ridge at each number of centers: the first of one draw, so each holds those before it."""
         problem = replace(self.problem, kernel=kernel)
-        path, p, found = RidgePath.of(problem), len(problem.centers.Z), []
+        path, p, found = ridge_path(problem), len(problem.centers.Z), []
         Z, ids = problem.centers
         assert isinstance(Z, np.ndarray)
         while p >= min(_MIN_CENTERS, len(Z)):
             fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
-            found.append(_best_trial(self._scored(fewer, path, p)))
+            found.append(_best_trial(self._scored(fewer, path.head(p))))
             p //= 2
         return tuple(reversed(found))
 
-    def _scored(self, problem: Problem, path: RidgePath, p: int) -> list[Trial]:
+    def _scored(self, problem: Problem, path: RidgePath) -> list[Trial]:
         # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
-        mse, score = path_scores(problem, self.held, path.weights(p, RIDGES))
+        compared = HeldOut.of(problem, self.held).errors(problem, path.weights(RIDGES))
         return [
-            Trial(problem.kernel, p, ridge, float(e), float(s))
-            for ridge, e, s in zip(RIDGES, mse, score, strict=True)
+            Trial(problem.kernel, len(path.gram), ridge, float(e), float(s))
+            for ridge, e, s in zip(RIDGES, compared.mse, compared.score, strict=True)
         ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamkern.cpu import default_engine
+from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import DataError
 from streamkern.kernels import Expansion, Kernel
 from streamkern.rng import generator
@@ -58,7 +59,7 @@ def gradient_outer_product(
         train *= np.sqrt(w[:fitted, None])
     gram, own, eps = train.T @ train, K[:p].astype(np.float64), float(np.finfo(X.dtype).eps)
     own[np.diag_indices(p)] += p * eps  # of kernel values
-    found = [engine.spd_solve(gram + fitted * ridge * own, moment) for ridge in ridges]
+    found = [solve_ridge(engine, gram, moment, fitted * ridge, own) for ridge in ridges]
     weights = np.concatenate(found, axis=1).astype(X.dtype)
     missed = (K[fitted:] @ weights).astype(np.float64).reshape(n - fitted, len(ridges), c) - Y[fitted:, None, :]
     best = int(np.argmin(np.square(missed).sum(axis=(0, 2))))

@@ -13,8 +13,9 @@ the choice is the same on any machine, on threads and workers. Where not even th
 is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time (``selection.leave_one_out_search``), and no metric is learned. There the standard error
-counts, too.
+rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
+leaves too few to fit. There the standard error counts, too. A row that equals others is left out alone: else a table of
+few distinct rows would be judged by rows whose like was never seen (ADR 20).
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ from streamkern.selection.learned_metric import (
     round_work,
     sampled_bytes,
 )
-from streamkern.selection.leave_one_out_search import LOO_BANDWIDTHS, LeaveOneOutRounds, fit_work
 from streamkern.selection.median_bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
@@ -100,6 +100,12 @@ CONCURRENT_FITS = 2
 
 BANDWIDTH_MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the search, in median distances of two rows."""
+
+LOO_BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Bandwidths that are compared, in mean distances of two rows: few rows are far from one another."""
+
+LOO_RIDGES = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+"""Ridges of a model of few rows: where targets are noise, a large one."""
 
 SMALLER_BANDWIDTHS = (0.36, 0.6)
 """Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
@@ -210,7 +216,7 @@ class Search:
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
         if self.leave_one_out:
-            fitted, gradients, _ = fit_work(self.rows, size)
+            fitted, gradients, _ = self._left_out_work(size)
             return float(self.fits) * fitted + gradients
         full, total = "full" in self.kinds, Operations()
         metrics = _METRIC_ROUNDS * len(self.kinds)
@@ -243,8 +249,11 @@ class Search:
 
     def _peak(self, size: Any) -> int:
         if self.leave_one_out:
-            return fit_work(self.rows, size)[2]
+            return self._left_out_work(size)[2]
         return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
+
+    def _left_out_work(self, size: Any) -> tuple[Operations, Operations, int]:
+        return round_work(self.rows, self.rows, False, replace(size, overlaps=False), LOO_RIDGES, compared=0)
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -512,15 +521,15 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    rounds, trials = LeaveOneOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
+    rounds = replace(Rounds.of(search.agop, default, problem, 0.0, True), ridges=LOO_RIDGES)
+    trials = _Trials(problem.engine.overlaps)
     own: Any = default  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
     others = [(m, norm) for norm in search.norms for m in LOO_BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     best = _least_error([simple, *more])
-    surely = best.errors and simple.errors and best.errors.beats(simple.errors) and not simple.exact
-    found = best if surely else simple
+    found = best if best.errors.beats(simple.errors) and not simple.exact else simple
     found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
     metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
@@ -537,7 +546,7 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
         base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR_WEIGHTS
     ]
     found = _least_error(trials.noted([partial(rounds.on(kernel).through, base) for kernel in kernels]))
-    return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_STANDARD_ERRORS) else best
+    return found if found.errors.beats(best.errors, LINEAR_STANDARD_ERRORS) else best
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:

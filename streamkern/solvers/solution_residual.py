@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine.residuals import residual
+from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.solvers.base import HELD_OUT, Problem
@@ -114,10 +115,8 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     chosen, other = slice(n, None, 2), slice(n + 1, None, 2)
     best, least = np.zeros_like(R[n:]), Errors(np.square(R[chosen]).mean(axis=1), w[chosen]).mean
     for ridge in _RIDGES:
-        K = gram.copy()
-        K[np.diag_indices(len(K))] += ridge * scale
         try:
-            found = engine.product(phi[n:], engine.spd_solve(K, right))
+            found = engine.product(phi[n:], solve_ridge(engine, gram, right, ridge * scale))
         except NumericalError:
             continue
         error = Errors(np.square(R[chosen] - found[::2]).mean(axis=1), w[chosen]).mean

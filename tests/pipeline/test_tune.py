@@ -18,8 +18,9 @@ from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.runs.tune import RIDGES, Trial, Tuning, next_command, tune
-from streamkern.selection.ridge_path import RidgePath, path_scores
+from streamkern.selection.learned_metric import HeldOut
 from streamkern.solvers import Problem
+from streamkern.solvers.ridge import ridge_path
 from streamkern.storage.atomic_writes import write_json
 
 Make = Callable[..., sk.Pipeline]
@@ -48,11 +49,12 @@ def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task:
     with ThreadsExecutor(2) as executor:
         data, held = sk.from_arrays(X, y), sk.from_arrays(T, t, sample_weight=u if weighted else None)
         problem = Problem(data, encoding, sk.Laplace(2.0), CenterSet(Z, None), executor, WIDE)
-        path = RidgePath.of(problem)
+        path = ridge_path(problem)
         for p in (40, 20, 7):
             fewer = replace(problem, centers=CenterSet(Z[:p], None))
-            found = path.weights(p, ridges)
-            mse, score = path_scores(fewer, held, found)
+            found = path.head(p).weights(ridges)
+            compared = HeldOut.of(fewer, held).errors(fewer, found)
+            mse, score = compared.mse, compared.score
             K, R, F = (np.exp(-cdist(A, Z[:p]) / 2.0) for A in (X, Z[:p], T))
             c = Y.shape[1]
             for i, ridge in enumerate(ridges):

@@ -16,6 +16,7 @@ import streamkern as sk
 from streamkern.costs.dry_run import ASSUMED_THREADS, CostEstimate, ProblemSize, nominal_prices, nominal_work
 from streamkern.costs.fit_shape import solver_memory
 from streamkern.data.targets import Classes
+from streamkern.evaluation.paired_errors import Errors
 from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice
@@ -37,11 +38,11 @@ N = 3600
 
 def test_a_metric_that_decides_worse_is_not_preferred_for_its_squared_error():
     """As on Fashion-MNIST, 8,000 centers: a full metric has the smaller squared error and more wrong classes."""
-    nothing: Any = None
+    nothing, same = None, np.ones(2811)
     problem: Any = SimpleNamespace(encoding=Classes(np.arange(10)))
 
     def made(kind: str, mse: float, score: float) -> Round:
-        return Round(kind, 0, nothing, nothing, problem, nothing, mse, score, 1e-8, 2811)
+        return Round(kind, 0, nothing, nothing, problem, nothing, 1e-8, mse, score, Errors(np.full(2811, mse), same))
 
     plain = made("none", 0.0216, 0.8753)
     assert choice._simplest(plain, [made("full", 0.0200, 0.8652)]) is plain
