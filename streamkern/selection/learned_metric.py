@@ -307,7 +307,7 @@ class Rounds:
         held_out: float = HELD_OUT_SHARE,
         all_rows_are_centers: bool = False,
     ) -> Rounds:
-        """Read the sample; ``held_out`` of it is for comparisons, or 0 to leave each row out. Centers are among the rest."""
+        """Read the sample; ``held_out`` of it is compared on, or 0 to leave each row out. Centers are of the rest."""
         base, encoding, X, w = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
         train, held = base.split(held_out, agop.seed) if held_out else (base, None)
