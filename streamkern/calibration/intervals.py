@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
+from streamkern.defaults import SCALE_RIDGES
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.ridge import left_out_path
@@ -49,7 +50,6 @@ MIN_RELATIVE_SCALE = 0.1
 SCORED_COVERAGE = 0.9
 """Coverage that metrics are of."""
 
-RIDGES = tuple(10.0**-e for e in range(8, -2, -1))
 _HALF_DRAW = 0x68616C66  # name of the draw that cuts rows in halves
 
 
@@ -235,7 +235,7 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
     K = here.kernel_matrix(basis, basis.p)
     K[np.diag_indices(len(K))] += 1e-6 * np.trace(K) / len(K)
     try:
-        path = left_out_path(here, phi, t * root, K, RIDGES)
+        path = left_out_path(here, phi, t * root, K, SCALE_RIDGES)
     except NumericalError:
         return np.zeros((basis.p, t.shape[1]))
     errors = np.square(path.missed).sum(axis=0)

@@ -8,14 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamkern.defaults import MAX_ERROR_RATIO
 from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-MAX_ERROR_RATIO = 0.99
-"""A model beats another where its squared error is less than this part of the other's, by more than the standard error
-of the difference.
-"""
 
 _TILE = 4096  # rows whose outputs are in memory at a time
 

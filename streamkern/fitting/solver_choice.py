@@ -28,12 +28,12 @@ from streamkern.costs.dry_run import (
     sums_in_flight,
 )
 from streamkern.costs.fit_shape import solver_memory
+from streamkern.defaults import MAX_L1_FEATURES
 from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import ASSUMED_OUTPUTS, all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
 from streamkern.selection.kernel_search import (
-    MAX_L1_FEATURES,
     default_centers,
     max_rows_as_centers,
     needs_kernel_search,

@@ -18,9 +18,9 @@ import numpy as np
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import WORK_PER_SECOND
 from streamkern.cpu import host_loops
+from streamkern.defaults import MAX_ROWS_AS_CENTERS
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
-from streamkern.selection.kernel_search import MAX_ROWS_AS_CENTERS
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray

@@ -23,6 +23,7 @@ from streamkern.costs.dry_run import ProblemSize
 from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
+from streamkern.defaults import DIRECTION_RIDGES
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
@@ -51,9 +52,6 @@ DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
 
 STANDARD_DEVIATION_ROWS = 4_096
 """Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
-
-DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
-"""Ridges of the model that a direction is taken from."""
 
 MIN_DIRECTION_ROWS = 200
 """Rows of the sample below which a direction is that of the largest variance."""

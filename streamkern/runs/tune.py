@@ -20,7 +20,16 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import read_rows
 from streamkern.data.targets import Classes
-from streamkern.defaults import TUNING_ROWS
+from streamkern.defaults import (
+    BANDWIDTHS,
+    HELD_OUT_SHARE,
+    MAX_ERROR_INCREASE,
+    MAX_TUNING_CENTERS,
+    MIN_TUNING_CENTERS,
+    TUNING_CENTERS,
+    TUNING_RIDGES,
+    TUNING_ROWS,
+)
 from streamkern.engine.ridge import RidgePath
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
 from streamkern.execute import open_resources
@@ -53,26 +62,6 @@ from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers import Direct, Problem
 from streamkern.solvers.base import traits_of
 from streamkern.solvers.ridge import ridge_path
-
-HELD_OUT_SHARE = 1 / 3
-"""Share of them that scores are taken on."""
-
-DEFAULT_CENTERS = 1000
-"""Centers by default."""
-
-MAX_TRIAL_CENTERS = 2000
-"""Centers of a trial, by default, at most: a trial takes p³."""
-
-BANDWIDTH_MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Bandwidths that are tried first, in median distances of two rows."""
-
-RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
-"""Ridges of a trial: one decomposition gives them all."""
-
-MAX_ERROR_INCREASE = 0.01
-"""Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
-
-_MIN_CENTERS = 32
 
 
 @dataclass(frozen=True)
@@ -322,7 +311,7 @@ def _bandwidth_trials(
         if bench.choice is not None or not isinstance(known, Radial):
             attempt(known)
             continue
-        for multiple in BANDWIDTH_MULTIPLES:
+        for multiple in BANDWIDTHS:
             attempt(_at(known, multiple * median))
         if not family.needs_median:
             attempt(known)
@@ -410,7 +399,7 @@ class _TrialData:
         path, p, found = ridge_path(problem), len(problem.centers.Z), []
         Z, ids = problem.centers
         assert isinstance(Z, np.ndarray)
-        while p >= min(_MIN_CENTERS, len(Z)):
+        while p >= min(MIN_TUNING_CENTERS, len(Z)):
             fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
             found.append(_best_trial(self._scored(fewer, path.head(p))))
             p //= 2
@@ -418,10 +407,10 @@ class _TrialData:
 
     def _scored(self, problem: Problem, path: RidgePath) -> list[Trial]:
         # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
-        compared = HeldOut.of(problem, self.held).errors(problem, path.weights(RIDGES))
+        compared = HeldOut.of(problem, self.held).errors(problem, path.weights(TUNING_RIDGES))
         return [
             Trial(problem.kernel, len(path.gram), ridge, float(e), float(s))
-            for ridge, e, s in zip(RIDGES, compared.mse, compared.score, strict=True)
+            for ridge, e, s in zip(TUNING_RIDGES, compared.mse, compared.score, strict=True)
         ]  # fmt: skip
 
 
@@ -434,7 +423,7 @@ def _pipeline(
 ) -> Pipeline:
     if isinstance(data, Dataset):
         return Pipeline(
-            data, AUTO, Uniform(centers or min(DEFAULT_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
+            data, AUTO, Uniform(centers or min(TUNING_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
             preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), scaling=scaling,
         )  # fmt: skip
     if not isinstance(data, Pipeline):
@@ -504,7 +493,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
     if centers is None:
         assert pipeline.centers is not None
-        return min(pipeline.centers.count(pipeline.train), MAX_TRIAL_CENTERS, fit.base_rows)
+        return min(pipeline.centers.count(pipeline.train), MAX_TUNING_CENTERS, fit.base_rows)
     if not 1 <= centers <= fit.base_rows:
         raise UsageError(
             f"{centers} centers are requested, and trials are fitted to {fit.base_rows:,} rows.",

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamkern.cpu import default_engine
+from streamkern.defaults import DIRECTION_MEDIAN_ROWS, MAX_FULL_FEATURES, METRIC_HELD_OUT_SHARE, MIN_METRIC_ROWS
 from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import DataError
 from streamkern.kernels import Expansion, Kernel
 from streamkern.rng import generator
-from streamkern.selection.learned_metric import HELD_OUT_SHARE, MAX_FULL_FEATURES, MIN_ROWS
 from streamkern.selection.median_bandwidth import median_of_rows
 from streamkern.types import Array
-
-MEDIAN_ROWS = 128
-"""Rows whose median distance is the bandwidth, where it is left open: to about three percent."""
 
 
 def gradient_outer_product(
@@ -36,12 +33,12 @@ def gradient_outer_product(
     X, Y, w = X[at], Y[at], None if w is None else w[at] / w[at].mean()
     varying = np.flatnonzero(X.max(axis=0) > X.min(axis=0))  # the others have no gradient, and add to no distance
     n, c = Y.shape
-    p, fitted = min(centers, n // 4), n - round(HELD_OUT_SHARE * n)
-    if n < MIN_ROWS or not len(varying):
+    p, fitted = min(centers, n // 4), n - round(METRIC_HELD_OUT_SHARE * n)
+    if n < MIN_METRIC_ROWS or not len(varying):
         raise DataError(
             f"A direction is taken from {n:,} rows, in which {len(varying)} features vary.",
             where="the directions of a partition",
-            expected=f"at least {MIN_ROWS} rows that differ",
+            expected=f"at least {MIN_METRIC_ROWS} rows that differ",
             remedy="larger leaves",
         )
     if kernel.translation_invariant:
@@ -50,7 +47,7 @@ def gradient_outer_product(
     else:
         varying = np.arange(d)
     if kernel.needs_median:
-        kernel = kernel.at_median(median_of_rows(X[:MEDIAN_ROWS], kernel.norm))
+        kernel = kernel.at_median(median_of_rows(X[:DIRECTION_MEDIAN_ROWS], kernel.norm))
     expansion = Expansion(kernel, X[:p], engine)
     K = engine.block(expansion, X)
     train = K[:fitted].astype(np.float64)

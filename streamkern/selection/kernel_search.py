@@ -35,13 +35,46 @@ from streamkern.costs.fit_shape import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
+from streamkern.defaults import (
+    BANDWIDTH_TIE,
+    BANDWIDTHS,
+    DEFAULT_CENTERS,
+    FIRST_MODELS_DIVISOR,
+    HELD_OUT_SHARE,
+    LEFT_OUT_RIDGES,
+    LINEAR_STANDARD_ERRORS,
+    LINEAR_WEIGHTS,
+    MAX_CENTERS,
+    MAX_CENTERS_BY_ROWS,
+    MAX_FINALISTS,
+    MAX_FULL_FEATURES,
+    MAX_FURTHER_ROUNDS,
+    MAX_INTERPOLATING_RIDGE,
+    MAX_L1_FEATURES,
+    MAX_PASS_SECONDS,
+    MAX_ROWS_AS_CENTERS,
+    MAX_SEARCH_SECONDS,
+    MAX_SEARCH_SHARE,
+    METRIC_ROUNDS,
+    MIN_FULL_KERNEL_SEARCH_SECONDS,
+    MIN_IMPROVEMENT,
+    MIN_LOGISTIC_RIDGE,
+    MIN_METRIC_ROWS,
+    MIN_ROWS_PER_COLUMN,
+    MIN_ROWS_TO_HOLD_OUT,
+    MIN_SEARCH_SECONDS,
+    NEAR_BANDWIDTHS,
+    RIDGE_MULTIPLES,
+    SEARCH_BANDWIDTHS,
+    SEARCH_MEMORY_DIVISOR,
+    SEARCH_RIDGES,
+    SUBSAMPLE_SIZES,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
 from streamkern.selection.learned_metric import (
     AGOP,
-    MAX_FULL_FEATURES,
-    MIN_ROWS,
     Metric,
     Round,
     Rounds,
@@ -53,112 +86,19 @@ from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.storage.serialize import serializable
 
-SUBSAMPLE_SIZES = tuple(
-    (rows, max(rows // 10, min(rows // 3, 500)))
-    for rows in (
-        *(25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000),
-        *(2_500, 2_000, 1_600, 1_250, 1_000, 800, 600, 400),
-    )
-)
-"""Rows of the subsample and centers of its models, the largest first."""
-
-MIN_ROWS_TO_HOLD_OUT = SUBSAMPLE_SIZES[-1][0]
-"""Rows of which a third is held out: a third of fewer says too little; they are left out one by one."""
-
-HELD_OUT_SHARE = 1 / 3
-"""Share of the subsample that models are compared on: an error takes less than a fit."""
-
-FIRST_MODELS_DIVISOR = 3
-"""The first models are fitted to the subsample's rows, and have its centers, divided by this."""
-
-MAX_FINALISTS = 3
-"""Models of the first part that are fitted to all rows of the subsample, at most."""
-
-MAX_FURTHER_ROUNDS = 1
-"""Rounds, at most, in which the best of these learns its metric further."""
-
-RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Ridges of a model: each takes a factorisation."""
-
-MAX_WORK_SHARE = 0.5
-"""Work of the search at nominal prices, at most, as a part of that of the fit."""
-
-MAX_SEARCH_WORK = 120 * WORK_PER_SECOND
-"""Work of the search at most: two minutes on two slow cores."""
-
-MIN_SEARCH_WORK = 3 * WORK_PER_SECOND
-"""Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
-
-MIN_FULL_KERNEL_SEARCH_WORK = 32 * WORK_PER_SECOND
-"""The same where every row is a center: half a minute on two slow cores, a few seconds on cores with wide vectors."""
-
-MEMORY_DIVISOR = 8
-"""The search may hold this part of the budget."""
+MAX_SEARCH_WORK = MAX_SEARCH_SECONDS * WORK_PER_SECOND
+MIN_SEARCH_WORK = MIN_SEARCH_SECONDS * WORK_PER_SECOND
+MIN_FULL_KERNEL_SEARCH_WORK = MIN_FULL_KERNEL_SEARCH_SECONDS * WORK_PER_SECOND
+MAX_PASS_WORK = MAX_PASS_SECONDS * WORK_PER_SECOND
 
 CONCURRENT_FITS = 2
 """Models that are fitted at a time."""
 
-BANDWIDTH_MULTIPLES = (0.5, 1.0, 2.0, 4.0)
-"""Bandwidths of the search, in median distances of two rows."""
-
-LOO_BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Bandwidths that are compared, in mean distances of two rows: few rows are far from one another."""
-
-LOO_RIDGES = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
-"""Ridges of a model of few rows: where targets are noise, a large one."""
-
-SMALLER_BANDWIDTHS = (0.36, 0.6)
-"""Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
-
-FINAL_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
-"""Bandwidths that are compared at last, in multiples of the best so far, the smallest first."""
-
-BANDWIDTH_TIE = 0.002
-"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
-their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes."""
-
-MAX_INTERPOLATING_RIDGE = 1e-7
-"""Ridges up to which a model is taken to pass through its rows."""
-
-MIN_LOGISTIC_RIDGE = 3e-7
-"""Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
-
-LINEAR_WEIGHTS = (1.0, 30.0)
-"""Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
-
-LINEAR_STANDARD_ERRORS = 2.0
-"""Standard errors by which it has to be better: beyond the rows it goes on without bound."""
-
-RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Ridges of these, in multiples of the best so far."""
-
-MIN_IMPROVEMENT = 0.01
-"""Part of the squared error by which a choice has to be better than a simpler one."""
-
-MAX_ROWS_AS_CENTERS = 10_000
-"""Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
-equations of half as many centers take n³/4 in float64."""
-
-DEFAULT_CENTERS, MAX_CENTERS_BY_ROWS, MAX_CENTERS = 2_000, 5_000, 8_000
-"""Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
-seconds; one for four rows, at most; and one for eight, at most."""
-
-MAX_PASS_WORK = 30 * WORK_PER_SECOND
-"""Work of a pass over wide rows with more than ``DEFAULT_CENTERS``, at most: half a minute on two slow cores."""
-
-MIN_ROWS_PER_COLUMN = 20
-"""Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
-rows. There are as many as columns, or, for metrics of all directions, as features."""
-
-MAX_L1_FEATURES = 200
-"""Features up to which the L1 norm is tried: of wider rows its distances cost several times a product."""
-
 _EQUATION_BYTES = (
     190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
 )
-_METRIC_ROUNDS = 3
 _SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
-_FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(FINAL_BANDWIDTHS)  # on all rows of the subsample
+_FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(NEAR_BANDWIDTHS)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -180,7 +120,7 @@ class Search:
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(_METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
+        return AGOP(METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
@@ -202,7 +142,7 @@ class Search:
     def fits(self) -> int:
         """Models, at most."""
         if self.leave_one_out:
-            return len(self.norms) * len(LOO_BANDWIDTHS) + self._linear
+            return len(self.norms) * len(BANDWIDTHS) + self._linear
         return len(self.norms) * self._some + _FINAL_FITS + self._linear
 
     @property
@@ -211,7 +151,7 @@ class Search:
 
     @property
     def _some(self) -> int:
-        return len(BANDWIDTH_MULTIPLES) + len(self.kinds) * (_METRIC_ROUNDS + len(SMALLER_BANDWIDTHS))
+        return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
@@ -219,14 +159,14 @@ class Search:
             fitted, gradients, _ = self._left_out_work(size)
             return float(self.fits) * fitted + gradients
         full, total = "full" in self.kinds, Operations()
-        metrics = _METRIC_ROUNDS * len(self.kinds)
+        metrics = METRIC_ROUNDS * len(self.kinds)
         fitted_to = _fitted_rows(self.rows)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._some, metrics, self.norms),
             ((fitted_to, self.centers), _FINAL_FITS + self._linear, (MAX_FURTHER_ROUNDS + 1) * bool(self.kinds), (1,)),
         ):
-            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, likely=True)
+            fitted, gradients, _ = round_work(rows, p, full, size, SEARCH_RIDGES, self.rows - fitted_to, likely=True)
             for norm in norms:
                 found = float(fits) * fitted + float(outer) * gradients
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
@@ -250,10 +190,10 @@ class Search:
     def _peak(self, size: Any) -> int:
         if self.leave_one_out:
             return self._left_out_work(size)[2]
-        return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
+        return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, SEARCH_RIDGES)[2]
 
     def _left_out_work(self, size: Any) -> tuple[Operations, Operations, int]:
-        return round_work(self.rows, self.rows, False, replace(size, overlaps=False), LOO_RIDGES, compared=0)
+        return round_work(self.rows, self.rows, False, replace(size, overlaps=False), LEFT_OUT_RIDGES, compared=0)
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -261,7 +201,7 @@ class Search:
         linear = "; for values also with a linear part" if self.linear else ""
         if self.leave_one_out:
             return (
-                f"kernel: Laplace in the {norms} norm, {len(LOO_BANDWIDTHS)} bandwidths, by the errors of all "
+                f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
                 f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
@@ -269,7 +209,7 @@ class Search:
             "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
         )
         return (
-            f"kernel: Laplace in the {norms} norm, {len(BANDWIDTH_MULTIPLES)} bandwidths, {metric}, "
+            f"kernel: Laplace in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, {metric}, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
@@ -423,7 +363,7 @@ def search_for(
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
-    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WORK_SHARE``, or ``MIN_SEARCH_WORK``, or
+    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_SEARCH_SHARE``, or ``MIN_SEARCH_WORK``, or
     ``MIN_FULL_KERNEL_SEARCH_WORK``.
     """
     d = cost_estimate.size.d
@@ -439,8 +379,8 @@ def search_for(
         if share is None
         else MIN_SEARCH_WORK / 10
     )
-    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_WORK_SHARE if share is None else share) * fit))
-    few = ((rows, rows),) if MIN_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
+    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
+    few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     sizes = (
         [(sample, _fitted_rows(sample)) for sample, _ in SUBSAMPLE_SIZES] if all_rows_are_centers else SUBSAMPLE_SIZES
     )
@@ -453,7 +393,7 @@ def search_for(
     ]
 
     def fits(search: Search) -> bool:
-        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // MEMORY_DIVISOR:
+        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // SEARCH_MEMORY_DIVISOR:
             return False
         return search.work(size).priced(nominal_prices(d)) <= allowed
 
@@ -468,7 +408,7 @@ def _fitted_rows(rows: int) -> int:
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it."""
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_ROWS else None
+    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_METRIC_ROWS else None
 
 
 def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
@@ -483,7 +423,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     if search.leave_one_out:
         return _chosen_by_leave_one_out(search, default, problem)
     rounds = replace(
-        Rounds.of(search.agop, default, problem, HELD_OUT_SHARE, search.all_rows_are_centers), ridges=RIDGES
+        Rounds.of(search.agop, default, problem, HELD_OUT_SHARE, search.all_rows_are_centers), ridges=SEARCH_RIDGES
     )
     few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
     first: list[list[Round]] = []
@@ -492,11 +432,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        plain = _least_error(trials.noted([few.on(_laplace(m * median, norm)).plain for m in BANDWIDTH_MULTIPLES]))
+        plain = _least_error(trials.noted([few.on(_laplace(m * median, norm)).plain for m in SEARCH_BANDWIDTHS]))
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
         learned = [_least_error(each) for each in kinds if each]
-        near = [_with_best_bandwidth(here, each, SMALLER_BANDWIDTHS, trials, search.smaller) for each in learned]
+        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials, search.smaller) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
     through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
@@ -506,7 +446,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])
         best = _least_error([best, *further])
     found = (
-        _with_best_bandwidth(rounds, best, FINAL_BANDWIDTHS, trials, search.smaller)
+        _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
         if first and not best.exact
         else best
     )
@@ -521,11 +461,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    rounds = replace(Rounds.of(search.agop, default, problem, 0.0, True), ridges=LOO_RIDGES)
+    rounds = replace(Rounds.of(search.agop, default, problem, 0.0, True), ridges=LEFT_OUT_RIDGES)
     trials = _Trials(problem.engine.overlaps)
     own: Any = default  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
-    others = [(m, norm) for norm in search.norms for m in LOO_BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
+    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     best = _least_error([simple, *more])
@@ -564,7 +504,7 @@ def _with_best_bandwidth(
 ) -> Round:
     """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
-    finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= RIDGES[0]))
+    finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
     near = [_laplace(each * kernel.sigma, kernel.norm) for each in multiples]
     made = trials.noted([partial(finer.on(each).through, best) for each in near])

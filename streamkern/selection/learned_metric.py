@@ -5,9 +5,9 @@ again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin
 of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
 
 Rounds run on a sample of the rows in memory: each is a ridge regression over centers, some of the rows or every one, at
-the best of the ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels,
-solvers, devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it
-was, because a bandwidth is in the units of the rows.
+the best of several ridges on the held-out rows. The result is a linear transform of rows, so that kernels, solvers,
+devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
+because a bandwidth is in the units of the rows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
+from streamkern.defaults import MAX_FULL_FEATURES, METRIC_HELD_OUT_SHARE, METRIC_RIDGES, MIN_METRIC_ROWS
 from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
@@ -47,18 +48,6 @@ from streamkern.sweep import Contribution, ScanWork, gather_weighted, sweep
 from streamkern.types import Array
 
 KINDS = ("auto", "diagonal", "full")
-
-HELD_OUT_SHARE = 0.2
-"""Share of the sample that rounds are compared on."""
-
-RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
-"""Ridges of a round."""
-
-MIN_ROWS = 40
-"""Rows below which nothing is learned about features."""
-
-MAX_FULL_FEATURES = 1000
-"""Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
 
 MAX_RIDGES_SOLVED = 4
 """Ridges of a model with every row as a center, about: see ``_best_full_kernel``."""
@@ -294,7 +283,7 @@ class Rounds:
     p: int
     variance: Array
     covariance: Array | None
-    ridges: tuple[float, ...] = RIDGES
+    ridges: tuple[float, ...] = METRIC_RIDGES
     blocks: tuple[tuple[int, ...], ...] = ()
     span: float = 0.0
 
@@ -304,18 +293,18 @@ class Rounds:
         agop: AGOP,
         kernel: Kernel,
         problem: Problem,
-        held_out: float = HELD_OUT_SHARE,
+        held_out: float = METRIC_HELD_OUT_SHARE,
         all_rows_are_centers: bool = False,
     ) -> Rounds:
         """Read the sample; ``held_out`` of it is compared on, or 0 to leave each row out. Centers are of the rest."""
         base, encoding, X, w = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
         train, held = base.split(held_out, agop.seed) if held_out else (base, None)
-        if rows < MIN_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:
+        if rows < MIN_METRIC_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:
             raise UsageError(
                 f"A metric is learned from {rows:,} rows here.",
                 where="metric=AGOP(...)",
-                expected=f"at least {MIN_ROWS} rows",
+                expected=f"at least {MIN_METRIC_ROWS} rows",
                 remedy="leave the metric out",
             )
         mass = np.ones(rows) if w is None or held is not None else np.asarray(w, dtype=np.float64)
@@ -552,21 +541,21 @@ def round_work(
     p: int,
     full: bool,
     size: ProblemSize,
-    ridges: tuple[float, ...] = RIDGES,
+    ridges: tuple[float, ...] = METRIC_RIDGES,
     compared: int | None = None,
     likely: bool = False,
 ) -> tuple[Operations, Operations, int]:
     """Return operations of a round's fit with its errors and of its gradients, and bytes at the peak, on shapes.
 
-    ``full`` sums a matrix; errors are taken on ``compared`` rows, ``HELD_OUT_SHARE`` of the sample by default, or on
-    each row left out if 0. With ``likely`` a factor is taken to be accurate in the arithmetic's dtype, which bytes at
+    ``full`` sums a matrix; errors are taken on ``compared`` rows, by default those of a metric's rounds, or on each
+    row left out if 0. With ``likely`` a factor is taken to be accurate in the arithmetic's dtype, which bytes at
     the peak are not.
     """
     size = replace(
         size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, memory=None, better=False,
         all_rows_are_centers=p >= sample,
     )  # fmt: skip
-    rows = max(1, round(HELD_OUT_SHARE * sample)) if compared is None else compared
+    rows = max(1, round(METRIC_HELD_OUT_SHARE * sample)) if compared is None else compared
     return _round_work(size, full, ridges, rows, likely)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.defaults import RIDGES
 from streamkern.engine.residuals import residual
 from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import NumericalError
@@ -34,7 +35,6 @@ LEAST_ROWS = 32
 _DRAW = 0x756E6C  # name of the draw of the rows
 _DOUBTS = 2.0
 _FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
-_RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
 _UNREACHED = "has not reached the exact solution"
 
 
@@ -114,7 +114,7 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
         return None
     chosen, other = slice(n, None, 2), slice(n + 1, None, 2)
     best, least = np.zeros_like(R[n:]), Errors(np.square(R[chosen]).mean(axis=1), w[chosen]).mean
-    for ridge in _RIDGES:
+    for ridge in RIDGES[1:]:  # in units of the mean squared length of φ(x)
         try:
             found = engine.product(phi[n:], solve_ridge(engine, gram, right, ridge * scale))
         except NumericalError:

@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.runs.tune import RIDGES, Trial, Tuning, next_command, tune
+from streamkern.runs.tune import TUNING_RIDGES, Trial, Tuning, next_command, tune
 from streamkern.selection.learned_metric import HeldOut
 from streamkern.solvers import Problem
 from streamkern.solvers.ridge import ridge_path
@@ -98,7 +98,7 @@ def test_the_choice_is_that_of_the_table_and_trains(tmp_path: Path) -> None:
     heard: list[Trial] = []
     kernels = [sk.Laplace("median"), sk.Gaussian(1.5)]
     found = tune(sk.from_arrays(X, y), kernels, task="regression", centers=100, seconds=False, on_trial=heard.append)
-    assert len(found.trials) == len(heard) * len(RIDGES)
+    assert len(found.trials) == len(heard) * len(TUNING_RIDGES)
     assert sk.Gaussian(1.5) in {trial.kernel for trial in found.trials}
     assert found.median == pytest.approx(2.3, rel=0.1)
     least = min(trial.mse for trial in found.trials)
@@ -125,7 +125,7 @@ def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> No
     assert any("EigenPro has no ridge" in reason for reason in found.reasons)
     assert any(reason.startswith("q, batch and step: EigenPro") for reason in found.reasons)
     linear = tune(make(kernel=sk.Linear(), centers=sk.KMeans(40)), seconds=False)
-    assert len(linear.trials) == len(RIDGES)
+    assert len(linear.trials) == len(TUNING_RIDGES)
     assert linear.centers == sk.KMeans(40)
 
 

@@ -22,8 +22,8 @@ from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import (
     MAX_PASS_WORK,
+    MAX_SEARCH_SHARE,
     MAX_SEARCH_WORK,
-    MAX_WORK_SHARE,
     MIN_FULL_KERNEL_SEARCH_WORK,
     MIN_SEARCH_WORK,
     KernelChoice,
@@ -63,7 +63,7 @@ def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """One search, whatever it takes."""
-    monkeypatch.setattr(choice, "MAX_WORK_SHARE", 1e9)
+    monkeypatch.setattr(choice, "MAX_SEARCH_SHARE", 1e9)
     monkeypatch.setattr(choice, "SUBSAMPLE_SIZES", ((3000, 300),))
 
 
@@ -150,7 +150,7 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Problem
     assert search_for(CostEstimate(bill.solver, replace(size, slots=slots)), size.n, columns, 8 << 30) == search
     if search is not None:
         work = search.work(replace(size, slots=ASSUMED_THREADS, overlaps=True)).priced(nominal_prices(size.d))
-        assert work <= max(MIN_SEARCH_WORK, min(MAX_SEARCH_WORK, MAX_WORK_SHARE * nominal_work(bill.solver, size)))
+        assert work <= max(MIN_SEARCH_WORK, min(MAX_SEARCH_WORK, MAX_SEARCH_SHARE * nominal_work(bill.solver, size)))
         assert search.rows <= size.n
         few = search.rows < 400
         assert search.leave_one_out == few == (size.n < 400)
