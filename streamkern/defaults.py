@@ -78,9 +78,6 @@ LINEAR_STANDARD_ERRORS = 2.0
 14 of 68 fits were worse; with two 1 of 25 (ADR 22).
 """
 
-MIN_IMPROVEMENT = 0.01
-"""Part of the squared error by which a choice has to be better than a simpler one."""
-
 MAX_ERROR_INCREASE = 0.01
 """Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
 

@@ -39,9 +39,13 @@ class Errors:
         apart = self.weights * (apart - np.average(apart, weights=self.weights))
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
+    def surely_less(self, other: Errors, doubts: float = 1.0) -> bool:
+        """Return True if the mean is below another's by more than that many standard errors of the difference."""
+        return other.mean - self.mean > doubts * self.doubt(other)
+
     def beats(self, other: Errors, doubts: float = 1.0) -> bool:
-        """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's by that many standard errors."""
-        return self.mean < MAX_ERROR_RATIO * other.mean and other.mean - self.mean > doubts * self.doubt(other)
+        """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's, and surely less."""
+        return self.mean < MAX_ERROR_RATIO * other.mean and self.surely_less(other, doubts)
 
 
 class ModelErrors(NamedTuple):

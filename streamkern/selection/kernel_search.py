@@ -4,8 +4,8 @@ A search in two parts. On few rows with few centers, for each norm, bandwidths a
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
-to be better than none by ``MIN_IMPROVEMENT`` of the squared error, a full one than a diagonal one, and anything than
-``default_kernel``. Bandwidths about that of the best are compared last, at finer steps of the ridge.
+to beat none, a full one a diagonal one, and anything ``default_kernel``: by 1% of the squared error, and by more than
+the standard error of the difference. Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
 a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
@@ -14,7 +14,7 @@ is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
 rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
-leaves too few to fit. There the standard error counts, too. A row that equals others is left out alone: else a table of
+leaves too few to fit. A row that equals others is left out alone: else a table of
 few distinct rows would be judged by rows whose like was never seen (ADR 20).
 """
 
@@ -46,6 +46,7 @@ from streamkern.defaults import (
     LINEAR_WEIGHTS,
     MAX_CENTERS,
     MAX_CENTERS_BY_ROWS,
+    MAX_ERROR_RATIO,
     MAX_FINALISTS,
     MAX_FULL_FEATURES,
     MAX_FURTHER_ROUNDS,
@@ -57,7 +58,6 @@ from streamkern.defaults import (
     MAX_SEARCH_SHARE,
     METRIC_ROUNDS,
     MIN_FULL_KERNEL_SEARCH_SECONDS,
-    MIN_IMPROVEMENT,
     MIN_LOGISTIC_RIDGE,
     MIN_METRIC_ROWS,
     MIN_ROWS_PER_COLUMN,
@@ -248,8 +248,7 @@ class KernelChoice:
             if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
-            sure = "surely " if self.leave_one_out else ""
-            return f"{head}nothing {tried} is {sure}{MIN_IMPROVEMENT:.0%} better{right}"
+            return f"{head}nothing {tried} is surely {1 - MAX_ERROR_RATIO:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
         rows = "rows left out one at a time" if self.leave_one_out else "held-out rows"
@@ -468,8 +467,7 @@ def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) 
     others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
     kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
-    best = _least_error([simple, *more])
-    found = best if best.errors.beats(simple.errors) and not simple.exact else simple
+    found = _preferred(simple, more)
     found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
     metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
@@ -521,13 +519,14 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least squared error of more, where it is better by ``MIN_IMPROVEMENT``, or else the simpler model.
+    """The least squared error of more, where it beats that of the simpler model, or else the simpler model.
 
-    A metric may lower the squared error of classes and decide worse (ADR 22): models that are right less often than the
-    simpler one, by more than the standard error, are left out.
+    A metric may lower the squared error of classes and decide worse (ADR 22): models that surely make more mistakes
+    than the simpler one are left out.
     """
-    least = _least_error([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
-    return least if least.mse < (1 - MIN_IMPROVEMENT) * simpler.mse and not simpler.exact else simpler
+    right = [each for each in more if not (simpler.wrong and each.wrong and simpler.wrong.surely_less(each.wrong))]
+    least = _least_error([simpler, *right])
+    return least if least.errors.beats(simpler.errors) and not simpler.exact else simpler
 
 
 class _Trials:

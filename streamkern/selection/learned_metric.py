@@ -239,11 +239,6 @@ class Round(NamedTuple):
     wrong: Errors | None = None
 
     @property
-    def standard_error(self) -> float:
-        """Error of accuracy on held-out rows; it changes nothing for values: a lower error is a higher R²."""
-        return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / len(self.errors.squares)))
-
-    @property
     def exact(self) -> bool:
         """See ``is_exact``."""
         return is_exact(self.mse, self.score, isinstance(self.problem.encoding, Classes))

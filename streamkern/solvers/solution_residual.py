@@ -125,6 +125,6 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     gained = R[other] - best[1::2]
     before, after, whole = (Errors(np.square(E).mean(axis=1), w[other]) for E in (R[other], gained, zero[other]))
     gain = before.mean - after.mean
-    if not gain > _DOUBTS * before.doubt(after) or not whole.mean > 0:
+    if not after.surely_less(before, _DOUBTS) or not whole.mean > 0:
         return 0.0
     return float(min(1.0, np.sqrt(gain / whole.mean)))
