@@ -78,9 +78,6 @@ LINEAR_STANDARD_ERRORS = 2.0
 14 of 68 fits were worse; with two 1 of 25 (ADR 22).
 """
 
-MAX_ERROR_INCREASE = 0.01
-"""Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
-
 MAX_ERROR_RATIO = 0.99
 """A model beats a simpler one where its squared error is less than this part of the other's, and by more than the
 standard error of the difference on the same rows. It is the one comparison of the search, of ``tune`` and of leaves.
@@ -153,5 +150,80 @@ MAX_PASS_SECONDS = 30
 TUNING_CENTERS, MAX_TUNING_CENTERS, MIN_TUNING_CENTERS = 1000, 2000, 32
 """Centers of ``tune`` for plain rows; for a pipeline at most, because a trial takes p³; and the fewest of its curve."""
 
+DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
+"""Rows and centers for the direction of a cut, at most. Five times the rows and four times the centers gain nothing
+(ADR 23).
+"""
+
 MEDIAN_ROWS, DIRECTION_MEDIAN_ROWS = 1000, 128
 """Rows whose median distance is a bandwidth: half a million pairs. Of a leaf's direction: to about three percent."""
+
+# Search of the cuts of a partition
+
+SAMPLE_BYTES = 64 << 20
+"""Encoded rows of the sample that directions are taken from."""
+
+MIN_SAMPLE_ROWS, SAMPLE_ROWS = 10_000, 200_000
+"""Rows of the sample, at least, and at most where more are not needed for ``MIN_SAMPLE_ROWS_OF_LEAF`` cuts of a small
+part of the rows."""
+
+SAMPLE_PART = 16
+"""Part of the rows up to which the sample is larger where leaves are many."""
+
+STANDARD_DEVIATION_ROWS = 4_096
+"""Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
+
+MIN_DIRECTION_ROWS = 200
+"""Rows of the sample below which a direction is that of the largest variance."""
+
+LEAF_ROWS_SLACK = 0.1
+"""Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
+errors, and a cut more would read all rows again.
+"""
+
+MIN_SAMPLE_ROWS_OF_LEAF = 1_000
+"""Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
+
+MAX_EIGENVECTORS = 8
+"""Eigenvectors that are looked at for one that cuts the rows near their middle."""
+
+MIN_BALANCE = 0.3
+"""Share of the sample's rows on the smaller side of a cut from which on no further eigenvector is looked at."""
+
+MIN_SIDE_SHARE = 0.05
+"""Share of a leaf's rows below which a side is not cut off."""
+
+MIN_CUT_ROWS = 100
+"""Rows of a leaf, at least."""
+
+MIN_ROWS_OF_VALUE = 500
+"""Rows of a value of the column ``by``, at least, for a part of its own."""
+
+MAX_LLOYD_STEPS = 30
+"""Steps of Lloyd's method between two means, at most."""
+
+MAX_EDGES = 1024
+"""Quantiles of the sample between which rows are counted."""
+
+MAX_VALUES = 10_000
+"""Values of the column ``by``, at most."""
+
+# Search of the scale of intervals
+
+MIN_SCALE_ROWS = 100
+"""Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
+
+SCALE_GROUPS = 5
+"""Parts of the predicted scale that have a quantile each."""
+
+MAX_SCALE_ROWS = 2000
+"""Rows, at most, that the scale is learned from."""
+
+MAX_SCALE_FUNCTIONS = 300
+"""Functions of the basis, at most, that the scale is made of."""
+
+MIN_RELATIVE_SCALE = 0.1
+"""Least scale, as a share of the mean one."""
+
+SCORED_COVERAGE = 0.9
+"""Coverage that metrics are of."""

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
-from streamkern.defaults import SCALE_RIDGES
+from streamkern.defaults import (
+    MAX_SCALE_FUNCTIONS,
+    MAX_SCALE_ROWS,
+    MIN_RELATIVE_SCALE,
+    MIN_SCALE_ROWS,
+    SCALE_GROUPS,
+    SCALE_RIDGES,
+    SCORED_COVERAGE,
+)
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.ridge import left_out_path
@@ -31,24 +39,6 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array
-
-MIN_SCALE_ROWS = 100
-"""Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
-
-SCALE_GROUPS = 5
-"""Parts of the predicted scale that have a quantile each."""
-
-MAX_SCALE_ROWS = 2000
-"""Rows, at most, that the scale is learned from."""
-
-MAX_SCALE_FUNCTIONS = 300
-"""Functions of the basis, at most, that the scale is made of."""
-
-MIN_RELATIVE_SCALE = 0.1
-"""Least scale, as a share of the mean one."""
-
-SCORED_COVERAGE = 0.9
-"""Coverage that metrics are of."""
 
 _HALF_DRAW = 0x68616C66  # name of the draw that cuts rows in halves
 

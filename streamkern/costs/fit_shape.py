@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
 from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
+from streamkern.defaults import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.evaluation.score import MAX_SAMPLED_ROWS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,10 +29,6 @@ class Errors:
         """The mean squared error."""
         return float(np.average(self.squares, weights=self.weights))
 
-    def on_rows_of(self, other: Errors) -> Errors:
-        """Return these errors with another model's weights, which may exclude rows by a weight of 0."""
-        return Errors(self.squares, other.weights)
-
     def doubt(self, other: Errors) -> float:
         """Return the standard error of the difference of two means on the same rows: much less than that of either."""
         apart = self.squares - other.squares
@@ -46,6 +42,23 @@ class Errors:
     def beats(self, other: Errors, doubts: float = 1.0) -> bool:
         """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's, and surely less."""
         return self.mean < MAX_ERROR_RATIO * other.mean and self.surely_less(other, doubts)
+
+
+class Scored(Protocol):
+    """A model with its errors on the rows that others are compared on."""
+
+    @property
+    def errors(self) -> Errors:
+        """Squared errors."""
+
+
+M = TypeVar("M", bound=Scored)
+
+
+def first_unbeaten(models: Sequence[M]) -> M:
+    """Return the first of models, in the order of preference, that the one of the least error does not beat."""
+    least = min(models, key=lambda model: model.errors.mean)
+    return next(model for model in models if not least.errors.beats(model.errors))
 
 
 class ModelErrors(NamedTuple):

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.intervals import MIN_RELATIVE_SCALE, Intervals, rank_scores, relative_scales
+from streamkern.calibration.intervals import Intervals, rank_scores, relative_scales
 from streamkern.calibration.out_of_sample import MAX_HELD_OUT_ROWS, MAX_HELD_OUT_VALUES, OutOfSample
 from streamkern.calibration.serialization import Calibration
 from streamkern.costs.fit_shape import calibration_bytes
 from streamkern.data.targets import Classes, Continuous, Indicators, as_values
+from streamkern.defaults import MIN_RELATIVE_SCALE
 from streamkern.fitting.calibrate import fit_class_calibration, on_validation
 from streamkern.kernels.base import Basis
 from streamkern.models.kernel_machine import KernelMachine

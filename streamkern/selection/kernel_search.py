@@ -98,7 +98,6 @@ _EQUATION_BYTES = (
     190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
 )
 _SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
-_FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(NEAR_BANDWIDTHS)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -129,71 +128,77 @@ class Search:
         return rows, min(self.centers, rows) // FIRST_MODELS_DIVISOR
 
     @property
-    def all_rows_are_centers(self) -> bool:
-        """True if models of the last part have every row that they are fitted to as a center."""
-        return self.centers >= _fitted_rows(self.rows)
-
-    @property
     def leave_one_out(self) -> bool:
         """True if rows are left out one at a time, since they are few."""
         return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
+    def fitted_rows(self) -> int:
+        """Rows that models of the last part are fitted to."""
+        return self.rows - (0 if self.leave_one_out else round(HELD_OUT_SHARE * self.rows))
+
+    @property
+    def all_rows_are_centers(self) -> bool:
+        """True if models of the last part have every row that they are fitted to as a center."""
+        return self.centers >= self.fitted_rows
+
+    @property
+    def ridges(self) -> tuple[float, ...]:
+        """Ridges of a model."""
+        return LEFT_OUT_RIDGES if self.leave_one_out else SEARCH_RIDGES
+
+    @property
     def fits(self) -> int:
         """Models, at most."""
+        return len(self.norms) * self._first_fits + self._last_fits
+
+    @property
+    def _first_fits(self) -> int:
+        """Of each norm."""
         if self.leave_one_out:
-            return len(self.norms) * len(BANDWIDTHS) + self._linear
-        return len(self.norms) * self._some + _FINAL_FITS + self._linear
-
-    @property
-    def _linear(self) -> int:
-        return len(LINEAR_WEIGHTS) if self.linear else 0
-
-    @property
-    def _some(self) -> int:
+            return 0
         return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
+
+    @property
+    def _last_fits(self) -> int:
+        if self.leave_one_out:
+            found = len(self.norms) * len(BANDWIDTHS)
+        else:
+            found = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(NEAR_BANDWIDTHS)
+        return found + (len(LINEAR_WEIGHTS) if self.linear else 0)
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
-        if self.leave_one_out:
-            fitted, gradients, _ = self._left_out_work(size)
-            return float(self.fits) * fitted + gradients
-        full, total = "full" in self.kinds, Operations()
-        metrics = METRIC_ROUNDS * len(self.kinds)
-        fitted_to = _fitted_rows(self.rows)
+        total, kinds = Operations(), len(self.kinds)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
-            (self.few, self._some, metrics, self.norms),
-            ((fitted_to, self.centers), _FINAL_FITS + self._linear, (MAX_FURTHER_ROUNDS + 1) * bool(self.kinds), (1,)),
+            (self.few, self._first_fits, METRIC_ROUNDS * kinds, self.norms),
+            ((self.fitted_rows, self.centers), self._last_fits, (MAX_FURTHER_ROUNDS + 1) * bool(kinds), (1,)),
         ):
-            fitted, gradients, _ = round_work(rows, p, full, size, SEARCH_RIDGES, self.rows - fitted_to, likely=True)
-            for norm in norms:
-                found = float(fits) * fitted + float(outer) * gradients
-                total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
+            if fits:
+                fitted, gradients, _ = self._round(size, rows, p, likely=True)
+                for norm in norms:
+                    found = float(fits) * fitted + float(outer) * gradients
+                    total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
     def cost_estimate(self, size: Any, rows: int) -> SearchCost:
-        found = self.agop.cost_estimate(size, rows)
-        if self.leave_one_out:
-            found = found._replace(rows=float(self.rows * (1 + self.fits)))
-        memory = self.memory(size, rows, CONCURRENT_FITS)
+        found, memory = self.agop.cost_estimate(size, rows), self.memory(size, rows, CONCURRENT_FITS)
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
 
     def memory(self, size: Any, rows: int, together: int) -> int:
         """Return bytes at the peak, with the sample, where ``together`` models are fitted at once."""
-        metric, one = self.agop.cost_estimate(size, rows).memory, replace(size, slots=1)
-        if self.leave_one_out or self.all_rows_are_centers:
-            own = sampled_bytes(self.rows, size) + self._peak(size)
-            metric = own if self.leave_one_out else max(metric, own)
-        return metric + ((together - 1) * self._peak(one) if size.overlapping else 0)
 
-    def _peak(self, size: Any) -> int:
-        if self.leave_one_out:
-            return self._left_out_work(size)[2]
-        return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, SEARCH_RIDGES)[2]
+        def peak(size: Any) -> int:
+            return self._round(size, self.fitted_rows, self.centers)[2]
 
-    def _left_out_work(self, size: Any) -> tuple[Operations, Operations, int]:
-        return round_work(self.rows, self.rows, False, replace(size, overlaps=False), LEFT_OUT_RIDGES, compared=0)
+        most = self.agop.cost_estimate(size, rows).memory
+        if self.all_rows_are_centers:
+            most = max(most, sampled_bytes(self.rows, size) + peak(size))
+        return most + ((together - 1) * peak(replace(size, slots=1)) if size.overlapping else 0)
+
+    def _round(self, size: Any, rows: int, p: int, likely: bool = False) -> tuple[Operations, Operations, int]:
+        return round_work(rows, p, "full" in self.kinds, size, self.ridges, self.rows - self.fitted_rows, likely)
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -380,14 +385,11 @@ def search_for(
     )
     allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
-    sizes = (
-        [(sample, _fitted_rows(sample)) for sample, _ in SUBSAMPLE_SIZES] if all_rows_are_centers else SUBSAMPLE_SIZES
-    )
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     linear, smaller = traits.one_pass, traits.least_squares
     searches = [
-        replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
-        for sample, p in (*sizes, *few)
+        replace(_search(sample, sample if all_rows_are_centers else p, columns, d, seed, linear), smaller=smaller)
+        for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
 
@@ -400,10 +402,6 @@ def search_for(
     return searches[first] if first < len(searches) else None
 
 
-def _fitted_rows(rows: int) -> int:
-    return rows - round(HELD_OUT_SHARE * rows)
-
-
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it."""
     rows, d = sample.base_rows, sample.n_features
@@ -414,17 +412,34 @@ def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bo
     kinds = [] if rows < max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * min(columns, d)) else ["diagonal"]
     if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * d) and 1 < d <= MAX_FULL_FEATURES:
         kinds.append("full")
-    return Search(rows, centers, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
+    found = Search(rows, rows, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
+    return replace(found, centers=found.fitted_rows if found.leave_one_out else min(centers, found.fitted_rows))
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
     """Return the kernel of training rows; that of the problem, and its centers, are not looked at."""
-    if search.leave_one_out:
-        return _chosen_by_leave_one_out(search, default, problem)
-    rounds = replace(
-        Rounds.of(search.agop, default, problem, HELD_OUT_SHARE, search.all_rows_are_centers), ridges=SEARCH_RIDGES
-    )
-    few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
+    share = 0.0 if search.leave_one_out else HELD_OUT_SHARE
+    rounds = Rounds.of(search.agop, default, problem, share, search.all_rows_are_centers)
+    rounds, trials = replace(rounds, ridges=search.ridges), _Trials(problem.engine.overlaps)
+    choose = _chosen_by_leave_one_out if search.leave_one_out else _chosen_on_held_out
+    found, simple, others = choose(search, rounds, trials)
+    found = _with_linear(rounds, found, [simple, *others], trials) if search.linear else found
+    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
+    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+
+
+def _chosen_by_leave_one_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:
+    own: Any = rounds.kernel  # in the L2 norm
+    spans = {2: float(own.bandwidth), 1: rounds.span}
+    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
+    kernels = [own, *(_laplace(m * spans[norm], norm) for m, norm in others)]
+    simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
+    return _preferred(simple, more), simple, more
+
+
+def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:
+    problem, few = rounds.like, rounds.fewer(*search.few)
     first: list[list[Round]] = []
     for norm in search.norms:
         try:
@@ -444,34 +459,10 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     if best.kind != "none":
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])
         best = _least_error([best, *further])
-    found = (
-        _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
-        if first and not best.exact
-        else best
-    )
-    if best is simple:
-        found = _preferred(simple, [found])
-    found = _with_linear(rounds, found, [simple, *last], trials) if search.linear else found
-    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
-    kernel = found.problem.kernel
-    return KernelChoice(
-        kernel.to_json(), found.ridge, rounds.train.base_rows, metric, tuple(trials.made), simple.mse, found.mse
-    )
-
-
-def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    rounds = replace(Rounds.of(search.agop, default, problem, 0.0, True), ridges=LEFT_OUT_RIDGES)
-    trials = _Trials(problem.engine.overlaps)
-    own: Any = default  # in the L2 norm
-    spans = {2: float(own.bandwidth), 1: rounds.span}
-    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
-    kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
-    simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
-    found = _preferred(simple, more)
-    found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
-    metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
-    described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
-    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+    found = best
+    if first and not best.exact:
+        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
+    return (_preferred(simple, [found]) if best is simple else found), simple, last
 
 
 def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:
