@@ -25,17 +25,13 @@ RIDGES = tuple(10.0**-power for power in range(9, -1, -1))
 METRIC_RIDGES = RIDGES[:9]
 """Ridges of a round of a metric, up to 0.1: each takes a factorisation."""
 
-SEARCH_RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Ridges of a model of the search: each takes a factorisation."""
+SEARCH_RIDGES = RIDGES[1:8]
+"""Ridges of a model of the search, 1e-8 to 0.01: each takes a factorisation. Of few rows all are compared, since one
+decomposition gives them, and where targets are noise the best is large.
+"""
 
-LEFT_OUT_RIDGES = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
-"""Ridges of a model of few rows: where targets are noise, a large one. One decomposition gives them all."""
-
-SCALE_RIDGES = tuple(10.0**-power for power in range(8, -2, -1))
-"""Ridges of the scale of intervals: one decomposition gives them all."""
-
-TUNING_RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
-"""Ridges of a trial of ``tune``: one decomposition gives them all."""
+TUNING_RIDGES = RIDGES[:8]
+"""Ridges of a trial of ``tune``, up to 0.01: one decomposition gives them all."""
 
 DIRECTION_RIDGES = RIDGES[3:8:2]
 """Ridges of the model that the direction of a cut is taken from: 1e-6, 1e-4 and 0.01."""

@@ -27,8 +27,8 @@ from streamkern.defaults import (
     MAX_SCALE_ROWS,
     MIN_RELATIVE_SCALE,
     MIN_SCALE_ROWS,
+    RIDGES,
     SCALE_GROUPS,
-    SCALE_RIDGES,
     SCORED_COVERAGE,
 )
 from streamkern.engine import Engine
@@ -225,7 +225,7 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
     K = here.kernel_matrix(basis, basis.p)
     K[np.diag_indices(len(K))] += 1e-6 * np.trace(K) / len(K)
     try:
-        path = left_out_path(here, phi, t * root, K, SCALE_RIDGES)
+        path = left_out_path(here, phi, t * root, K, RIDGES)
     except NumericalError:
         return np.zeros((basis.p, t.shape[1]))
     errors = np.square(path.missed).sum(axis=0)

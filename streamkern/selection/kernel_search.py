@@ -41,7 +41,6 @@ from streamkern.defaults import (
     DEFAULT_CENTERS,
     FIRST_MODELS_DIVISOR,
     HELD_OUT_SHARE,
-    LEFT_OUT_RIDGES,
     LINEAR_STANDARD_ERRORS,
     LINEAR_WEIGHTS,
     MAX_CENTERS,
@@ -65,6 +64,7 @@ from streamkern.defaults import (
     MIN_SEARCH_SECONDS,
     NEAR_BANDWIDTHS,
     RIDGE_MULTIPLES,
+    RIDGES,
     SEARCH_BANDWIDTHS,
     SEARCH_MEMORY_DIVISOR,
     SEARCH_RIDGES,
@@ -145,7 +145,7 @@ class Search:
     @property
     def ridges(self) -> tuple[float, ...]:
         """Ridges of a model."""
-        return LEFT_OUT_RIDGES if self.leave_one_out else SEARCH_RIDGES
+        return RIDGES if self.leave_one_out else SEARCH_RIDGES
 
     @property
     def fits(self) -> int:
