@@ -14,6 +14,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
+from streamkern.defaults import MEDIAN_ROWS
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace
@@ -22,9 +23,6 @@ from streamkern.types import Array
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
-
-MEDIAN_ROWS = 1000
-"""Rows whose distances are taken: half a million pairs."""
 
 _DRAW = 0x6D656469616E  # name of the draw of these rows
 
