@@ -48,7 +48,7 @@ MEASUREMENT_SECONDS = 0.1
 SPEED_CENTERS, SPEED_ROWS = 8192, 256
 """Centers and rows that prices are measured with: beyond these, a value costs no more."""
 REPORT_CENTERS, REPORT_OUTPUTS, REPORT_WIDTHS = 4096, 10, (18, 100, 784)
-"""Centers, outputs and widths of rows that ``doctor`` measures blocks of."""
+"""Centers (two tiles of them), outputs and widths of rows that ``doctor`` measures blocks of."""
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for before the labels are known; memory assumes
 ``ASSUMED_OUTPUTS``."""
@@ -87,7 +87,8 @@ ENCODED_BUDGET_DIVISOR = 16
 # -------------------------------------------------------------------------------------- Columns and their steps (ADR 8)
 
 MAX_INDICATORS = 255
-"""Categories of a column that are encoded as indicators, at most; columns with more are encoded by target means."""
+"""Categories of a column that are encoded as indicators, at most. Of columns with more, the target's means encode them;
+or, where there are too many classes for that, the most frequent categories are indicators."""
 MAX_CATEGORIES = 10_000
 """Categories of a column, at most."""
 MAX_FOLDS = 100
@@ -144,7 +145,7 @@ MIN_HELD_OUT_PER_CLASS = 20
 MAX_COMPONENTS = 1 << 20
 """Columns of a random matrix, at most: no array of a saved model implies its size, so the limit is explicit."""
 MAX_SHUFFLE_RATIO = 2.0
-"""Ratio of the variance of batch means to that of shuffled rows above which training warns of the stored order."""
+"""Times that the labels of stored batches may vary as much as those of random ones, before training warns."""
 REFERENCE_BATCH, SHUFFLE_QUALITY_CHUNKS = 256, 64
 """Rows of a batch, and chunks, when the stored order is measured."""
 MAX_WHOLE_NUMBER_CLASSES = 1000
