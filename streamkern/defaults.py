@@ -57,6 +57,12 @@ NEAR_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
 which takes distances away, the first two are compared at once.
 """
 
+BANDWIDTH_TIE = 0.002
+"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
+their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes (CASP,
+covtype).
+"""
+
 MAX_INTERPOLATING_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
 

@@ -36,6 +36,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
 from streamkern.defaults import (
+    BANDWIDTH_TIE,
     BANDWIDTHS,
     DEFAULT_CENTERS,
     FIRST_MODELS_DIVISOR,
@@ -71,7 +72,6 @@ from streamkern.defaults import (
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
-from streamkern.evaluation.paired_errors import first_unbeaten
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
 from streamkern.selection.learned_metric import (
     AGOP,
@@ -104,7 +104,7 @@ _SLOTS = 4  # threads assumed for memory, so that the choice does not depend on 
 class Search:
     """The trials of a search.
 
-    With ``smaller`` the smallest bandwidth is taken that the best does not beat, where least squares wants no ridge.
+    With ``smaller`` a bandwidth may be smaller than the best, where least squares is as good: see ``BANDWIDTH_TIE``.
     With ``linear`` a linear part added to the kernel is tried, for values.
     """
 
@@ -494,11 +494,7 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
 def _with_best_bandwidth(
     rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool
 ) -> Round:
-    """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is unbeaten.
-
-    Laplace models that pass through their rows hardly depend on the bandwidth, but more centers and rows want a smaller
-    one, which takes fewer passes.
-    """
+    """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
@@ -507,7 +503,7 @@ def _with_best_bandwidth(
     least = _least_error([best, *made])
     if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
         return least
-    return first_unbeaten([*made, best])
+    return next(each for each in [*made, best] if each.mse <= (1 + BANDWIDTH_TIE) * least.mse)
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:
