@@ -447,7 +447,7 @@ which takes distances away, the first two are compared at once.
 BANDWIDTH_TIE = 0.002
 """Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
 their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes (CASP,
-covtype).
+covtype). By ``MAX_ERROR_RATIO`` in its place, digits and four classes of clusters have up to .001 more errors.
 """
 
 MAX_INTERPOLATING_RIDGE = 1e-7

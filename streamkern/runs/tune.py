@@ -59,7 +59,7 @@ from streamkern.selection.kernel_search import (
     sample_search,
 )
 from streamkern.selection.learned_metric import HeldOut
-from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
+from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance, with_bandwidths
 from streamkern.solvers import Direct, Problem
 from streamkern.solvers.base import traits_of
 from streamkern.solvers.ridge import ridge_path
@@ -316,15 +316,15 @@ def _bandwidth_trials(
         if bench.choice is not None or not isinstance(known, Radial):
             attempt(known)
             continue
-        for multiple in BANDWIDTHS:
-            attempt(_at(known, multiple * median))
+        for candidate in with_bandwidths(known, median, BANDWIDTHS):
+            attempt(candidate)
         if not family.needs_median:
             attempt(known)
         own = [k for k in trials if _differ_in_bandwidth(k, known)]
         sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
         assert sigma is not None
-        for factor in (2**-0.5, 2**0.5):
-            attempt(_at(known, factor * sigma))
+        for candidate in with_bandwidths(known, sigma, (2**-0.5, 2**0.5)):
+            attempt(candidate)
     return tuple(trial for found in trials.values() for trial in found)
 
 
@@ -590,17 +590,14 @@ def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
     return first_unbeaten(near)
 
 
-def _at(kernel: Radial, sigma: float) -> Radial:
-    """With four digits, as a person would type it."""
-    return replace(kernel, bandwidth=float(f"{sigma:.4g}"))
-
-
 def _bandwidth(kernel: Kernel) -> float | None:
     return kernel.sigma if isinstance(kernel, Radial) else None
 
 
 def _differ_in_bandwidth(kernel: Kernel, other: Kernel) -> bool:
-    return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
+    return (
+        isinstance(kernel, Radial) and isinstance(other, Radial) and replace(kernel, bandwidth=other.bandwidth) == other
+    )
 
 
 def _family(kernel: Kernel) -> str:

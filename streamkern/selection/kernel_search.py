@@ -81,7 +81,7 @@ from streamkern.selection.learned_metric import (
     round_work,
     sampled_bytes,
 )
-from streamkern.selection.median_bandwidth import median_distance
+from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.storage.serialize import serializable
@@ -432,8 +432,10 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 def _chosen_by_leave_one_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:
     own: Any = rounds.kernel  # in the L2 norm
     spans = {2: float(own.bandwidth), 1: rounds.span}
-    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
-    kernels = [own, *(_laplace(m * spans[norm], norm) for m, norm in others)]
+    kernels = [own]
+    for norm in (norm for norm in search.norms if spans[norm] > 0):
+        multiples = [m for m in BANDWIDTHS if (m, norm) != (1.0, 2)]
+        kernels += with_bandwidths(Laplace(1.0, norm=norm), spans[norm], multiples)
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     return _preferred(simple, more), simple, more
 
@@ -446,7 +448,8 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        plain = _least_error(trials.noted([few.on(_laplace(m * median, norm)).plain for m in SEARCH_BANDWIDTHS]))
+        kernels = with_bandwidths(Laplace(1.0, norm=norm), median, SEARCH_BANDWIDTHS)
+        plain = _least_error(trials.noted([few.on(kernel).plain for kernel in kernels]))
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
         learned = [_least_error(each) for each in kinds if each]
@@ -495,7 +498,7 @@ def _with_best_bandwidth(
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
-    near = [_laplace(each * kernel.sigma, kernel.norm) for each in multiples]
+    near = with_bandwidths(kernel, kernel.sigma, multiples)
     made = trials.noted([partial(finer.on(each).through, best) for each in near])
     least = _least_error([best, *made])
     if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
@@ -544,8 +547,3 @@ class _Trials:
 
 def _least_error(rounds: Sequence[Round]) -> Round:
     return min(rounds, key=lambda each: each.mse)
-
-
-def _laplace(bandwidth: float, norm: int) -> Laplace:
-    """A Laplace kernel whose bandwidth has four digits, as a person would type it."""
-    return Laplace(float(f"{bandwidth:.4g}"), norm=norm)

@@ -11,9 +11,7 @@ from sklearn.datasets import load_diabetes
 import streamkern as sk
 from streamkern.centers import Uniform
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
-from streamkern.cpu import default_engine
 from streamkern.defaults import MAX_HELD_OUT_ROWS
-from streamkern.engine.ridge import left_out_kernel_path
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.learned_metric import AGOP, Rounds
@@ -21,24 +19,6 @@ from streamkern.solvers import Problem, train
 from tests.problems import drawn
 
 N = 60
-
-
-def _laplace(X: np.ndarray, Z: np.ndarray, bandwidth: float) -> np.ndarray:
-    return np.exp(-np.linalg.norm(X[:, None] - Z[None], axis=2) / bandwidth)
-
-
-def test_the_closed_form_is_a_fit_without_each_row():
-    rng = np.random.default_rng(0)
-    X, Y, w = rng.normal(size=(N, 3)), rng.normal(size=(N, 2)), rng.uniform(0.2, 3, N)
-    K, ridges = _laplace(X, X, 2.0), (1e-6, 1e-2)
-    path = left_out_kernel_path(default_engine(), K.copy(), Y, np.sqrt(w)[:, None], w.sum(), ridges)
-    for k, ridge in enumerate(ridges):
-        A = K + ridge * w.sum() * np.diag(1 / w)
-        np.testing.assert_allclose(path.weights[:, 2 * k : 2 * k + 2], np.linalg.solve(A, Y), rtol=1e-6)
-        for row in range(0, N, 7):
-            rest = np.arange(N) != row
-            output = K[row, rest] @ np.linalg.solve(A[np.ix_(rest, rest)], Y[rest])
-            np.testing.assert_allclose(path.missed[row, k], Y[row] - output, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
