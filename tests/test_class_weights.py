@@ -76,7 +76,7 @@ def test_the_search_for_a_kernel_weighs_its_errors(monkeypatch):
     from streamkern.selection import kernel_search as choice
 
     monkeypatch.setattr(choice, "SUBSAMPLE_SIZES", ((800, 60),))
-    monkeypatch.setattr(choice, "MAX_WORK_SHARE", 1e9)
+    monkeypatch.setattr(choice, "MAX_SEARCH_SHARE", 1e9)
     X, y = _rare(1200, 0.06)
     factor = compute_sample_weight("balanced", y)
     models = [

@@ -978,7 +978,6 @@ MODULES = {
     "data/class_weights.py": "test_class_weights.py",
     "preprocessing/category_steps.py": "data/test_automatic.py",
     "data/encoders.py": "data/test_tables_as_they_are.py",
-    "selection/gradient_outer_product.py": "solvers/test_direction.py",
     "fitting/device_placement.py": "pipeline/test_device.py",
     "partition/fit_partition.py": "partition/test_partition.py",
     "partition/grow_tree.py": "partition/test_partition.py",

@@ -22,33 +22,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
+from streamkern.defaults import (
+    MAX_SCALE_FUNCTIONS,
+    MAX_SCALE_ROWS,
+    MIN_RELATIVE_SCALE,
+    MIN_SCALE_ROWS,
+    RIDGES,
+    SCALE_GROUPS,
+    SCORED_COVERAGE,
+)
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.ridge import left_out_path
 from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array
 
-MIN_SCALE_ROWS = 100
-"""Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
-
-SCALE_GROUPS = 5
-"""Parts of the predicted scale that have a quantile each."""
-
-MAX_SCALE_ROWS = 2000
-"""Rows, at most, that the scale is learned from."""
-
-MAX_SCALE_FUNCTIONS = 300
-"""Functions of the basis, at most, that the scale is made of."""
-
-MIN_RELATIVE_SCALE = 0.1
-"""Least scale, as a share of the mean one."""
-
-SCORED_COVERAGE = 0.9
-"""Coverage that metrics are of."""
-
-_RIDGES = tuple(10.0**-e for e in range(8, -2, -1))
 _HALF_DRAW = 0x68616C66  # name of the draw that cuts rows in halves
 
 
@@ -231,28 +222,16 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
     here = engine.here()
     root = np.sqrt(w / w.mean())[:, None]
     phi = engine.values(basis, X).astype(np.float64) * root
-    m = len(phi)
     K = here.kernel_matrix(basis, basis.p)
     K[np.diag_indices(len(K))] += 1e-6 * np.trace(K) / len(K)
     try:
-        L = here.cholesky(K)
+        path = left_out_path(here, phi, t * root, K, RIDGES)
     except NumericalError:
         return np.zeros((basis.p, t.shape[1]))
-    white = here.triangular_solve(L, phi.T.copy(), lower=True).T.copy()  # rows φᵀL⁻ᵀ
-    values, vectors = here.eigh(here.gram(white.T.copy()) / m)
-    turned = here.product(white, vectors)
-    moment = here.product(turned.T.copy(), t * root) / m
-    squares = np.square(turned) / m
-    best = np.square(t * root).sum(axis=0), np.zeros((basis.p, t.shape[1]))
-    for ridge in _RIDGES:
-        inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
-        h = squares @ inverse
-        inside = moment * inverse[:, None]
-        errors = np.square((t * root - here.product(turned, inside)) / np.maximum(1.0 - h, 1e-6)[:, None]).sum(axis=0)
-        made = here.triangular_solve(L, here.product(vectors, inside), lower=True, transposed=True)
-        better = errors < best[0]
-        best = np.where(better, errors, best[0]), np.where(better, made, best[1])
-    return best[1]
+    errors = np.square(path.missed).sum(axis=0)
+    best, each = errors.argmin(axis=0), path.weights.reshape(basis.p, *errors.shape)
+    chosen = np.take_along_axis(each, best[None, None, :], axis=1)[:, 0]
+    return np.where(errors.min(axis=0) < np.square(t * root).sum(axis=0), chosen, 0.0)
 
 
 def relative_scales(found: Array) -> Array:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamkern.calibration.intervals import MAX_SCALE_FUNCTIONS, MAX_SCALE_ROWS
 from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
@@ -26,6 +25,8 @@ from streamkern.defaults import (
     LIBRARY_BYTES,
     MAX_HELD_OUT_ROWS,
     MAX_SAMPLED_ROWS,
+    MAX_SCALE_FUNCTIONS,
+    MAX_SCALE_ROWS,
     MIX_BYTES,
     MIX_CHUNKS,
     MODULES_BYTES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkern.calibration.intervals import SCALE_GROUPS, SCORED_COVERAGE, Intervals
+from streamkern.calibration.intervals import Intervals
 from streamkern.calibration.serialization import Calibration
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.defaults import CALIBRATION_BINS, CURVE_STEPS, MAX_CURVES
+from streamkern.defaults import CALIBRATION_BINS, CURVE_STEPS, MAX_CURVES, SCALE_GROUPS, SCORED_COVERAGE
 from streamkern.evaluation.metrics import MetricSums, Ranked
 from streamkern.types import Array
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from streamkern.defaults import MAX_ERROR_RATIO
+from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
-MAX_ERROR_RATIO = 0.99
-"""A model beats another where its squared error is less than this part of the other's, by more than the standard error
-of the difference.
-"""
+_TILE_VALUES = 1 << 20  # outputs that are in memory at a time, about
 
 
 @serializable
@@ -28,16 +29,83 @@ class Errors:
         """The mean squared error."""
         return float(np.average(self.squares, weights=self.weights))
 
-    def on_rows_of(self, other: Errors) -> Errors:
-        """Return these errors with another model's weights, which may exclude rows by a weight of 0."""
-        return Errors(self.squares, other.weights)
-
     def doubt(self, other: Errors) -> float:
         """Return the standard error of the difference of two means on the same rows: much less than that of either."""
         apart = self.squares - other.squares
         apart = self.weights * (apart - np.average(apart, weights=self.weights))
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
+    def surely_less(self, other: Errors, doubts: float = 1.0) -> bool:
+        """Return True if the mean is below another's by more than that many standard errors of the difference."""
+        return other.mean - self.mean > doubts * self.doubt(other)
+
     def beats(self, other: Errors, doubts: float = 1.0) -> bool:
-        """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's by that many standard errors."""
-        return self.mean < MAX_ERROR_RATIO * other.mean and other.mean - self.mean > doubts * self.doubt(other)
+        """Return True if the mean is below ``MAX_ERROR_RATIO`` of another's, and surely less."""
+        return self.mean < MAX_ERROR_RATIO * other.mean and self.surely_less(other, doubts)
+
+
+class Scored(Protocol):
+    """A model with its errors on the rows that others are compared on."""
+
+    @property
+    def errors(self) -> Errors:
+        """Squared errors."""
+
+
+M = TypeVar("M", bound=Scored)
+
+
+def first_unbeaten(models: Sequence[M]) -> M:
+    """Return the first of models, in the order of preference, that the one of the least error does not beat."""
+    least = min(models, key=lambda model: model.errors.mean)
+    return next(model for model in models if not least.errors.beats(model.errors))
+
+
+class ModelErrors(NamedTuple):
+    """Errors of k models on the same n rows, none of which they were fitted to.
+
+    Attributes:
+        squares: means over outputs, shape (n, k).
+        mistakes: 1.0 where the largest output is not the row's class, shape (n, k); None for values.
+        weights: of the rows, shape (n,).
+        score: accuracy, or the mean R² of the outputs, shape (k,).
+    """
+
+    squares: Array
+    mistakes: Array | None
+    weights: Array
+    score: Array
+
+    @classmethod
+    def of(
+        cls, outputs: Callable[[slice], Array], targets: Array, w: Array | None, models: int, classify: bool
+    ) -> ModelErrors:
+        """Compare outputs with targets (n, c), float64; ``outputs`` returns those of some rows, (b, k, c)."""
+        n, c = targets.shape
+        mass = np.ones(n) if w is None or not np.any(w) else np.asarray(w, dtype=np.float64)
+        squares, mistakes, total = np.zeros((n, models)), np.zeros((n, models)), np.zeros((models, c))
+        for rows in cuts(n, max(256, _TILE_VALUES // (models * c))):
+            F = outputs(rows)
+            if classify:
+                mistakes[rows] = F.argmax(axis=2) != targets[rows].argmax(axis=1)[:, None]
+            found = np.square(F - targets[rows][:, None])
+            squares[rows] = found.mean(axis=2)
+            total += np.tensordot(mass[rows], found, 1)
+        if classify:
+            return cls(squares, mistakes, mass, 1.0 - mass @ mistakes / mass.sum())
+        apart = targets - mass @ targets / mass.sum()
+        spread = np.maximum(mass @ np.square(apart), np.finfo(np.float64).tiny)
+        return cls(squares, None, mass, np.mean(1 - total / spread, axis=1))
+
+    @property
+    def mse(self) -> Array:
+        """Weighted mean squared errors, shape (k,)."""
+        return np.asarray(self.weights @ self.squares / self.weights.sum())
+
+    def errors(self, model: int) -> Errors:
+        """Return the squared errors of one of the models."""
+        return Errors(self.squares[:, model], self.weights)
+
+    def wrong(self, model: int) -> Errors | None:
+        """Return the mistakes of one of the models; None for values."""
+        return None if self.mistakes is None else Errors(self.mistakes[:, model], self.weights)

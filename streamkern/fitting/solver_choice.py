@@ -26,6 +26,7 @@ from streamkern.defaults import (
     ASSUMED_THREADS,
     MAX_DEFAULT_PASSES,
     MAX_EPOCHS,
+    MAX_L1_FEATURES,
     MAX_PASSES_WORK,
     MAX_RIDGE_WORK_RATIO,
     PASSES_WORK_PER_SETUP,
@@ -36,7 +37,6 @@ from streamkern.fitting.memory_projection import all_rows_are_centers, basis_wid
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
 from streamkern.selection.kernel_search import (
-    MAX_L1_FEATURES,
     default_centers,
     max_rows_as_centers,
     needs_kernel_search,

@@ -25,6 +25,7 @@ from streamkern.defaults import (
     MAX_FULL_KERNEL_WORK,
     MAX_LEAF_ROWS,
     MAX_OVERLAP,
+    MAX_ROWS_AS_CENTERS,
     MIN_FULL_KERNEL_ROWS,
     MIN_LEAF_ROWS,
     OVERLAP,
@@ -32,7 +33,6 @@ from streamkern.defaults import (
 )
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
-from streamkern.selection.kernel_search import MAX_ROWS_AS_CENTERS
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray

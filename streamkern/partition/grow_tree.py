@@ -23,8 +23,29 @@ from streamkern.costs.dry_run import ProblemSize
 from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Encoding, as_values
+from streamkern.defaults import (
+    DIRECTION_CENTERS,
+    DIRECTION_RIDGES,
+    DIRECTION_ROWS,
+    LEAF_ROWS_SLACK,
+    MAX_EDGES,
+    MAX_EIGENVECTORS,
+    MAX_LLOYD_STEPS,
+    MAX_VALUES,
+    MIN_BALANCE,
+    MIN_CUT_ROWS,
+    MIN_DIRECTION_ROWS,
+    MIN_ROWS_OF_VALUE,
+    MIN_SAMPLE_ROWS,
+    MIN_SAMPLE_ROWS_OF_LEAF,
+    MIN_SIDE_SHARE,
+    SAMPLE_BYTES,
+    SAMPLE_PART,
+    SAMPLE_ROWS,
+    STANDARD_DEVIATION_ROWS,
+)
 from streamkern.engine.operation_counts import Operations
-from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
 from streamkern.models.cut_tree import CutTree, Partition
@@ -35,60 +56,6 @@ from streamkern.selection.learned_metric import round_work
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray
-
-SAMPLE_BYTES = 64 << 20
-"""Encoded rows of the sample that directions are taken from."""
-
-MIN_SAMPLE_ROWS, SAMPLE_ROWS = 10_000, 200_000
-"""Rows of the sample, at least, and at most where more are not needed for ``MIN_SAMPLE_ROWS_OF_LEAF`` cuts of a small
-part of the rows."""
-
-SAMPLE_PART = 16
-"""Part of the rows up to which the sample is larger where leaves are many."""
-
-DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
-"""Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 23)."""
-
-STANDARD_DEVIATION_ROWS = 4_096
-"""Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
-
-DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
-"""Ridges of the model that a direction is taken from."""
-
-MIN_DIRECTION_ROWS = 200
-"""Rows of the sample below which a direction is that of the largest variance."""
-
-LEAF_ROWS_SLACK = 0.1
-"""Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
-errors, and a cut more would read all rows again.
-"""
-
-MIN_SAMPLE_ROWS_OF_LEAF = 1_000
-"""Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
-
-MAX_EIGENVECTORS = 8
-"""Eigenvectors that are looked at for one that cuts the rows near their middle."""
-
-MIN_BALANCE = 0.3
-"""Share of the sample's rows on the smaller side of a cut from which on no further eigenvector is looked at."""
-
-MIN_SIDE_SHARE = 0.05
-"""Share of a leaf's rows below which a side is not cut off."""
-
-MIN_CUT_ROWS = 100
-"""Rows of a leaf, at least."""
-
-MIN_ROWS_OF_VALUE = 500
-"""Rows of a value of the column ``by``, at least, for a part of its own."""
-
-MAX_LLOYD_STEPS = 30
-"""Steps of Lloyd's method between two means, at most."""
-
-MAX_EDGES = 1024
-"""Quantiles of the sample between which rows are counted."""
-
-MAX_VALUES = 10_000
-"""Values of the column ``by``, at most."""
 
 _DRAW = 0x70617274  # name of the draw of the sample
 
@@ -432,8 +399,10 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
         return None
     spread = spread[varying]
     some = generator("rows of a direction", seed + leaf).permutation(rows)[:DIRECTION_ROWS]
-    own = X[some], y[some], None if w is None else w[some]
-    G = leaf_gradient_outer_product(*own, kernel, encoding, seed + leaf) if len(rows) >= MIN_DIRECTION_ROWS else None
+    G = None
+    if len(rows) >= MIN_DIRECTION_ROWS:
+        own = X[some], as_values(y[some], encoding.outputs), None if w is None else w[some]
+        G = gradient_outer_product(*own, kernel, seed + leaf)
     if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
         Z = X[rows][:, varying]
         Z = (Z - Z.mean(axis=0, dtype=np.float64)) / spread
@@ -501,18 +470,6 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
     edges, smaller = quantile_edges(t)
     at = float(middle / size + mean @ whole[varying])
     return SampledAxis.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
-
-
-def leaf_gradient_outer_product(
-    X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int
-) -> Array | None:
-    """Return the gradient outer product of rows in memory; None where they allow none."""
-    try:
-        return gradient_outer_product(
-            X, as_values(y, encoding.outputs), w, kernel, seed, centers=DIRECTION_CENTERS, ridges=DIRECTION_RIDGES
-        )
-    except (DataError, NumericalError):  # rows all alike
-        return None
 
 
 def quantile_edges(t: Array) -> tuple[Array, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.intervals import MIN_RELATIVE_SCALE, Intervals, rank_scores, relative_scales
+from streamkern.calibration.intervals import Intervals, rank_scores, relative_scales
 from streamkern.calibration.out_of_sample import OutOfSample
 from streamkern.calibration.serialization import Calibration
 from streamkern.costs.fit_shape import calibration_bytes
@@ -24,6 +24,7 @@ from streamkern.defaults import (
     MAX_HELD_OUT_ROWS,
     MAX_HELD_OUT_VALUES,
     MIN_HELD_OUT_ROWS_OF_LEAF,
+    MIN_RELATIVE_SCALE,
 )
 from streamkern.fitting.calibrate import fit_class_calibration, on_validation
 from streamkern.kernels.base import Basis

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamkern.candidates import Candidate, first_affordable
 from streamkern.costs.footprint import Footprint
-from streamkern.defaults import MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE, USUAL_THREADS
+from streamkern.defaults import MAX_L1_FEATURES, MAX_LEAVES_WORK, MIN_FULL_KERNEL_ROWS, PATIENCE, USUAL_THREADS
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import with_held_out
@@ -31,7 +31,7 @@ from streamkern.partition.fit_partition import (
 )
 from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
-from streamkern.selection.kernel_search import MAX_L1_FEATURES, max_rows_as_centers
+from streamkern.selection.kernel_search import max_rows_as_centers
 from streamkern.solvers.base import traits_of
 
 

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,19 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import read_rows
 from streamkern.data.targets import Classes
-from streamkern.defaults import TUNING_ROWS
+from streamkern.defaults import (
+    BANDWIDTHS,
+    HELD_OUT_SHARE,
+    MAX_ERROR_RATIO,
+    MAX_TUNING_CENTERS,
+    MIN_TUNING_CENTERS,
+    TUNING_CENTERS,
+    TUNING_RIDGES,
+    TUNING_ROWS,
+)
+from streamkern.engine.ridge import RidgePath
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
+from streamkern.evaluation.paired_errors import Errors, first_unbeaten
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows
@@ -47,30 +58,11 @@ from streamkern.selection.kernel_search import (
     needs_kernel_search,
     sample_search,
 )
-from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance
-from streamkern.selection.ridge_path import RidgePath, path_scores
+from streamkern.selection.learned_metric import HeldOut
+from streamkern.selection.median_bandwidth import AUTO_KERNEL, median_distance, with_bandwidths
 from streamkern.solvers import Direct, Problem
 from streamkern.solvers.base import traits_of
-
-HELD_OUT_SHARE = 1 / 3
-"""Share of them that scores are taken on."""
-
-DEFAULT_CENTERS = 1000
-"""Centers by default."""
-
-MAX_TRIAL_CENTERS = 2000
-"""Centers of a trial, by default, at most: a trial takes p³."""
-
-BANDWIDTH_MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Bandwidths that are tried first, in median distances of two rows."""
-
-RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
-"""Ridges of a trial: one decomposition gives them all."""
-
-MAX_ERROR_INCREASE = 0.01
-"""Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
-
-_MIN_CENTERS = 32
+from streamkern.solvers.ridge import ridge_path
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,7 @@ class Trial:
         ridge: its λ, for as many rows as it was fitted to.
         mse: mean squared error, over rows and outputs.
         score: accuracy, or R².
+        errors: squared errors on the rows held out.
         seconds: the prediction of ``plan`` for a run of the pipeline with as many centers; None if not requested, or
             the run would not fit the memory.
     """
@@ -92,11 +85,13 @@ class Trial:
     ridge: float
     mse: float
     score: float
+    errors: Errors = field(repr=False, compare=False)
     seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The trial as JSON-serialisable data."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {"kernel": self.kernel.to_json()}
+        """The trial as JSON-serialisable data, without its errors."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "errors"}
+        return given | {"kernel": self.kernel.to_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +155,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """All of it but the pipeline, as JSON-serialisable data."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
         return given | {
             "median": self.median,
             "trials": [trial.to_json() for trial in self.trials],
@@ -231,8 +226,9 @@ def tune(
     A fixed subsample is read once and cut in two. For each kernel one sweep over the first part sums the normal
     equations; one decomposition then gives the weights for every ridge, and one sweep over the second part their
     errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
-    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
-    nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
+    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths that it does not beat the
+    one nearest to the median distance, and the fewest centers that no other number beats. One model beats another
+    where its squared error is 1% lower, and lower by more than the standard error of the difference. Rows are not
     augmented, and count by their class weights, whatever their sample weights.
 
     Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
@@ -287,7 +283,7 @@ def tune(
         listeners = [each for each in (on_trial, None if display is None else display.trial) if each is not None]
         flat = _bandwidth_trials(bench, families, medians, listeners)
         curve = bench.curve(_nearest(flat, medians).kernel)
-    choice = next(trial for trial in curve if trial.mse <= (1 + MAX_ERROR_INCREASE) * _best_trial(curve).mse)
+    choice = first_unbeaten(curve)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
         curve = _timed(made, curve, budget, granted.slots, prices)
@@ -320,15 +316,15 @@ def _bandwidth_trials(
         if bench.choice is not None or not isinstance(known, Radial):
             attempt(known)
             continue
-        for multiple in BANDWIDTH_MULTIPLES:
-            attempt(_at(known, multiple * median))
+        for candidate in with_bandwidths(known, median, BANDWIDTHS):
+            attempt(candidate)
         if not family.needs_median:
             attempt(known)
         own = [k for k in trials if _differ_in_bandwidth(k, known)]
         sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
         assert sigma is not None
-        for factor in (2**-0.5, 2**0.5):
-            attempt(_at(known, factor * sigma))
+        for candidate in with_bandwidths(known, sigma, (2**-0.5, 2**0.5)):
+            attempt(candidate)
     return tuple(trial for found in trials.values() for trial in found)
 
 
@@ -400,26 +396,26 @@ class _TrialData:
 
     def trials(self, kernel: Kernel) -> list[Trial]:
         problem = replace(self.problem, kernel=kernel)
-        return self._scored(problem, RidgePath.of(problem), len(problem.centers.Z))
+        return self._scored(problem, ridge_path(problem))
 
     def curve(self, kernel: Kernel) -> tuple[Trial, ...]:
         """The best ridge at each number of centers: the first of one draw, so each holds those before it."""
         problem = replace(self.problem, kernel=kernel)
-        path, p, found = RidgePath.of(problem), len(problem.centers.Z), []
+        path, p, found = ridge_path(problem), len(problem.centers.Z), []
         Z, ids = problem.centers
         assert isinstance(Z, np.ndarray)
-        while p >= min(_MIN_CENTERS, len(Z)):
+        while p >= min(MIN_TUNING_CENTERS, len(Z)):
             fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
-            found.append(_best_trial(self._scored(fewer, path, p)))
+            found.append(_best_trial(self._scored(fewer, path.head(p))))
             p //= 2
         return tuple(reversed(found))
 
-    def _scored(self, problem: Problem, path: RidgePath, p: int) -> list[Trial]:
+    def _scored(self, problem: Problem, path: RidgePath) -> list[Trial]:
         # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
-        mse, score = path_scores(problem, self.held, path.weights(p, RIDGES))
+        compared = HeldOut.of(problem, self.held).errors(problem, path.weights(TUNING_RIDGES))
         return [
-            Trial(problem.kernel, p, ridge, float(e), float(s))
-            for ridge, e, s in zip(RIDGES, mse, score, strict=True)
+            Trial(problem.kernel, len(path.gram), ridge, float(mse), float(score), compared.errors(i))
+            for i, (ridge, mse, score) in enumerate(zip(TUNING_RIDGES, compared.mse, compared.score, strict=True))
         ]  # fmt: skip
 
 
@@ -432,7 +428,7 @@ def _pipeline(
 ) -> Pipeline:
     if isinstance(data, Dataset):
         return Pipeline(
-            data, AUTO, Uniform(centers or min(DEFAULT_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
+            data, AUTO, Uniform(centers or min(TUNING_CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
             preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), scaling=scaling,
         )  # fmt: skip
     if not isinstance(data, Pipeline):
@@ -502,7 +498,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
     if centers is None:
         assert pipeline.centers is not None
-        return min(pipeline.centers.count(pipeline.train), MAX_TRIAL_CENTERS, fit.base_rows)
+        return min(pipeline.centers.count(pipeline.train), MAX_TUNING_CENTERS, fit.base_rows)
     if not 1 <= centers <= fit.base_rows:
         raise UsageError(
             f"{centers} centers are requested, and trials are fitted to {fit.base_rows:,} rows.",
@@ -534,11 +530,11 @@ def _chosen(
     if isinstance(given, Uniform) and choice.centers < most.centers:
         pipeline = replace(pipeline, centers=replace(given, p=choice.centers))
         reasons.append(
-            f"centers: the fewest whose squared error is within {MAX_ERROR_INCREASE:.0%} of that of {most.centers:,}"
+            f"centers: the fewest whose squared error others do not beat by {1 - MAX_ERROR_RATIO:.0%}, and surely"
         )
     elif isinstance(given, Uniform) and count <= most.centers:
         reasons.append(
-            f"centers: {most.centers:,}, and half of them cost more than {MAX_ERROR_INCREASE:.0%} of the squared error"
+            f"centers: {most.centers:,}; half of them surely cost {1 - MAX_ERROR_RATIO:.0%} of the squared error"
         )
         pipeline = replace(pipeline, centers=replace(given, p=most.centers))
     else:
@@ -589,17 +585,9 @@ def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
     least = _best_trial(trials)
     if not isinstance(least.kernel, Radial):
         return least
-    near = [
-        t
-        for t in trials
-        if _differ_in_bandwidth(t.kernel, least.kernel) and t.mse <= (1 + MAX_ERROR_INCREASE) * least.mse
-    ]
-    return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
-
-
-def _at(kernel: Radial, sigma: float) -> Radial:
-    """With four digits, as a person would type it."""
-    return replace(kernel, bandwidth=float(f"{sigma:.4g}"))
+    near = [t for t in trials if _differ_in_bandwidth(t.kernel, least.kernel)]
+    near.sort(key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
+    return first_unbeaten(near)
 
 
 def _bandwidth(kernel: Kernel) -> float | None:
@@ -607,7 +595,9 @@ def _bandwidth(kernel: Kernel) -> float | None:
 
 
 def _differ_in_bandwidth(kernel: Kernel, other: Kernel) -> bool:
-    return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
+    return (
+        isinstance(kernel, Radial) and isinstance(other, Radial) and replace(kernel, bandwidth=other.bandwidth) == other
+    )
 
 
 def _family(kernel: Kernel) -> str:

@@ -4,8 +4,8 @@ A search in two parts. On few rows with few centers, for each norm, bandwidths a
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
-to be better than none by ``MIN_IMPROVEMENT`` of the squared error, a full one than a diagonal one, and anything than
-``default_kernel``. Bandwidths about that of the best are compared last, at finer steps of the ridge.
+to beat none, a full one a diagonal one, and anything ``default_kernel``: by 1% of the squared error, and by more than
+the standard error of the difference. Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
 a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
@@ -13,8 +13,9 @@ the choice is the same on any machine, on threads and workers. Where not even th
 is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time (``selection.leave_one_out_search``), and no metric is learned. There the standard error
-counts, too.
+rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
+leaves too few to fit. A row that equals others is left out alone: else a table of
+few distinct rows would be judged by rows whose like was never seen (ADR 20).
 """
 
 from __future__ import annotations
@@ -34,125 +35,69 @@ from streamkern.costs.fit_shape import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
+from streamkern.defaults import (
+    BANDWIDTH_TIE,
+    BANDWIDTHS,
+    DEFAULT_CENTERS,
+    FIRST_MODELS_DIVISOR,
+    HELD_OUT_SHARE,
+    LINEAR_STANDARD_ERRORS,
+    LINEAR_WEIGHTS,
+    MAX_CENTERS,
+    MAX_CENTERS_BY_ROWS,
+    MAX_ERROR_RATIO,
+    MAX_FINALISTS,
+    MAX_FULL_FEATURES,
+    MAX_FURTHER_ROUNDS,
+    MAX_INTERPOLATING_RIDGE,
+    MAX_L1_FEATURES,
+    MAX_PASS_SECONDS,
+    MAX_ROWS_AS_CENTERS,
+    MAX_SEARCH_SECONDS,
+    MAX_SEARCH_SHARE,
+    METRIC_ROUNDS,
+    MIN_FULL_KERNEL_SEARCH_SECONDS,
+    MIN_LOGISTIC_RIDGE,
+    MIN_METRIC_ROWS,
+    MIN_ROWS_PER_COLUMN,
+    MIN_ROWS_TO_HOLD_OUT,
+    MIN_SEARCH_SECONDS,
+    NEAR_BANDWIDTHS,
+    RIDGE_MULTIPLES,
+    RIDGES,
+    SEARCH_BANDWIDTHS,
+    SEARCH_MEMORY_DIVISOR,
+    SEARCH_RIDGES,
+    SUBSAMPLE_SIZES,
+)
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
 from streamkern.selection.learned_metric import (
     AGOP,
-    MAX_FULL_FEATURES,
-    MIN_ROWS,
     Metric,
     Round,
     Rounds,
     round_work,
     sampled_bytes,
 )
-from streamkern.selection.leave_one_out_search import LOO_BANDWIDTHS, LeaveOneOutRounds, fit_work
-from streamkern.selection.median_bandwidth import median_distance
+from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.storage.serialize import serializable
 
-SUBSAMPLE_SIZES = tuple(
-    (rows, max(rows // 10, min(rows // 3, 500)))
-    for rows in (
-        *(25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000),
-        *(2_500, 2_000, 1_600, 1_250, 1_000, 800, 600, 400),
-    )
-)
-"""Rows of the subsample and centers of its models, the largest first."""
-
-MIN_ROWS_TO_HOLD_OUT = SUBSAMPLE_SIZES[-1][0]
-"""Rows of which a third is held out: a third of fewer says too little; they are left out one by one."""
-
-HELD_OUT_SHARE = 1 / 3
-"""Share of the subsample that models are compared on: an error takes less than a fit."""
-
-FIRST_MODELS_DIVISOR = 3
-"""The first models are fitted to the subsample's rows, and have its centers, divided by this."""
-
-MAX_FINALISTS = 3
-"""Models of the first part that are fitted to all rows of the subsample, at most."""
-
-MAX_FURTHER_ROUNDS = 1
-"""Rounds, at most, in which the best of these learns its metric further."""
-
-RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Ridges of a model: each takes a factorisation."""
-
-MAX_WORK_SHARE = 0.5
-"""Work of the search at nominal prices, at most, as a part of that of the fit."""
-
-MAX_SEARCH_WORK = 120 * WORK_PER_SECOND
-"""Work of the search at most: two minutes on two slow cores."""
-
-MIN_SEARCH_WORK = 3 * WORK_PER_SECOND
-"""Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
-
-MIN_FULL_KERNEL_SEARCH_WORK = 32 * WORK_PER_SECOND
-"""The same where every row is a center: half a minute on two slow cores, a few seconds on cores with wide vectors."""
-
-MEMORY_DIVISOR = 8
-"""The search may hold this part of the budget."""
+MAX_SEARCH_WORK = MAX_SEARCH_SECONDS * WORK_PER_SECOND
+MIN_SEARCH_WORK = MIN_SEARCH_SECONDS * WORK_PER_SECOND
+MIN_FULL_KERNEL_SEARCH_WORK = MIN_FULL_KERNEL_SEARCH_SECONDS * WORK_PER_SECOND
+MAX_PASS_WORK = MAX_PASS_SECONDS * WORK_PER_SECOND
 
 CONCURRENT_FITS = 2
 """Models that are fitted at a time."""
 
-BANDWIDTH_MULTIPLES = (0.5, 1.0, 2.0, 4.0)
-"""Bandwidths of the search, in median distances of two rows."""
-
-SMALLER_BANDWIDTHS = (0.36, 0.6)
-"""Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
-
-FINAL_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
-"""Bandwidths that are compared at last, in multiples of the best so far, the smallest first."""
-
-BANDWIDTH_TIE = 0.002
-"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
-their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes."""
-
-MAX_INTERPOLATING_RIDGE = 1e-7
-"""Ridges up to which a model is taken to pass through its rows."""
-
-MIN_LOGISTIC_RIDGE = 3e-7
-"""Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
-
-LINEAR_WEIGHTS = (1.0, 30.0)
-"""Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
-
-LINEAR_STANDARD_ERRORS = 2.0
-"""Standard errors by which it has to be better: beyond the rows it goes on without bound."""
-
-RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Ridges of these, in multiples of the best so far."""
-
-MIN_IMPROVEMENT = 0.01
-"""Part of the squared error by which a choice has to be better than a simpler one."""
-
-MAX_ROWS_AS_CENTERS = 10_000
-"""Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
-equations of half as many centers take n³/4 in float64."""
-
-DEFAULT_CENTERS, MAX_CENTERS_BY_ROWS, MAX_CENTERS = 2_000, 5_000, 8_000
-"""Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
-seconds; one for four rows, at most; and one for eight, at most."""
-
-MAX_PASS_WORK = 30 * WORK_PER_SECOND
-"""Work of a pass over wide rows with more than ``DEFAULT_CENTERS``, at most: half a minute on two slow cores."""
-
-MIN_ROWS_PER_COLUMN = 20
-"""Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
-rows. There are as many as columns, or, for metrics of all directions, as features."""
-
-MAX_L1_FEATURES = 200
-"""Features up to which the L1 norm is tried: of wider rows its distances cost several times a product."""
-
 _EQUATION_BYTES = (
     190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
 )
-_METRIC_ROUNDS = 3
 _SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
-_FINAL_FITS = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(FINAL_BANDWIDTHS)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -174,7 +119,7 @@ class Search:
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(_METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
+        return AGOP(METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
@@ -183,68 +128,77 @@ class Search:
         return rows, min(self.centers, rows) // FIRST_MODELS_DIVISOR
 
     @property
-    def all_rows_are_centers(self) -> bool:
-        """True if models of the last part have every row that they are fitted to as a center."""
-        return self.centers >= _fitted_rows(self.rows)
-
-    @property
     def leave_one_out(self) -> bool:
         """True if rows are left out one at a time, since they are few."""
         return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
+    def fitted_rows(self) -> int:
+        """Rows that models of the last part are fitted to."""
+        return self.rows - (0 if self.leave_one_out else round(HELD_OUT_SHARE * self.rows))
+
+    @property
+    def all_rows_are_centers(self) -> bool:
+        """True if models of the last part have every row that they are fitted to as a center."""
+        return self.centers >= self.fitted_rows
+
+    @property
+    def ridges(self) -> tuple[float, ...]:
+        """Ridges of a model."""
+        return RIDGES if self.leave_one_out else SEARCH_RIDGES
+
+    @property
     def fits(self) -> int:
         """Models, at most."""
+        return len(self.norms) * self._first_fits + self._last_fits
+
+    @property
+    def _first_fits(self) -> int:
+        """Of each norm."""
         if self.leave_one_out:
-            return len(self.norms) * len(LOO_BANDWIDTHS) + self._linear
-        return len(self.norms) * self._some + _FINAL_FITS + self._linear
+            return 0
+        return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
 
     @property
-    def _linear(self) -> int:
-        return len(LINEAR_WEIGHTS) if self.linear else 0
-
-    @property
-    def _some(self) -> int:
-        return len(BANDWIDTH_MULTIPLES) + len(self.kinds) * (_METRIC_ROUNDS + len(SMALLER_BANDWIDTHS))
+    def _last_fits(self) -> int:
+        if self.leave_one_out:
+            found = len(self.norms) * len(BANDWIDTHS)
+        else:
+            found = 1 + MAX_FINALISTS + MAX_FURTHER_ROUNDS + len(NEAR_BANDWIDTHS)
+        return found + (len(LINEAR_WEIGHTS) if self.linear else 0)
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
-        if self.leave_one_out:
-            fitted, gradients, _ = fit_work(self.rows, size)
-            return float(self.fits) * fitted + gradients
-        full, total = "full" in self.kinds, Operations()
-        metrics = _METRIC_ROUNDS * len(self.kinds)
-        fitted_to = _fitted_rows(self.rows)
+        total, kinds = Operations(), len(self.kinds)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
-            (self.few, self._some, metrics, self.norms),
-            ((fitted_to, self.centers), _FINAL_FITS + self._linear, (MAX_FURTHER_ROUNDS + 1) * bool(self.kinds), (1,)),
+            (self.few, self._first_fits, METRIC_ROUNDS * kinds, self.norms),
+            ((self.fitted_rows, self.centers), self._last_fits, (MAX_FURTHER_ROUNDS + 1) * bool(kinds), (1,)),
         ):
-            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, self.rows - fitted_to, likely=True)
-            for norm in norms:
-                found = float(fits) * fitted + float(outer) * gradients
-                total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
+            if fits:
+                fitted, gradients, _ = self._round(size, rows, p, likely=True)
+                for norm in norms:
+                    found = float(fits) * fitted + float(outer) * gradients
+                    total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
     def cost_estimate(self, size: Any, rows: int) -> SearchCost:
-        found = self.agop.cost_estimate(size, rows)
-        if self.leave_one_out:
-            found = found._replace(rows=float(self.rows * (1 + self.fits)))
-        memory = self.memory(size, rows, CONCURRENT_FITS)
+        found, memory = self.agop.cost_estimate(size, rows), self.memory(size, rows, CONCURRENT_FITS)
         return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
 
     def memory(self, size: Any, rows: int, together: int) -> int:
         """Return bytes at the peak, with the sample, where ``together`` models are fitted at once."""
-        metric, one = self.agop.cost_estimate(size, rows).memory, replace(size, slots=1)
-        if self.leave_one_out or self.all_rows_are_centers:
-            own = sampled_bytes(self.rows, size) + self._peak(size)
-            metric = own if self.leave_one_out else max(metric, own)
-        return metric + ((together - 1) * self._peak(one) if size.overlapping else 0)
 
-    def _peak(self, size: Any) -> int:
-        if self.leave_one_out:
-            return fit_work(self.rows, size)[2]
-        return round_work(_fitted_rows(self.rows), self.centers, "full" in self.kinds, size, RIDGES)[2]
+        def peak(size: Any) -> int:
+            return self._round(size, self.fitted_rows, self.centers)[2]
+
+        most = self.agop.cost_estimate(size, rows).memory
+        if self.all_rows_are_centers:
+            most = max(most, sampled_bytes(self.rows, size) + peak(size))
+        return most + ((together - 1) * peak(replace(size, slots=1)) if size.overlapping else 0)
+
+    def _round(self, size: Any, rows: int, p: int, likely: bool = False) -> tuple[Operations, Operations, int]:
+        return round_work(rows, p, "full" in self.kinds, size, self.ridges, self.rows - self.fitted_rows, likely)
 
     def text(self) -> str:
         """The trials, in a sentence."""
@@ -252,7 +206,7 @@ class Search:
         linear = "; for values also with a linear part" if self.linear else ""
         if self.leave_one_out:
             return (
-                f"kernel: Laplace in the {norms} norm, {len(LOO_BANDWIDTHS)} bandwidths, by the errors of all "
+                f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
                 f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
@@ -260,7 +214,7 @@ class Search:
             "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
         )
         return (
-            f"kernel: Laplace in the {norms} norm, {len(BANDWIDTH_MULTIPLES)} bandwidths, {metric}, "
+            f"kernel: Laplace in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, {metric}, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
@@ -299,8 +253,7 @@ class KernelChoice:
             if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
-            sure = "surely " if self.leave_one_out else ""
-            return f"{head}nothing {tried} is {sure}{MIN_IMPROVEMENT:.0%} better{right}"
+            return f"{head}nothing {tried} is surely {1 - MAX_ERROR_RATIO:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
         rows = "rows left out one at a time" if self.leave_one_out else "held-out rows"
@@ -414,7 +367,7 @@ def search_for(
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
-    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_WORK_SHARE``, or ``MIN_SEARCH_WORK``, or
+    or a tenth of ``MIN_SEARCH_WORK`` where that is more; by default ``MAX_SEARCH_SHARE``, or ``MIN_SEARCH_WORK``, or
     ``MIN_FULL_KERNEL_SEARCH_WORK``.
     """
     d = cost_estimate.size.d
@@ -430,21 +383,18 @@ def search_for(
         if share is None
         else MIN_SEARCH_WORK / 10
     )
-    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_WORK_SHARE if share is None else share) * fit))
-    few = ((rows, rows),) if MIN_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
-    sizes = (
-        [(sample, _fitted_rows(sample)) for sample, _ in SUBSAMPLE_SIZES] if all_rows_are_centers else SUBSAMPLE_SIZES
-    )
+    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
+    few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     linear, smaller = traits.one_pass, traits.least_squares
     searches = [
-        replace(_search(sample, p, columns, d, seed, linear), smaller=smaller)
-        for sample, p in (*sizes, *few)
+        replace(_search(sample, sample if all_rows_are_centers else p, columns, d, seed, linear), smaller=smaller)
+        for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
 
     def fits(search: Search) -> bool:
-        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // MEMORY_DIVISOR:
+        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // SEARCH_MEMORY_DIVISOR:
             return False
         return search.work(size).priced(nominal_prices(d)) <= allowed
 
@@ -452,42 +402,58 @@ def search_for(
     return searches[first] if first < len(searches) else None
 
 
-def _fitted_rows(rows: int) -> int:
-    return rows - round(HELD_OUT_SHARE * rows)
-
-
 def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it."""
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_ROWS else None
+    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_METRIC_ROWS else None
 
 
 def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
     kinds = [] if rows < max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * min(columns, d)) else ["diagonal"]
     if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * d) and 1 < d <= MAX_FULL_FEATURES:
         kinds.append("full")
-    return Search(rows, centers, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
+    found = Search(rows, rows, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
+    return replace(found, centers=found.fitted_rows if found.leave_one_out else min(centers, found.fitted_rows))
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
     """Return the kernel of training rows; that of the problem, and its centers, are not looked at."""
-    if search.leave_one_out:
-        return _chosen_by_leave_one_out(search, default, problem)
-    rounds = replace(
-        Rounds.of(search.agop, default, problem, HELD_OUT_SHARE, search.all_rows_are_centers), ridges=RIDGES
-    )
-    few, trials = rounds.fewer(*search.few), _Trials(problem.engine.overlaps)
+    share = 0.0 if search.leave_one_out else HELD_OUT_SHARE
+    rounds = Rounds.of(search.agop, default, problem, share, search.all_rows_are_centers)
+    rounds, trials = replace(rounds, ridges=search.ridges), _Trials(problem.engine.overlaps)
+    choose = _chosen_by_leave_one_out if search.leave_one_out else _chosen_on_held_out
+    found, simple, others = choose(search, rounds, trials)
+    found = _with_linear(rounds, found, [simple, *others], trials) if search.linear else found
+    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
+    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+
+
+def _chosen_by_leave_one_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:
+    own: Any = rounds.kernel  # in the L2 norm
+    spans = {2: float(own.bandwidth), 1: rounds.span}
+    kernels = [own]
+    for norm in (norm for norm in search.norms if spans[norm] > 0):
+        multiples = [m for m in BANDWIDTHS if (m, norm) != (1.0, 2)]
+        kernels += with_bandwidths(Laplace(1.0, norm=norm), spans[norm], multiples)
+    simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
+    return _preferred(simple, more), simple, more
+
+
+def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:
+    problem, few = rounds.like, rounds.fewer(*search.few)
     first: list[list[Round]] = []
     for norm in search.norms:
         try:
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        plain = _least_error(trials.noted([few.on(_laplace(m * median, norm)).plain for m in BANDWIDTH_MULTIPLES]))
+        kernels = with_bandwidths(Laplace(1.0, norm=norm), median, SEARCH_BANDWIDTHS)
+        plain = _least_error(trials.noted([few.on(kernel).plain for kernel in kernels]))
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
         learned = [_least_error(each) for each in kinds if each]
-        near = [_with_best_bandwidth(here, each, SMALLER_BANDWIDTHS, trials, search.smaller) for each in learned]
+        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials, search.smaller) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
     through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
@@ -496,35 +462,10 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     if best.kind != "none":
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])
         best = _least_error([best, *further])
-    found = (
-        _with_best_bandwidth(rounds, best, FINAL_BANDWIDTHS, trials, search.smaller)
-        if first and not best.exact
-        else best
-    )
-    if best is simple:
-        found = _preferred(simple, [found])
-    found = _with_linear(rounds, found, [simple, *last], trials) if search.linear else found
-    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
-    kernel = found.problem.kernel
-    return KernelChoice(
-        kernel.to_json(), found.ridge, rounds.train.base_rows, metric, tuple(trials.made), simple.mse, found.mse
-    )
-
-
-def _chosen_by_leave_one_out(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    rounds, trials = LeaveOneOutRounds.all_rows(search.agop, default, problem), _Trials(problem.engine.overlaps)
-    own: Any = default  # in the L2 norm
-    spans = {2: float(own.bandwidth), 1: rounds.span}
-    others = [(m, norm) for norm in search.norms for m in LOO_BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
-    kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
-    simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
-    best = _least_error([simple, *more])
-    surely = best.errors and simple.errors and best.errors.beats(simple.errors) and not simple.exact
-    found = best if surely else simple
-    found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
-    metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
-    described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
-    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+    found = best
+    if first and not best.exact:
+        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
+    return (_preferred(simple, [found]) if best is simple else found), simple, last
 
 
 def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:
@@ -537,7 +478,7 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
         base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR_WEIGHTS
     ]
     found = _least_error(trials.noted([partial(rounds.on(kernel).through, base) for kernel in kernels]))
-    return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_STANDARD_ERRORS) else best
+    return found if found.errors.beats(best.errors, LINEAR_STANDARD_ERRORS) else best
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
@@ -555,9 +496,9 @@ def _with_best_bandwidth(
 ) -> Round:
     """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
-    finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= RIDGES[0]))
+    finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
-    near = [_laplace(each * kernel.sigma, kernel.norm) for each in multiples]
+    near = with_bandwidths(kernel, kernel.sigma, multiples)
     made = trials.noted([partial(finer.on(each).through, best) for each in near])
     least = _least_error([best, *made])
     if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
@@ -572,13 +513,14 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least squared error of more, where it is better by ``MIN_IMPROVEMENT``, or else the simpler model.
+    """The least squared error of more, where it beats that of the simpler model, or else the simpler model.
 
-    A metric may lower the squared error of classes and decide worse (ADR 22): models that are right less often than the
-    simpler one, by more than the standard error, are left out.
+    A metric may lower the squared error of classes and decide worse (ADR 22): models that surely make more mistakes
+    than the simpler one are left out.
     """
-    least = _least_error([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
-    return least if least.mse < (1 - MIN_IMPROVEMENT) * simpler.mse and not simpler.exact else simpler
+    right = [each for each in more if not (simpler.wrong and each.wrong and simpler.wrong.surely_less(each.wrong))]
+    least = _least_error([simpler, *right])
+    return least if least.errors.beats(simpler.errors) and not simpler.exact else simpler
 
 
 class _Trials:
@@ -605,8 +547,3 @@ class _Trials:
 
 def _least_error(rounds: Sequence[Round]) -> Round:
     return min(rounds, key=lambda each: each.mse)
-
-
-def _laplace(bandwidth: float, norm: int) -> Laplace:
-    """A Laplace kernel whose bandwidth has four digits, as a person would type it."""
-    return Laplace(float(f"{bandwidth:.4g}"), norm=norm)

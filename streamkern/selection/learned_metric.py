@@ -5,9 +5,9 @@ again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin
 of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
 
 Rounds run on a sample of the rows in memory: each is a ridge regression over centers, some of the rows or every one, at
-the best of the ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels,
-solvers, devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it
-was, because a bandwidth is in the units of the rows.
+the best of several ridges on the held-out rows. The result is a linear transform of rows, so that kernels, solvers,
+devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
+because a bandwidth is in the units of the rows.
 """
 
 from __future__ import annotations
@@ -28,37 +28,26 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
+from streamkern.defaults import MAX_FULL_FEATURES, METRIC_HELD_OUT_SHARE, METRIC_RIDGES, MIN_METRIC_ROWS
 from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
+from streamkern.engine.ridge import left_out_kernel_path
 from streamkern.errors import UsageError
-from streamkern.evaluation.paired_errors import Errors
+from streamkern.evaluation.paired_errors import Errors, ModelErrors
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel
 from streamkern.kernels.base import set_integer
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.rng import uniform_rows
 from streamkern.selection.median_bandwidth import median_distance
-from streamkern.selection.ridge_path import PathError, RidgePath, path_scores
 from streamkern.solvers.base import Problem
-from streamkern.solvers.ridge import solve_every_row
+from streamkern.solvers.ridge import ridge_path, solve_every_row
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ScanWork, gather_weighted, sweep
 from streamkern.types import Array
 
 KINDS = ("auto", "diagonal", "full")
-
-HELD_OUT_SHARE = 0.2
-"""Share of the sample that rounds are compared on."""
-
-RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
-"""Ridges of a round."""
-
-MIN_ROWS = 40
-"""Rows below which nothing is learned about features."""
-
-MAX_FULL_FEATURES = 1000
-"""Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
 
 MAX_RIDGES_SOLVED = 4
 """Ridges of a model with every row as a center, about: see ``_best_full_kernel``."""
@@ -232,7 +221,10 @@ class GradientOuter(Contribution):
 
 
 class Round(NamedTuple):
-    """A model on rows through a metric: weights (p, c), and ``mse``, ``score`` and ``errors`` on held-out rows."""
+    """A model on rows through a metric: weights (p, c), and errors on rows that it was not fitted to.
+
+    ``errors`` are squared, with their mean ``mse``; ``wrong`` are mistakes of classes, None for values.
+    """
 
     kind: str
     number: int
@@ -240,16 +232,11 @@ class Round(NamedTuple):
     factor: Array
     problem: Problem
     weights: Array
+    ridge: float
     mse: float
     score: float
-    ridge: float
-    held: int
-    errors: Errors | None = None
-
-    @property
-    def standard_error(self) -> float:
-        """Error of accuracy on held-out rows; it changes nothing for values: a lower error is a higher R²."""
-        return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
+    errors: Errors
+    wrong: Errors | None = None
 
     @property
     def exact(self) -> bool:
@@ -275,23 +262,25 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
 class Rounds:
     """The data of rounds: the sample in memory, in two parts, and centers among the first.
 
-    Rounds are compared on the rows ``held``; ``like`` has executor, lanes and engine. ``variance`` (d,) and
-    ``covariance`` (d, d), or None where no full matrix is tried, are of the features; ``blocks`` are features that
-    indicate one category, which a diagonal metric weighs alike.
+    Rounds are compared on the rows ``held``, or where it is None on all rows, each left out; ``like`` has executor,
+    lanes and engine. ``variance`` (d,) and ``covariance`` (d, d), or None where no full matrix is tried, are of the
+    features; ``blocks`` are features that indicate one category, which a diagonal metric weighs alike. ``span`` is the
+    mean L1 distance of two rows where ``held`` is None.
     """
 
     agop: AGOP
     kernel: Kernel
     train: Dataset
-    held: Dataset
+    held: Dataset | None
     like: Problem
     encoding: Encoding
     dtype: np.dtype[Any]
     p: int
     variance: Array
     covariance: Array | None
-    ridges: tuple[float, ...] = RIDGES
+    ridges: tuple[float, ...] = METRIC_RIDGES
     blocks: tuple[tuple[int, ...], ...] = ()
+    span: float = 0.0
 
     @classmethod
     def of(
@@ -299,28 +288,30 @@ class Rounds:
         agop: AGOP,
         kernel: Kernel,
         problem: Problem,
-        held_out: float = HELD_OUT_SHARE,
+        held_out: float = METRIC_HELD_OUT_SHARE,
         all_rows_are_centers: bool = False,
     ) -> Rounds:
-        """Read the sample, of which ``held_out`` is for comparisons; all others are centers, or some."""
-        base, encoding, X, _ = cls.sample(agop, problem)
+        """Read the sample; ``held_out`` of it is compared on, or 0 to leave each row out. Centers are of the rest."""
+        base, encoding, X, w = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
-        train, held = base.split(held_out, agop.seed)
-        if rows < MIN_ROWS or held.base_rows < 2 or train.base_rows < p:
+        train, held = base.split(held_out, agop.seed) if held_out else (base, None)
+        if rows < MIN_METRIC_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:
             raise UsageError(
                 f"A metric is learned from {rows:,} rows here.",
                 where="metric=AGOP(...)",
-                expected=f"at least {MIN_ROWS} rows",
+                expected=f"at least {MIN_METRIC_ROWS} rows",
                 remedy="leave the metric out",
             )
+        mass = np.ones(rows) if w is None or held is not None else np.asarray(w, dtype=np.float64)
         wide = X.astype(np.float64)
-        wide -= wide.mean(axis=0)
-        full = "full" in agop.kinds(X.shape[1])
-        p = train.base_rows if all_rows_are_centers else p
+        wide -= np.average(wide, axis=0, weights=mass)
+        full = held is not None and "full" in agop.kinds(X.shape[1])
         return cls(
-            agop, kernel, train, held, problem, encoding, problem.dtype, p, np.square(wide).mean(axis=0),
+            agop, kernel, train, held, problem, encoding, problem.dtype,
+            train.base_rows if all_rows_are_centers else p, np.average(np.square(wide), axis=0, weights=mass),
             problem.engine.gram(wide.T.copy()) / rows if full else None,
             blocks=features_of(problem.train).categories,
+            span=_mean_distance(wide, mass) if held is None else 0.0,
         )  # fmt: skip
 
     @staticmethod
@@ -397,28 +388,23 @@ class Rounds:
 
     def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
         """Fit the round's model, at the best ridge; ``near`` is one that is best for a similar model."""
-        problem = self.problem_through(kind, number, M, factor)
-        held = Metric(kind, number, M, factor, M).applied(self.held)
-        if self.p >= self.train.base_rows:
-            weights, mse, score, ridge = _best_full_kernel(problem, held, self.ridges, near)
+        problem, ridges = self.problem_through(kind, number, M, factor), self.ridges
+        if self.held is None:
+            weights, compared = left_out_solutions(problem, ridges)
         else:
-            path = RidgePath.of(problem).solved(self.ridges)
-            errors, scores = path_scores(problem, held, path)
-            best, c = int(np.argmin(errors)), self.encoding.outputs
-            weights, ridge = path[:, best * c : (best + 1) * c], self.ridges[best]
-            mse, score = float(errors[best]), float(scores[best])
-        kept = np.ascontiguousarray(weights, dtype=self.dtype)
-        return Round(kind, number, M, factor, problem, kept, mse, score, ridge, self.held.base_rows)
-
-    def errors(self, made: Round) -> Errors:
-        """Squared errors of a round's model on the held-out rows."""
-        if made.errors is not None:
-            return made.errors
-        problem, held = made.problem, Metric(made.kind, made.number, made.M, made.factor, made.M).applied(self.held)
-        X, y, w = gather_weighted(problem.executor, problem.assembly(held), np.sort(held.draw(held.base_rows)))
-        assert y is not None
-        F = problem.expansion().predict(X, made.weights).astype(np.float64) - as_values(y, self.encoding.outputs)
-        return Errors(np.square(F).mean(axis=1), np.ones(len(X)) if w is None else w)
+            held = HeldOut.of(problem, Metric(kind, number, M, factor, M).applied(self.held))
+            if self.p >= self.train.base_rows:
+                weights, compared, ridges = _best_full_kernel(problem, held, ridges, near)
+            else:
+                weights = ridge_path(problem).solved(ridges)
+                compared = held.errors(problem, weights)
+        mse, c = compared.mse, self.encoding.outputs
+        best = int(np.argmin(mse))
+        kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
+        return Round(
+            kind, number, M, factor, problem, kept, ridges[best], float(mse[best]), float(compared.score[best]),
+            compared.errors(best), compared.wrong(best),
+        )  # fmt: skip
 
     def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
         """The problem of a round: the rows through its metric, and centers among them."""
@@ -447,10 +433,50 @@ class Rounds:
         return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
 
 
+class HeldOut(NamedTuple):
+    """Rows that models are compared on, as a problem's basis takes them, with encoded targets and weights."""
+
+    X: Array
+    y: Array
+    w: Array | None
+
+    @classmethod
+    def of(cls, problem: Problem, data: Dataset) -> HeldOut:
+        """Read the rows of a data set."""
+        return cls(*problem.full_rows(np.sort(data.draw(data.base_rows)), data))
+
+    def errors(self, problem: Problem, weights: Array) -> ModelErrors:
+        """Compare the models of weights (p, k c), side by side."""
+        basis, c = problem.expansion(), problem.encoding.outputs
+        W, k = weights.astype(basis.dtype), weights.shape[1] // c
+
+        def outputs(rows: slice) -> Array:
+            return problem.engine.values(basis, self.X[rows], lambda phi: phi @ W).reshape(-1, k, c)
+
+        return ModelErrors.of(outputs, as_values(self.y, c), self.w, k, isinstance(problem.encoding, Classes))
+
+
+def left_out_solutions(problem: Problem, ridges: Sequence[float]) -> tuple[Array, ModelErrors]:
+    """Return weights (p, k c) with every row as a center, and errors of rows of positive weight, each left out."""
+    engine, c, ids = problem.engine.here(), problem.encoding.outputs, problem.centers.ids
+    assert ids is not None
+    X, y, w = problem.full_rows(ids)
+    mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+    rows = np.flatnonzero(mass > 0)  # a row of weight 0 has no equation to leave out
+    targets, mass = as_values(y, c)[rows], mass[rows]
+    K = engine.kernel_matrix(problem.expansion(), len(X))[np.ix_(rows, rows)]
+    path = left_out_kernel_path(engine, K, targets, np.sqrt(mass)[:, None], mass.sum(), ridges)
+    weights = np.zeros((len(X), len(ridges) * c))
+    weights[rows] = path.weights
+    classify = isinstance(problem.encoding, Classes)
+    outputs = lambda part: targets[part, None] - path.missed[part]  # noqa: E731
+    return weights, ModelErrors.of(outputs, targets, mass, len(ridges), classify)
+
+
 def _best_full_kernel(
-    problem: Problem, held: Dataset, ridges: Sequence[float], near: float | None
-) -> tuple[Array, float, float, float]:
-    """Weights with every row as a center at the best ridge, their squared error and score on held-out rows, and it.
+    problem: Problem, held: HeldOut, ridges: Sequence[float], near: float | None
+) -> tuple[Array, ModelErrors, tuple[float]]:
+    """Weights with every row as a center at the best ridge, their errors on held-out rows, and it.
 
     Each ridge takes a factor. So the search begins near a given one, and goes on while the error falls.
     """
@@ -458,10 +484,9 @@ def _best_full_kernel(
     assert ids is not None
     rows, basis = problem.full_rows(ids), problem.expansion()
 
-    def at(i: int) -> tuple[Array, float, float, float]:
+    def at(i: int) -> tuple[Array, ModelErrors, tuple[float]]:
         weights, _, _ = solve_every_row(problem, basis, ladder[i], rows)
-        mse, score = path_scores(problem, held, weights)
-        return weights, float(mse[0]), float(score[0]), ladder[i]
+        return weights, held.errors(problem, weights), (ladder[i],)
 
     begin = len(ladder) // 2 if near is None else int(np.argmin(np.abs(np.log(ladder) - np.log(near))))
     best = first = at(begin)
@@ -470,10 +495,17 @@ def _best_full_kernel(
             break
         for i in places:
             further = at(i)
-            if not further[1] < best[1]:
+            if not further[1].mse[0] < best[1].mse[0]:
                 break
             best = further
     return best
+
+
+def _mean_distance(X: Array, mass: Array) -> float:
+    """Of two rows, each drawn by its weight, in the L1 norm: Σ_j ∫ 2 F_j (1 − F_j)."""
+    order = np.argsort(X, axis=0, kind="stable")
+    below = np.cumsum(mass[order], axis=0)[:-1] / mass.sum()
+    return float(np.sum(2 * below * (1 - below) * np.diff(np.take_along_axis(X, order, axis=0), axis=0)))
 
 
 def sampled_bytes(rows: int, size: ProblemSize) -> int:
@@ -486,20 +518,21 @@ def round_work(
     p: int,
     full: bool,
     size: ProblemSize,
-    ridges: tuple[float, ...] = RIDGES,
+    ridges: tuple[float, ...] = METRIC_RIDGES,
     compared: int | None = None,
     likely: bool = False,
 ) -> tuple[Operations, Operations, int]:
     """Return operations of a round's fit with its errors and of its gradients, and bytes at the peak, on shapes.
 
-    ``full`` sums a matrix; errors are taken on ``compared`` rows, ``HELD_OUT_SHARE`` of the sample by default. With
-    ``likely`` a factor is taken to be accurate in the arithmetic's dtype, which bytes at the peak are not.
+    ``full`` sums a matrix; errors are taken on ``compared`` rows, by default those of a metric's rounds, or on each
+    row left out if 0. With ``likely`` a factor is taken to be accurate in the arithmetic's dtype, which bytes at
+    the peak are not.
     """
     size = replace(
         size, n=sample, p=p, features=None, stored=False, blocks=None, held_out_rows=0, memory=None, better=False,
         all_rows_are_centers=p >= sample,
     )  # fmt: skip
-    rows = max(1, round(HELD_OUT_SHARE * sample) if compared is None else compared)
+    rows = max(1, round(METRIC_HELD_OUT_SHARE * sample)) if compared is None else compared
     return _round_work(size, full, ridges, rows, likely)
 
 
@@ -507,20 +540,26 @@ def round_work(
 def _round_work(
     size: ProblemSize, full: bool, ridges: tuple[float, ...], compared: int, likely: bool
 ) -> tuple[Operations, Operations, int]:
-    meter = CostMeter()
+    meter, c = CostMeter(), size.outputs
     engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping, likely=likely)
     problem: Any = ShapeProblem.of(size, engine, UncountedSums())
-    c, kept = size.outputs, engine.zeros((size.p, size.outputs), size.dtype)
-    held = PathError(problem.expansion(), c, False)
-    problem_of_error = ShapeProblem.of(replace(size, n=compared), engine, UncountedSums())
-    if size.all_rows_are_centers:
+    kept = engine.zeros((size.p, c), size.dtype)
+    if not compared:
+        K = engine.kernel_matrix(problem.expansion(), size.p)
+        weights, _ = left_out_kernel_path(
+            engine, K, engine.zeros((size.p, c)), engine.zeros((size.p, 1)), float(size.p), ridges
+        )
+    elif size.all_rows_are_centers:
         weights = solve_every_row(problem, problem.expansion(), 1.0)[0]
     else:
-        weights = RidgePath.of(problem).solved(ridges)
-    problem_of_error.sweep(held, weights.astype(size.dtype))
+        weights = ridge_path(problem).solved(ridges)
+    if compared:
+        W, X = weights.astype(size.dtype), engine.empty((compared, size.d), size.dtype)
+        engine.values(problem.expansion(), X, lambda phi: phi @ W)
+        del W, X
     del weights
     fitted, _ = meter.taken()
-    if size.all_rows_are_centers:
+    if compared and size.all_rows_are_centers:
         fitted = float(MAX_RIDGES_SOLVED) * fitted
     problem.sweep(GradientOuter(problem.expansion(), c, full, 0), kept)
     gradients, _ = meter.taken()

@@ -6,7 +6,7 @@ move it (Garreau, Jitkrittum, Kanagawa 2017, "Large sample analysis of the media
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,17 +14,16 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
+from streamkern.defaults import MEDIAN_ROWS
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace
+from streamkern.kernels.radial import Radial
 from streamkern.sweep import gather
 from streamkern.types import Array
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
-
-MEDIAN_ROWS = 1000
-"""Rows whose distances are taken: half a million pairs."""
 
 _DRAW = 0x6D656469616E  # name of the draw of these rows
 
@@ -56,6 +55,11 @@ def median_of_rows(X: Array, norm: int = 2) -> float:
             remedy="give the bandwidth as a number",
         )
     return float(np.median(distances))
+
+
+def with_bandwidths(kernel: Radial, unit: float, multiples: Sequence[float]) -> list[Radial]:
+    """Return a kernel with multiples of a bandwidth, to four digits, as a person would type them."""
+    return [replace(kernel, bandwidth=float(f"{multiple * unit:.4g}")) for multiple in multiples]
 
 
 def setup_bytes(dataset: Dataset, itemsize: int) -> int:

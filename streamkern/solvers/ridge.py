@@ -1,4 +1,4 @@
-"""Ridge regression in closed form: with every training row as a center, and on rows left out one at a time.
+"""Ridge regression of a problem: with every training row as a center, for every ridge, and with rows left out.
 
 Where every training row is a center, one factor of K(X, X) takes the place of the sums of normal equations.
 
@@ -10,8 +10,8 @@ Rows of equal features get the mean of their targets: that is the same function,
 coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
 f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
 
-Where fewer rows are centers, with G = ΦᵀWΦ/n + λR, rows are left out without a second fit, too:
-f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n (Allen 1974; Golub, Heath and Wahba 1979).
+Where fewer rows are centers, rows are left out by their leverages (``engine.ridge``). There, one sweep over the rows
+gives the solution for every ridge.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from streamkern.calibration.out_of_sample import HELD_OUT_DRAW, OutOfSample, cop
 from streamkern.data.row_order import Block
 from streamkern.data.targets import as_values
 from streamkern.engine import Engine
-from streamkern.engine.packed_triangle import cuts
+from streamkern.engine.packed_triangle import cuts, unpacked
 from streamkern.engine.reference import not_positive
 from streamkern.engine.residuals import residual
+from streamkern.engine.ridge import RidgePath, unlevered
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
+from streamkern.kernels.feature_maps import FACTOR_JITTER
 from streamkern.solvers.base import Problem
+from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.solution_residual import FAR, relative_residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
@@ -50,7 +53,6 @@ _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
 _COLUMNS = 512  # of the inverse that are in memory at a time
 _TILE = 512  # rows whose functions are in memory at a time
-_SURE = 1e-6  # least 1 − h: below, rounding decides
 
 
 def is_factorable(kernel: Kernel | None) -> bool:
@@ -215,6 +217,15 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
     return found[place]
 
 
+def ridge_path(problem: Problem) -> RidgePath:
+    """Return the equations of a problem's centers for every ridge, by one sweep over the training rows."""
+    basis, engine = problem.expansion(), problem.engine
+    gram, moment, _, n = problem.sweep(NormalEquations(basis, problem.encoding.outputs))
+    K = engine.here().kernel_matrix(basis, basis.p)
+    K[np.diag_indices(len(K))] += FACTOR_JITTER * np.finfo(basis.dtype).eps * np.trace(K)
+    return RidgePath.of_sums(engine.mirror(unpacked(gram, basis.width, engine)) / n, moment / n, K, engine)
+
+
 def leave_one_out(
     problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float
 ) -> OutOfSample:
@@ -242,7 +253,7 @@ def leave_one_out(
     for rows in cuts(len(X), _TILE):
         phi = engine.values(basis, X[rows]).astype(np.float64)
         own, c = half(phi), share[rows]
-        rest = np.maximum(1.0 - c * engine.row_squares(own), _SURE)
+        rest = unlevered(c * engine.row_squares(own))
         missed = engine.product(phi, weights) - wanted[rows]
         tile = wanted[rows] + missed / rest[:, None]
         pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]

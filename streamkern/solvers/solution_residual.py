@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.defaults import RIDGES
 from streamkern.engine.residuals import residual
+from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.solvers.base import HELD_OUT, Problem
@@ -33,7 +35,6 @@ LEAST_ROWS = 32
 _DRAW = 0x756E6C  # name of the draw of the rows
 _DOUBTS = 2.0
 _FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
-_RIDGES = tuple(10.0**power for power in range(-8, 1))  # in units of the mean squared length of φ(x)
 _UNREACHED = "has not reached the exact solution"
 
 
@@ -113,11 +114,9 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
         return None
     chosen, other = slice(n, None, 2), slice(n + 1, None, 2)
     best, least = np.zeros_like(R[n:]), Errors(np.square(R[chosen]).mean(axis=1), w[chosen]).mean
-    for ridge in _RIDGES:
-        K = gram.copy()
-        K[np.diag_indices(len(K))] += ridge * scale
+    for ridge in RIDGES[1:]:  # in units of the mean squared length of φ(x)
         try:
-            found = engine.product(phi[n:], engine.spd_solve(K, right))
+            found = engine.product(phi[n:], solve_ridge(engine, gram, right, ridge * scale))
         except NumericalError:
             continue
         error = Errors(np.square(R[chosen] - found[::2]).mean(axis=1), w[chosen]).mean
@@ -126,6 +125,6 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     gained = R[other] - best[1::2]
     before, after, whole = (Errors(np.square(E).mean(axis=1), w[other]) for E in (R[other], gained, zero[other]))
     gain = before.mean - after.mean
-    if not gain > _DOUBTS * before.doubt(after) or not whole.mean > 0:
+    if not after.surely_less(before, _DOUBTS) or not whole.mean > 0:
         return 0.0
     return float(min(1.0, np.sqrt(gain / whole.mean)))

@@ -34,7 +34,7 @@ from streamkern.execute import open_executor
 from streamkern.fitting.preparation import prepare
 from streamkern.fitting.stage import Runner
 from streamkern.kernels import RADIAL_KERNELS
-from streamkern.selection.ridge_path import path_scores
+from streamkern.selection.learned_metric import HeldOut
 from streamkern.solvers import Problem
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.sweep import ScanWork, sweep
@@ -101,7 +101,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(problem.engine.spd_solve(A, moment / n))
         test = pipeline.test._prepared_like(scaled)
-        _, scores = path_scores(problem, test, np.concatenate(found, axis=1))
+        scores = HeldOut.of(problem, test).errors(problem, np.concatenate(found, axis=1)).score
     return (100 * scores).tolist()
 
 

@@ -17,9 +17,10 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.runs.tune import RIDGES, Trial, Tuning, next_command, tune
-from streamkern.selection.ridge_path import RidgePath, path_scores
+from streamkern.runs.tune import TUNING_RIDGES, Trial, Tuning, next_command, tune
+from streamkern.selection.learned_metric import HeldOut
 from streamkern.solvers import Problem
+from streamkern.solvers.ridge import ridge_path
 from streamkern.storage.atomic_writes import write_json
 
 Make = Callable[..., sk.Pipeline]
@@ -48,11 +49,12 @@ def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task:
     with ThreadsExecutor(2) as executor:
         data, held = sk.from_arrays(X, y), sk.from_arrays(T, t, sample_weight=u if weighted else None)
         problem = Problem(data, encoding, sk.Laplace(2.0), CenterSet(Z, None), executor, WIDE)
-        path = RidgePath.of(problem)
+        path = ridge_path(problem)
         for p in (40, 20, 7):
             fewer = replace(problem, centers=CenterSet(Z[:p], None))
-            found = path.weights(p, ridges)
-            mse, score = path_scores(fewer, held, found)
+            found = path.head(p).weights(ridges)
+            compared = HeldOut.of(fewer, held).errors(fewer, found)
+            mse, score = compared.mse, compared.score
             K, R, F = (np.exp(-cdist(A, Z[:p]) / 2.0) for A in (X, Z[:p], T))
             c = Y.shape[1]
             for i, ridge in enumerate(ridges):
@@ -96,7 +98,7 @@ def test_the_choice_is_that_of_the_table_and_trains(tmp_path: Path) -> None:
     heard: list[Trial] = []
     kernels = [sk.Laplace("median"), sk.Gaussian(1.5)]
     found = tune(sk.from_arrays(X, y), kernels, task="regression", centers=100, seconds=False, on_trial=heard.append)
-    assert len(found.trials) == len(heard) * len(RIDGES)
+    assert len(found.trials) == len(heard) * len(TUNING_RIDGES)
     assert sk.Gaussian(1.5) in {trial.kernel for trial in found.trials}
     assert found.median == pytest.approx(2.3, rel=0.1)
     least = min(trial.mse for trial in found.trials)
@@ -123,7 +125,7 @@ def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> No
     assert any("EigenPro has no ridge" in reason for reason in found.reasons)
     assert any(reason.startswith("q, batch and step: EigenPro") for reason in found.reasons)
     linear = tune(make(kernel=sk.Linear(), centers=sk.KMeans(40)), seconds=False)
-    assert len(linear.trials) == len(RIDGES)
+    assert len(linear.trials) == len(TUNING_RIDGES)
     assert linear.centers == sk.KMeans(40)
 
 

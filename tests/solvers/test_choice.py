@@ -17,13 +17,14 @@ from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices, 
 from streamkern.costs.fit_shape import solver_memory
 from streamkern.data.targets import Classes
 from streamkern.defaults import ASSUMED_THREADS
+from streamkern.evaluation.paired_errors import Errors
 from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import (
     MAX_PASS_WORK,
+    MAX_SEARCH_SHARE,
     MAX_SEARCH_WORK,
-    MAX_WORK_SHARE,
     MIN_FULL_KERNEL_SEARCH_WORK,
     MIN_SEARCH_WORK,
     KernelChoice,
@@ -36,23 +37,27 @@ from streamkern.storage.serialize import load_value, save_value
 N = 3600
 
 
-def test_a_metric_that_decides_worse_is_not_preferred_for_its_squared_error():
+def test_a_metric_that_surely_decides_worse_is_not_preferred_for_its_squared_error():
     """As on Fashion-MNIST, 8,000 centers: a full metric has the smaller squared error and more wrong classes."""
-    nothing: Any = None
+    nothing, same, n = None, np.ones(2811), 2811
     problem: Any = SimpleNamespace(encoding=Classes(np.arange(10)))
 
-    def made(kind: str, mse: float, score: float) -> Round:
-        return Round(kind, 0, nothing, nothing, problem, nothing, mse, score, 1e-8, 2811)
+    def made(kind: str, mse: float, more: int = 0, fewer: int = 0) -> Round:
+        """A model with as many more mistakes than the first, and fewer, of which the first has 350."""
+        wrong = np.zeros(n)
+        wrong[fewer : 350 + more] = 1.0
+        errors = Errors(np.full(n, mse), same), Errors(wrong, same)
+        return Round(kind, 0, nothing, nothing, problem, nothing, 1e-8, mse, 1 - wrong.mean(), *errors)
 
-    plain = made("none", 0.0216, 0.8753)
-    assert choice._simplest(plain, [made("full", 0.0200, 0.8652)]) is plain
-    for better in (made("full", 0.0200, 0.8752), made("diagonal", 0.0210, 0.8700)):  # within the standard error
+    plain = made("none", 0.0216)
+    assert choice._simplest(plain, [made("full", 0.0200, 29)]) is plain
+    for better in (made("full", 0.0200, 20, 17), made("diagonal", 0.0210, 40, 36)):  # within the standard error
         assert choice._simplest(plain, [better]) is better
-    other = made("diagonal", 0.0205, 0.8800)  # the next best is looked at
-    assert choice._simplest(plain, [made("diagonal", 0.0200, 0.8652), other]) is other
-    assert choice._simplest(plain, [made("diagonal", 0.0215, 0.8900)]) is plain
-    rounding = made("none", 1e-12, 1.0)
-    assert choice._simplest(rounding, [made("full", 1e-14, 1.0)]) is rounding
+    other = made("diagonal", 0.0205, 0, 13)  # the next best is looked at
+    assert choice._simplest(plain, [made("diagonal", 0.0200, 29), other]) is other
+    assert choice._simplest(plain, [made("diagonal", 0.0215, 0, 40)]) is plain  # right more often, and hardly better
+    rounding = made("none", 1e-12)
+    assert choice._simplest(rounding, [made("full", 1e-14)]) is rounding
 
 
 def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +68,7 @@ def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """One search, whatever it takes."""
-    monkeypatch.setattr(choice, "MAX_WORK_SHARE", 1e9)
+    monkeypatch.setattr(choice, "MAX_SEARCH_SHARE", 1e9)
     monkeypatch.setattr(choice, "SUBSAMPLE_SIZES", ((3000, 300),))
 
 
@@ -150,7 +155,7 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Problem
     assert search_for(CostEstimate(bill.solver, replace(size, slots=slots)), size.n, columns, 8 << 30) == search
     if search is not None:
         work = search.work(replace(size, slots=ASSUMED_THREADS, overlaps=True)).priced(nominal_prices(size.d))
-        assert work <= max(MIN_SEARCH_WORK, min(MAX_SEARCH_WORK, MAX_WORK_SHARE * nominal_work(bill.solver, size)))
+        assert work <= max(MIN_SEARCH_WORK, min(MAX_SEARCH_WORK, MAX_SEARCH_SHARE * nominal_work(bill.solver, size)))
         assert search.rows <= size.n
         few = search.rows < 400
         assert search.leave_one_out == few == (size.n < 400)

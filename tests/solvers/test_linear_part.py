@@ -63,22 +63,6 @@ def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
     assert not any("parts" in trial["kernel"] for trial in passes.result_.report["kernel"]["trials"])
 
 
-def test_errors_of_rounds_are_those_of_their_held_out_rows(monkeypatch: pytest.MonkeyPatch):
-    from streamkern.selection.learned_metric import Rounds
-
-    seen, own = [], Rounds.errors
-
-    def watched(self, made):
-        seen.append((own(self, made), made.mse))
-        return seen[-1][0]
-
-    monkeypatch.setattr(Rounds, "errors", watched)
-    sk.KernelRegressor(memory="4GiB").fit(*_linear(600))
-    assert len(seen) == 2
-    for errors, mse in seen:
-        assert errors.mean == pytest.approx(mse, rel=1e-3)
-
-
 def test_it_has_to_be_better_by_two_standard_errors():
     rng = np.random.default_rng(0)
     one = Errors(np.square(rng.normal(size=500)) + 1, np.ones(500))
