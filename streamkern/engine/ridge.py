@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamkern.engine.base import Engine
+from streamkern.engine.reference import Engine
 from streamkern.errors import NumericalError
 from streamkern.types import Array
 
