@@ -250,7 +250,10 @@ def test_a_users_wrapper_of_a_function_is_known_by_its_state_too():
         def __call__(self, t: Any) -> Any:
             return self.times * self.__wrapped__(t)
 
-    once, again, twice = (code_identity(Repeated(math.sin, times)) for times in (1, 1, 2))
+    def double(t: Any) -> Any:
+        return t * 2
+
+    once, again, twice = (code_identity(Repeated(double, times)) for times in (1, 1, 2))
     assert once == again != twice
 
 
