@@ -292,22 +292,16 @@ def _normals(words: Any, m: int, noise: Any) -> None:
         noise[4 * t + 2], noise[4 * t + 3] = _box_muller(w2[t], w3[t])
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True),
-        vector(types.int64),
-        rows(types.float32),
-        vector(types.float32),
-        vector(types.float32),
-        vector(types.int64),
-        vector(types.int64),
-        types.uint32,
-        types.uint32,
-        types.float32,
-    ),
-    types.uint8,
-    types.float32,
-)
+def _gathering(dtype: Any, number: Any = types.float32, *more: Any) -> Any:
+    """Stored rows, the index of some, room for these in float32, scale and offset."""
+    index = vector(types.int64)
+    return types.void(rows(dtype, readonly=True), index, rows(types.float32), vector(number), vector(number), *more)
+
+
+_NOISE = (vector(types.int64), vector(types.int64), types.uint32, types.uint32, types.float32)
+
+
+@loop(lambda dtype: _gathering(dtype, types.float32, *_NOISE), types.uint8, types.float32)
 def assemble_noisy(
     raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any
 ) -> None:
@@ -334,17 +328,7 @@ def assemble_noisy(
 # ---------------------------------------------------------------------------------------------- gather, check, norms
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True),
-        vector(types.int64),
-        rows(types.float32),
-        vector(types.float32),
-        vector(types.float32),
-    ),
-    types.uint8,
-    types.float32,
-)
+@loop(_gathering, types.uint8, types.float32)
 def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index and scale them."""
     n, d = out.shape
@@ -354,12 +338,7 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
             row[j] = f32(source[j]) * scale[j] + offset[j]
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True), vector(types.int64), rows(types.float32), vector(dtype), vector(dtype)
-    ),
-    types.float64,
-)
+@loop(lambda dtype: _gathering(dtype, dtype), types.float64)
 def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index, scaling them before rounding."""
     n, d = out.shape
