@@ -28,40 +28,25 @@ f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
 # ------------------------------------------------------------------------------------------------------- intrinsics
 
 
-@intrinsic
-def bits_of(typingctx: Any, x: Any) -> Any:
-    """Return the bits of a float32 as uint32."""
+def _bitcast(given: Any, made: Any, kind: Any) -> Any:
+    @intrinsic
+    def cast(typingctx: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], kind)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
+        return made(given), generate
 
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def _bits64(typingctx: Any, x: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.uint64(types.float64), generate
+    return cast
 
 
-@intrinsic
-def _from_bits64(typingctx: Any, x: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
+bits_of = _bitcast(types.float32, types.uint32, ir.IntType(32))
+"""Function of a float32: its bits as uint32."""
 
-    return types.float64(types.uint64), generate
+of_bits = _bitcast(types.uint32, types.float32, ir.FloatType())
+"""Function of bits: the float32 that has them."""
 
-
-@intrinsic
-def of_bits(typingctx: Any, x: Any) -> Any:
-    """Return the float32 with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
+_bits64 = _bitcast(types.float64, types.uint64, ir.IntType(64))
+_from_bits64 = _bitcast(types.uint64, types.float64, ir.DoubleType())
 
 
 @intrinsic
