@@ -41,6 +41,7 @@ if __name__ == "__main__":
 import streamkern as sk
 from streamkern.formats import parquet_footer, write_parquet, write_zarr
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.memory import resident_bytes
 from tests.fuzz_artifacts import ACCIDENTS, measured, mutate
 
@@ -214,7 +215,7 @@ def forge(place: Path, chance: random.Random) -> None:
 def read(place: Path) -> int:
     """Open, read and inspect a data set: its rows."""
     target = None if place.suffix == ".npy" else "target"
-    source = open_tables([place], target, memory=1 << 30)
+    source = open_tables([place], target, memory=1 << 30, readers=READERS)
     source.fingerprint, source.pieces(), source.reading()
     for chunk in range(min(len(source.bounds) - 1, 4)):
         source.read(chunk), source.where(chunk)

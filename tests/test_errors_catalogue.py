@@ -666,7 +666,7 @@ sklearn/input_checks.py: ... has no parameter
     test_estimators.py::test_parameters_of_a_solver_are_searched_by_their_names
 sources/column_roles.py: f'column {missing!r} is not there' + (f', nor are
     serving/test_predictor.py::test_the_application_answers_with_probabilities_and_names_unseen_categories
-formats/hdf5.py: the values of this dataset are stored in other fil
+ingestion/array_files.py: the values of this dataset are stored in other fil
     storage/test_strangers_files.py::test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused
 formats/checked_zarr_array.py: the array has chunks of shape
     storage/test_strangers_files.py::test_chunks_without_rows_are_refused
@@ -954,7 +954,7 @@ storage/artifact.py: The description is damaged: its checksum differs.
     fuzz_artifacts.py
 formats/dask_source.py: computing the frame failed:
     a Dask frame whose partitions fail
-formats/hdf5.py: HDF5 files need h5py, which is not installed
+ingestion/array_files.py: HDF5 files need h5py, which is not installed
     an installation without h5py
 formats/parquet_files.py: the files cannot be listed:
     a store that fails while it lists

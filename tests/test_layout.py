@@ -33,7 +33,7 @@ DOORS = {
         "execute/worker_protocol.py",
     },
     "fcntl": {"storage/atomic_writes.py"},
-    "h5py": {"formats/hdf5.py"},
+    "h5py": {"ingestion/array_files.py"},
     "mlflow": {"report/mlflow_export.py"},
     "numba": {
         *(

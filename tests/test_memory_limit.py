@@ -30,6 +30,7 @@ from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
 from streamkern.execute.base import Allowance
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.memory import check_memory, memory_limit, release_free_memory, resident_bytes
 from streamkern.rng import generator
 
@@ -189,7 +190,7 @@ def test_all_columns_of_a_chunk_count_though_few_are_used(tmp_path: Path) -> Non
     assert few.reading().row == 2 * 4 + 40 * 4
     assert few.reading().decoding >= 2 * X.nbytes
     assert open_tables([str(tmp_path / "wide.parquet")], "target", names[:2]).reading().decoding >= 2 * X.nbytes
-    assert open_tables([str(tmp_path / "one.h5")]).reading().once >= 2 * X.nbytes
+    assert open_tables([str(tmp_path / "one.h5")], readers=READERS).reading().once >= 2 * X.nbytes
 
 
 def test_labels_in_one_chunk_are_decoded_once_and_counted(tmp_path: Path) -> None:

@@ -242,6 +242,21 @@ def test_objects_of_installed_packages_are_known_by_what_they_hold():
     assert digest(np.polynomial.Polynomial([1, 2])) != digest(np.polynomial.Polynomial([1, 3]))
 
 
+def test_a_users_wrapper_of_a_function_is_known_by_its_state_too():
+    class Repeated:
+        def __init__(self, function: Callable[[Any], Any], times: int) -> None:
+            self.__wrapped__, self.times = function, times
+
+        def __call__(self, t: Any) -> Any:
+            return self.times * self.__wrapped__(t)
+
+    def double(t: Any) -> Any:
+        return t * 2
+
+    once, again, twice = (code_identity(Repeated(double, times)) for times in (1, 1, 2))
+    assert once == again != twice
+
+
 def test_a_users_function_anywhere_in_a_part_is_described():
     def double(t: Any) -> Any:
         return t * 2

@@ -28,40 +28,25 @@ f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
 # ------------------------------------------------------------------------------------------------------- intrinsics
 
 
-@intrinsic
-def bits_of(typingctx: Any, x: Any) -> Any:
-    """Return the bits of a float32 as uint32."""
+def _bitcast(given: Any, made: Any, kind: Any) -> Any:
+    @intrinsic
+    def cast(typingctx: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], kind)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
+        return made(given), generate
 
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def _bits64(typingctx: Any, x: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.uint64(types.float64), generate
+    return cast
 
 
-@intrinsic
-def _from_bits64(typingctx: Any, x: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
+bits_of = _bitcast(types.float32, types.uint32, ir.IntType(32))
+"""Function of a float32: its bits as uint32."""
 
-    return types.float64(types.uint64), generate
+of_bits = _bitcast(types.uint32, types.float32, ir.FloatType())
+"""Function of bits: the float32 that has them."""
 
-
-@intrinsic
-def of_bits(typingctx: Any, x: Any) -> Any:
-    """Return the float32 with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
+_bits64 = _bitcast(types.float64, types.uint64, ir.IntType(64))
+_from_bits64 = _bitcast(types.uint64, types.float64, ir.DoubleType())
 
 
 @intrinsic
@@ -282,22 +267,16 @@ def _normals(words: Any, m: int, noise: Any) -> None:
         noise[4 * t + 2], noise[4 * t + 3] = _box_muller(w2[t], w3[t])
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True),
-        vector(types.int64),
-        rows(types.float32),
-        vector(types.float32),
-        vector(types.float32),
-        vector(types.int64),
-        vector(types.int64),
-        types.uint32,
-        types.uint32,
-        types.float32,
-    ),
-    types.uint8,
-    types.float32,
-)
+def _gathering(dtype: Any, number: Any = types.float32, *more: Any) -> Any:
+    """Stored rows, the index of some, room for these in float32, scale and offset."""
+    index = vector(types.int64)
+    return types.void(rows(dtype, readonly=True), index, rows(types.float32), vector(number), vector(number), *more)
+
+
+_NOISE = (vector(types.int64), vector(types.int64), types.uint32, types.uint32, types.float32)
+
+
+@loop(lambda dtype: _gathering(dtype, types.float32, *_NOISE), types.uint8, types.float32)
 def assemble_noisy(
     raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any
 ) -> None:
@@ -325,17 +304,7 @@ def assemble_noisy(
 # ---------------------------------------------------------------------------------------------- gather, check, norms
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True),
-        vector(types.int64),
-        rows(types.float32),
-        vector(types.float32),
-        vector(types.float32),
-    ),
-    types.uint8,
-    types.float32,
-)
+@loop(_gathering, types.uint8, types.float32)
 def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index and scale them."""
     n, d = out.shape
@@ -345,12 +314,7 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
             row[j] = f32(source[j]) * scale[j] + offset[j]
 
 
-@loop(
-    lambda dtype: types.void(
-        rows(dtype, readonly=True), vector(types.int64), rows(types.float32), vector(dtype), vector(dtype)
-    ),
-    types.float64,
-)
+@loop(lambda dtype: _gathering(dtype, dtype), types.float64)
 def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index, scaling them before rounding."""
     n, d = out.shape

@@ -33,11 +33,12 @@ def open_dataset(
     on_corrupt: str = "error",
     read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
+    """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy; local or any fsspec URL.
 
     Columns of a table are numbers, booleans, categories (text), dates and times; each may have missing values.
     ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it, and parsed again in each
-    pass that does not fit in memory: ``ingest`` it first if it is large.
+    pass that does not fit in memory: ``ingest`` it first if it is large. HDF5 files and npz archives are read by
+    ``ingest`` alone.
 
     Args:
         path: path, glob or URL of the data, or a list of them or of tables, whose rows follow one another.

@@ -421,7 +421,7 @@ class Keep(Encoder):
         return super().sound and len(self.columns) > 0
 
 
-_KINDS = {kind.__name__: kind for kind in (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)}
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:

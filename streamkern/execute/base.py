@@ -7,6 +7,7 @@ same.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -138,46 +139,45 @@ class Placement(Protocol):
         """Release resident state."""
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """An executor of blocks. Parallelism is across blocks: inside one, BLAS has one thread.
 
     Attributes:
+        name: of the executor, in reports.
+        in_process: whether blocks run in threads of this process: what they are given is not copied.
         allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory.limited`` says.
+        request_counts: requests of workers to remote stores; those of this process are counted separately.
+        members: workers seen since the executor was opened; none for threads of this process.
     """
 
-    allowed: Allowance | None
+    name: str
+    in_process: bool
+    allowed: Allowance | None = None
+
+    def __init__(self) -> None:
+        self.request_counts, self.members = WorkerCounts(), WorkerLog()
 
     @property
-    def name(self) -> str:
-        """Name of the executor in reports."""
-
-    @property
+    @abstractmethod
     def slots(self) -> int:
         """Blocks that run at a time."""
 
     @property
-    def in_process(self) -> bool:
-        """True if blocks run in threads of this process: what they are given is not copied."""
-
-    @property
     def overlaps(self) -> bool:
         """True if two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
+        # Of a cluster, one thread at a time requests kernel values of the set-up from the workers.
+        return self.in_process and self.slots > 1
 
     @property
     def dashboard(self) -> str | None:
         """URL of a page that shows the workers, or None."""
-
-    @property
-    def request_counts(self) -> WorkerCounts:
-        """Requests of workers to remote stores; those of this process are counted separately."""
-
-    @property
-    def members(self) -> WorkerLog:
-        """Workers seen since the executor was opened; none for threads of this process."""
+        return None
 
     def doubts(self) -> list[str]:
         """Why results might not be those of this process, one sentence each."""
+        return []
 
+    @abstractmethod
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
 
@@ -187,9 +187,11 @@ class Executor(Protocol):
             shared: large values, placed once.
         """
 
+    @abstractmethod
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """``fn(item)`` in threads of this process: tiles of the host-side linear algebra."""
 
+    @abstractmethod
     def place(self, work: LaneWork, lanes: int) -> Placement:
         """Place ``lanes`` lanes of ``work``."""
 

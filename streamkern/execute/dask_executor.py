@@ -25,10 +25,9 @@ from distributed.client import FutureCancelledError
 
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import Allowance, LaneWork
+from streamkern.execute.base import Executor, LaneWork
 from streamkern.execute.dask_actors import FAILED_STATUSES, POLL_SECONDS, WORKER_UPDATE_SECONDS, Lanes, large_arguments
 from streamkern.execute.dask_client import CONNECT_SECONDS, connect
-from streamkern.execute.request_counts import WorkerCounts
 from streamkern.execute.threads_executor import blas_kernels
 from streamkern.execute.worker_protocol import (
     MAX_ATTEMPTS,
@@ -39,7 +38,6 @@ from streamkern.execute.worker_protocol import (
     packed_reply,
     too_many_losses_error,
 )
-from streamkern.execute.worker_roster import WorkerLog
 from streamkern.resources import default_threads
 
 T = TypeVar("T")
@@ -89,7 +87,7 @@ def local_processes_executor(processes: int | None = None, threads: int | None =
         yield executor
 
 
-class DaskExecutor:
+class DaskExecutor(Executor):
     """Runs blocks on the workers of a cluster. A context manager: BLAS has one thread in this process while it is open.
 
     On the workers, BLAS has one thread from the first task on (as where Dask starts them itself). Workers may come and
@@ -104,12 +102,10 @@ class DaskExecutor:
 
     Attributes:
         losses: workers that went away so far.
-        request_counts: requests of workers to remote stores.
     """
 
     name = "dask"
     in_process = False
-    allowed: Allowance | None = None
 
     def __init__(
         self,
@@ -120,14 +116,13 @@ class DaskExecutor:
         stall_timeout: float = 30.0,
         step_timeout: float = 600.0,
     ) -> None:
+        super().__init__()
         self._given = client
         self._threads = threads or default_threads()
         self.worker_timeout = worker_timeout
         self.stall_timeout = stall_timeout
         self.step_timeout = step_timeout
         self.losses = 0
-        self.request_counts = WorkerCounts()
-        self.members = WorkerLog()
         self._workers: dict[str, _WorkerState] = {}
         self._looked = 0.0
         self._open: ExitStack | None = None
@@ -191,11 +186,6 @@ class DaskExecutor:
     def slots(self) -> int:
         """Threads of all workers, when they were last looked at."""
         return sum(self.workers.values())
-
-    @property
-    def overlaps(self) -> bool:
-        """No: one thread at a time requests kernel values of the set-up from the workers."""
-        return False
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(self._pool.map(fn, items))

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.execute.base import (
-    Allowance,
+    Executor,
     LaneWork,
     Parts,
     Position,
@@ -22,8 +22,6 @@ from streamkern.execute.base import (
     Tree,
 )
 from streamkern.execute.prefetch import Prefetch
-from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.worker_roster import WorkerLog
 from streamkern.memory import check_memory
 from streamkern.resources import thread_count
 
@@ -50,7 +48,7 @@ def _is_served_by(executor: object) -> bool:
     return getattr(_thread, "executor", None) is executor
 
 
-class ThreadsExecutor:
+class ThreadsExecutor(Executor):
     """Runs blocks in a pool of threads. A context manager: BLAS has one thread while it is open.
 
     Args:
@@ -59,13 +57,10 @@ class ThreadsExecutor:
 
     name = "threads"
     in_process = True
-    dashboard = None
-    allowed: Allowance | None = None
 
     def __init__(self, threads: int | None = None) -> None:
-        self.slots = thread_count(threads)
-        self.request_counts = WorkerCounts()
-        self.members = WorkerLog()
+        super().__init__()
+        self._slots = thread_count(threads)
         self._pool: ThreadPoolExecutor | None = None
         self._limits: Any = None
         self._within: object = None  # the executor in whose task this one is open
@@ -96,12 +91,8 @@ class ThreadsExecutor:
         return self._pool
 
     @property
-    def overlaps(self) -> bool:
-        return self.slots > 1
-
-    def doubts(self) -> list[str]:
-        """None: this is the process."""
-        return []
+    def slots(self) -> int:
+        return self._slots
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         if _is_served_by(self):

@@ -56,6 +56,9 @@ class CsvSource(TableSource):
     Opening reads the text once, since it has no metadata. Features have the narrowest dtype that holds all whole
     numbers, or float64 if there are decimals or missing values. Without a ``header`` columns are called f0, f1, ... The
     process's ``memory`` in bytes, by default half of the machine's, bounds the text read at once.
+
+    Chunks are parsed from the text when they are read. A copy in the training layout would lie on the disk of the
+    process that opens the file, where the workers of a cluster do not see it; ``ingest`` makes one.
     """
 
     def __init__(
@@ -80,34 +83,11 @@ class CsvSource(TableSource):
                     expected=f"at most the memory allowed, {format_bytes(budget)}",
                     remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
                 )
-            scan = _Scan(self._names, request.targets)
             wanted = self._wanted(request)
-            # Categories are read as they are written: with leading zeros, and all digits.
-            kinds = declared(request.schema).items()
-            as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
-            for begin, line, text in self._blocks(start, first_line):
-                check_memory()
-                self._scan_block(scan, begin, line, text, as_text, wanted)
+            scan = self._first_pass(request, wanted, start, first_line)
         types = scan.types
-        if request.role != "target":  # ids are copied, digit by digit
-            types |= dict.fromkeys(set(scan.lossy) & set(request.targets), pa.string())
-        for name, (row, written) in scan.lossy.items():
-            if pa.types.is_floating(types[name]):
-                raise DataError(
-                    f"column {name!r}, row {row}: no float64 number is {shortened(written)}",
-                    where=file.path,
-                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
-                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
-                )
         empty = {name for name in set(self._names) - set(request.targets) if pa.types.is_null(types[name])}
         types |= dict.fromkeys(empty, pa.float64())  # a column without values counts as numbers
-        if not scan.spans:
-            raise NoRowsError(
-                "the file has no row",
-                where=file.path,
-                expected="a record after the names of the columns",
-                remedy="check the file, or leave it out",
-            )
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         fields = fields_of(types, file.path, missing={name: name in scan.missing for name in types})
         fields |= {name: replace(fields[name], empty=True) for name in empty & {*fields}}
@@ -129,19 +109,40 @@ class CsvSource(TableSource):
             wanted = [name for name in self._names if name not in request.exclude]
         return None if wanted is None or not set(wanted) <= there else wanted  # choose_columns reports missing names
 
-    def _scan_block(
-        self, scan: _Scan, begin: int, line: int, text: bytes, as_text: dict[str, pa.DataType],
-        wanted: list[str] | None,
-    ) -> None:  # fmt: skip
-        table = self._parse(text, as_text, wanted, line)
-        if not table.num_rows:
-            return
-        for column, values in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_binary(column.type):
-                self._require_utf8(text, line)
-            scan.add(column.name, values, partial(self._parse, text, {column.name: pa.string()}, [column.name]))
-        scan.spans.append((begin, len(text)))
-        scan.lengths.append(table.num_rows)
+    def _first_pass(self, request: Request, wanted: list[str] | None, start: int, line: int) -> _Scan:
+        scan = _Scan(self._names, request.targets)
+        # Categories are read as they are written: with leading zeros, and all digits.
+        kinds = declared(request.schema).items()
+        as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
+        for begin, first, text in self._blocks(start, line):
+            check_memory()
+            table = self._parse(text, as_text, wanted, first)
+            if not table.num_rows:
+                continue
+            for column, values in zip(table.schema, table.columns, strict=True):
+                if pa.types.is_binary(column.type):
+                    self._require_utf8(text, first)
+                scan.add(column.name, values, partial(self._parse, text, {column.name: pa.string()}, [column.name]))
+            scan.spans.append((begin, len(text)))
+            scan.lengths.append(table.num_rows)
+        if request.role != "target":  # ids are copied, digit by digit
+            scan.types |= dict.fromkeys(set(scan.lossy) & set(request.targets), pa.string())
+        for name, (row, written) in scan.lossy.items():
+            if pa.types.is_floating(scan.types[name]):
+                raise DataError(
+                    f"column {name!r}, row {row}: no float64 number is {shortened(written)}",
+                    where=self._file.path,
+                    expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
+                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
+                )
+        if not scan.spans:
+            raise NoRowsError(
+                "the file has no row",
+                where=self._file.path,
+                expected="a record after the names of the columns",
+                remedy="check the file, or leave it out",
+            )
+        return scan
 
     @property
     def fingerprint(self) -> str:

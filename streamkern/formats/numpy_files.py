@@ -1,4 +1,4 @@
-"""NumPy's own files: ``.npy``, and ``.npz`` with or without compression. Nothing in them is executed."""
+"""Arrays in NumPy's own format, in ``.npy`` files and in archives of them. Nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -104,17 +104,6 @@ def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] 
 
     targets = [other(path, "target") for path in request.targets]
     weight = other(request.weight, "weight") if request.weight else None
-    return _source(file, arrays, replace(request, target=targets, weight=weight), files)
-
-
-def open_npz(file: TableFile, request: Request) -> NamedArrays:
-    """Open the arrays of an archive by name."""
-    with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
-        members = archive.namelist()
-    arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}
-    return _source(file, arrays, request, [file])
-
-
-def _source(file: TableFile, arrays: dict[str, NumpyArray], request: Request, files: list[TableFile]) -> NamedArrays:
+    request = replace(request, target=targets, weight=weight)
     roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
     return NamedArrays(arrays, roles, request, files)

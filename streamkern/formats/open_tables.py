@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,8 @@ from streamkern.formats import parquet_files, wrap
 from streamkern.formats.arrow_tables import ArrowSource
 from streamkern.formats.csv import CsvSource, NoRowsError
 from streamkern.formats.fsspec_file import COMPRESSED, TableFile
-from streamkern.formats.hdf5 import open_hdf5
 from streamkern.formats.joined_tables import join
-from streamkern.formats.numpy_files import open_npy, open_npz
+from streamkern.formats.numpy_files import open_npy
 from streamkern.formats.parquet import parquet_source
 from streamkern.formats.zarr import zarr_source
 from streamkern.sources.base import Source
@@ -44,7 +43,13 @@ SUFFIXES = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5", ".hdf"),
 }
-"""File endings of each kind; one of ``COMPRESSED`` may follow. Other endings mean parquet or zarr."""
+"""File endings of each kind; one of ``COMPRESSED`` may follow. Other endings mean parquet or zarr.
+
+``ingest`` alone reads npz and hdf5.
+"""
+
+Readers = Mapping[str, Callable[[TableFile, Request], Source]]
+"""Functions that open a file, by its kind in ``SUFFIXES``."""
 
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
 
@@ -65,6 +70,7 @@ def open_tables(
     memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
+    readers: Readers | None = None,
 ) -> Source:
     """Open tables and join their rows in the given order; arguments are those of ``open_dataset``, and some more.
 
@@ -73,7 +79,7 @@ def open_tables(
     weight of a ``.npy`` file is another ``.npy`` file. ``id`` is a column of row ids, read in place of a target. A
     ``lenient`` call skips columns other than plain numbers, such as text: ``non_features`` of the source names them,
     and ``describe`` describes their values; null labels are read as None. The process's ``memory`` in bytes bounds the
-    part of a text table read at once.
+    part of a text table read at once. ``readers`` open files that are read in no other way, by their kind.
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)
@@ -83,7 +89,7 @@ def open_tables(
     options = given_options(read_options)
     read = partial(
         _open, header=header, storage_options=storage_options, memory=memory, format=format, retry=retry,
-        options=options,
+        options=options, readers=readers or {},
     )  # fmt: skip
     opened = _opened(_expanded(sources, storage_options), request, read)
     if not opened:
@@ -127,7 +133,7 @@ def format_of_path(path: str) -> str | None:
 
 def _open(
     place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None, memory: int | None,
-    format: str | None, retry: Retry | None, options: ReadOptions | None,
+    format: str | None, retry: Retry | None, options: ReadOptions | None, readers: Readers,
 ) -> Source:  # fmt: skip
     if isinstance(place, Source):
         return place
@@ -152,7 +158,15 @@ def _open(
             return ArrowSource(file, request)
         if kind == "npy":
             return open_npy(file, request, storage_options)
-        return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
+        if kind in readers:
+            return readers[kind](file, request)
+    raise UsageError(
+        f"{file.name} is of a kind that is read by ingest alone",
+        where=file.path,
+        expected="zarr, parquet, a text table, Arrow or .npy",
+        remedy=f"write its rows once in the layout of training: streamkern ingest {place} NEW.zarr, or "
+        'sk.ingest(path, "NEW.zarr"); then use these',
+    )
 
 
 def _expanded(sources: Any, storage_options: dict[str, Any] | None) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -171,19 +171,7 @@ def write_zarr(
             _create_group(url, storage_options, overwrite), (n, *first.X.shape[1:]), feature_dtype(first.X.dtype, "X"),
             kept, names, chunk_rows=chunk_rows, compression=compression, checksum=checksum,
         )  # fmt: skip
-        written = 0
-        for piece, block in enumerate(itertools.chain([first], blocks)):
-            written += len(block.X)
-            if written > n:
-                break
-            made.write(piece, block)
-        if written != n:
-            raise DataError(
-                f"the blocks hold {'at least ' if written > n else ''}{written} rows",
-                where=url,
-                expected=f"n_rows={n}",
-                remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
-            )
+        _write_blocks(made, itertools.chain([first], blocks), n, url)
         made.complete()
 
 
@@ -198,6 +186,22 @@ def _rows_to_write(X: Any, y: Any, n_rows: int | None) -> int:
             remedy="pass n_rows=, with the targets inside the blocks",
         )
     return n_rows
+
+
+def _write_blocks(made: TrainingZarr, blocks: Iterable[Rows], n: int, url: str) -> None:
+    written = 0
+    for piece, block in enumerate(blocks):
+        written += len(block.X)
+        if written > n:
+            break
+        made.write(piece, block)
+    if written != n:
+        raise DataError(
+            f"the blocks hold {'at least ' if written > n else ''}{written} rows",
+            where=url,
+            expected=f"n_rows={n}",
+            remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
+        )
 
 
 @contextmanager

@@ -146,11 +146,6 @@ class WholeBlosc(WrapperStore[Store]):
         super().__init__(store)
         self._chunk_bytes = chunk_bytes
 
-    @property
-    def inner(self) -> Store:
-        """The wrapped store."""
-        return self._store
-
     def _with_store(self, store: Store) -> WholeBlosc:
         return WholeBlosc(store, self._chunk_bytes)
 

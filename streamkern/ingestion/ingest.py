@@ -21,6 +21,7 @@ from streamkern.errors import DataError, PlanRefusedError, UsageError, refusing_
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import TrainingZarr
+from streamkern.ingestion.array_files import READERS
 from streamkern.ingestion.external_shuffle import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.ingestion.upload import ZarrUpload
 from streamkern.memory import format_bytes, memory_limit, parse_bytes, release_free_memory, resident_bytes
@@ -164,7 +165,7 @@ def ingest(
     with memory_limit(budget):
         source = open_tables(
             listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
-            storage_options=storage_options, memory=budget, read_options=read_options,
+            storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)

@@ -111,8 +111,6 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         "parquet": folder / "rows.parquet",
         "feather": folder / "rows.feather",
         "zarr": folder / "rows.zarr",
-        "hdf5": folder / "rows.h5",
-        "npz": folder / "rows.npz",
         "dataset": sk.open_dataset(folder / "rows.parquet", columns=list(table.columns)),
     }
 
@@ -230,7 +228,7 @@ def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_colu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows.zarr", "rows.h5", "rows.npz"])
+@pytest.mark.parametrize("name", ["rows.zarr"])
 def test_arrays_of_columns_are_a_table_for_every_command(tmp_path, name):
     table = generated(6, 400).assign(late=lambda rows: np.where(rows["tail"] > 1, "late", "in time"))
     write_arrays(table, tmp_path)

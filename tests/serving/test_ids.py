@@ -76,8 +76,6 @@ def in_file(frame: pd.DataFrame, folder: Path, door: str) -> Any:
         frame.to_parquet(path, index=False)
     elif door == "feather":
         pa.feather.write_feather(frame, path)
-    elif door == "npz":
-        np.savez(path, **{name: np.asarray(values.tolist()) for name, values in frame.items()})
     elif door == "dict":
         return frame.to_dict("list")
     else:
@@ -86,7 +84,7 @@ def in_file(frame: pd.DataFrame, folder: Path, door: str) -> Any:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("door", ["csv", "parquet", "feather", "npz", "frame", "dict"])
+@pytest.mark.parametrize("door", ["csv", "parquet", "feather", "frame", "dict"])
 def test_an_id_that_is_also_a_feature_is_copied(models, tmp_path: Path, door: str, format: str):
     frame = rows()
     want = sk.predict(models["values"], frame, tmp_path / "want.parquet")

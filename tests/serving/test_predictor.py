@@ -59,8 +59,8 @@ def test_a_fitted_estimator_is_a_model_behind_every_door(tmp_path: Path):
         sk.Predictor(fitted)(X[:9]).predictions, sk.Predictor(fitted.model_)(X[:9]).predictions
     )
     assert sk.explain(fitted, X[:9]).gradients.shape == (9, 4)
-    np.savez(tmp_path / "rows.npz", X=X, y=y)
-    done = sk.predict(fitted, tmp_path / "rows.npz", tmp_path / "predictions.parquet")
+    np.save(tmp_path / "rows.npy", X)
+    done = sk.predict(fitted, tmp_path / "rows.npy", tmp_path / "predictions.parquet")
     assert done.rows == len(X)
 
 

@@ -15,6 +15,7 @@ from pyarrow import feather
 
 import streamkern as sk
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.testing.source import read_all
 
 WRITE = {
@@ -167,7 +168,7 @@ def written(kind: str, path: Path, n: int) -> Path:
 def test_a_file_that_changes_between_opening_and_reading_is_one_error(kind: str, rows: int, tmp_path: Path) -> None:
     """Feather and HDF5 raised IndexError where a file had become shorter, and read the first rows of a longer one."""
     path = written(kind, tmp_path / f"t.{kind}", 50)
-    source = open_tables([path], "y")
+    source = open_tables([path], "y", readers=READERS)
     path.unlink()
     if rows:
         written(kind, path, rows)

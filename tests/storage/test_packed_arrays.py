@@ -14,6 +14,9 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern.data import Dataset
+from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 
 DAYS = np.array([0, 45000, 44999, 20000, 45000], dtype=np.int32)
 PACKED: dict[str, tuple[np.ndarray, dict[str, Any], np.ndarray]] = {
@@ -75,6 +78,11 @@ def written(path: Path, arrays: dict[str, tuple[np.ndarray, dict[str, Any]]], ed
     return path / "rows.zarr"
 
 
+def opened(path: Path, *roles: str, **choice: Any) -> Dataset:
+    """Open rows for training, or those that ``ingest`` would read."""
+    return Dataset(open_tables([path], *roles, **choice, readers=READERS))
+
+
 EDITIONS = ["zarr 3", "zarr 2", "hdf5"]
 
 
@@ -83,7 +91,7 @@ EDITIONS = ["zarr 3", "zarr 2", "hdf5"]
 def test_attributes_are_decoded(tmp_path: Path, edition: str, name: str) -> None:
     stored, attributes, expected = PACKED[name]
     other = np.arange(len(stored), dtype=np.float64)
-    data = sk.open_dataset(written(tmp_path, {"x": (stored, attributes), "y": (other, {})}, edition), "y")
+    data = opened(written(tmp_path, {"x": (stored, attributes), "y": (other, {})}, edition), "y")
     found = data.source.read(0).X[:, 0]
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=1e-6)
     assert data.source.schema is not None
@@ -97,7 +105,7 @@ def test_features_in_one_array_and_targets_are_decoded(tmp_path: Path, edition: 
     X = np.arange(20, dtype=np.int16).reshape(10, 2)
     y = np.arange(10, dtype=np.int16)
     attributes = {"scale_factor": 0.5, "add_offset": 1.0}
-    data = sk.open_dataset(written(tmp_path, {"X": (X, attributes), "y": (y, attributes)}, edition), "y")
+    data = opened(written(tmp_path, {"X": (X, attributes), "y": (y, attributes)}, edition), "y")
     rows = data.source.read(0)
     np.testing.assert_array_equal(rows.X, X * 0.5 + 1)
     np.testing.assert_array_equal(rows.y, y * 0.5 + 1)
@@ -122,9 +130,9 @@ def test_what_is_not_decoded_is_refused_by_name(
     other = np.arange(5.0)
     path = written(tmp_path, {"x": (DAYS, attributes), "y": (other, {}), "z": (other, {})}, edition)
     with pytest.raises(sk.DataError, match=named):
-        sk.open_dataset(path, "y")
-    assert sk.open_dataset(path, "y", exclude=["x"]).columns == ("z",)
-    assert sk.open_dataset(path, "y", columns=["z"]).columns == ("z",)
+        opened(path, "y")
+    assert opened(path, "y", exclude=["x"]).columns == ("z",)
+    assert opened(path, "y", columns=["z"]).columns == ("z",)
 
 
 def test_numbers_of_missing_values_as_xarray_stores_them(tmp_path: Path) -> None:
@@ -139,7 +147,7 @@ def test_numbers_of_missing_values_as_xarray_stores_them(tmp_path: Path) -> None
     np.testing.assert_array_equal(data.source.read(0).X, [[5, 5], [-32768, np.nan], [7, 7]])
     text = base64.standard_b64encode(struct.pack("<d", 9.5)).decode()
     path = written(tmp_path, {"x": (np.array([9.5, 1.0]), {"_FillValue": text})}, "zarr 3")
-    np.testing.assert_array_equal(sk.open_dataset(path).source.read(0).X[:, 0], [np.nan, 1.0])
+    np.testing.assert_array_equal(opened(path).source.read(0).X[:, 0], [np.nan, 1.0])
 
 
 @pytest.mark.parametrize("edition", ["zarr 3", "zarr 2", "hdf5"])
@@ -160,7 +168,7 @@ def test_a_coordinate_that_counts_the_rows_is_an_index(tmp_path: Path, edition: 
                 "dimension_names": ["index"]}  # fmt: skip
             group.create_array(name, shape=(4,), chunks=(4,), dtype=values.dtype,
                                config={"write_empty_chunks": True}, **named)[:] = values  # fmt: skip
-    data = sk.open_dataset(path)
+    data = opened(path)
     assert (data.columns, data.source.left_out) == (("x",), ("index",))
 
 
@@ -169,7 +177,7 @@ def test_another_scale_is_another_data_set(tmp_path: Path) -> None:
     for scale in (0.1, 0.2):
         (tmp_path / str(scale)).mkdir()
         path = written(tmp_path / str(scale), {"x": (DAYS, {"scale_factor": scale})}, "hdf5")
-        found.add(sk.open_dataset(path).fingerprint)
+        found.add(opened(path).fingerprint)
     assert len(found) == 2
 
 

@@ -20,6 +20,7 @@ import zarr
 import streamkern as sk
 from streamkern.errors import StorageError
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 
 N = 600
 
@@ -93,14 +94,14 @@ def test_files_of_the_same_size_are_noticed(kind: str, in_place: bool, tmp_path:
     other.parent.mkdir()
     KINDS[kind](place, 0)
     KINDS[kind](other, 1)
-    source = open_tables([str(place)], "y", ["a", "b"])
+    source = open_tables([str(place)], "y", ["a", "b"], readers=READERS)
     before = source.fingerprint
     source.require_unchanged()
-    assert open_tables([str(place)], "y", ["a", "b"]).fingerprint == before
+    assert open_tables([str(place)], "y", ["a", "b"], readers=READERS).fingerprint == before
     replace(place, other, in_place)
     with pytest.raises(StorageError, match=r"(?s)have changed since they were opened.*where: .*starts from the"):
         source.require_unchanged()
-    assert open_tables([str(place)], "y", ["a", "b"]).fingerprint != before
+    assert open_tables([str(place)], "y", ["a", "b"], readers=READERS).fingerprint != before
     (shutil.rmtree if place.is_dir() else Path.unlink)(place)
     with pytest.raises(StorageError, match="have changed"):
         source.require_unchanged()

@@ -21,6 +21,7 @@ from streamkern.data.filtered_source import FilteredSource
 from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
 from streamkern.formats import csv
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.sources import format_rules
 from streamkern.sources.schema import number_of
 from streamkern.testing.source import SourceSuite, read_all
@@ -318,7 +319,7 @@ def test_what_is_missing_is_called_what_the_user_named_it_for(tmp_path: Path, na
         write(place, table().select(["a", "b", "label"]))
     words = {"target": "target 'aa'", "weight": "weight 'aa'", "id": "id column 'aa'", "columns": "column 'aa'"}[role]
     with pytest.raises(sk.DataError, match=f"^{words} is not there(.|\n)*did you mean 'a'"):
-        open_tables([place], **{role: ["aa"] if role == "columns" else "aa"})
+        open_tables([place], **{role: ["aa"] if role == "columns" else "aa"}, readers=READERS)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather"])

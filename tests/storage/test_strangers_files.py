@@ -19,6 +19,7 @@ import zarr
 import streamkern as sk
 from streamkern.formats import write_parquet, write_zarr
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.memory import memory_limit, parse_bytes, peak_resident_bytes
 from streamkern.report.run_directory import read_run
 from streamkern.serving.prediction_writers import record_at
@@ -138,16 +139,17 @@ def test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused(
         make(file, tmp_path / "secret")
         file["other"] = X
     with pytest.raises(sk.errors.StorageError, match="stored in other files") as error:
-        open_tables([tmp_path / "data.h5"], columns=["X"])
+        open_tables([tmp_path / "data.h5"], columns=["X"], readers=READERS)
     assert "dataset X" in str(error.value.where)
-    assert open_tables([tmp_path / "data.h5"], columns=["other"]).n_features == 3  # what is not read does not matter
+    # What is not read does not matter.
+    assert open_tables([tmp_path / "data.h5"], columns=["other"], readers=READERS).n_features == 3
 
 
 def test_an_hdf5_dataset_that_becomes_external_after_opening_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "data.h5"
     with h5py.File(place, "w") as file:
         file["X"] = X[:30, :2]
-    source = open_tables([place])
+    source = open_tables([place], readers=READERS)
     with h5py.File(tmp_path / "other.h5", "w") as file:
         external(file, tmp_path / "secret")
     with open(tmp_path / "other.h5", "ab") as file:

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+import streamkern as sk
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats import csv
 from streamkern.formats.open_tables import open_tables
+from streamkern.ingestion.array_files import READERS
 from streamkern.sources import format_rules
 from streamkern.sources.arrow_conversion import converted
 from streamkern.sources.schema import Column
@@ -47,7 +49,7 @@ class TableSuite(SourceSuite):
 
     @pytest.fixture
     def reopen(self, place):
-        return lambda: open_tables([place], target=self.target)
+        return lambda: open_tables([place], target=self.target, readers=READERS)
 
     @pytest.fixture
     def source(self, reopen):
@@ -225,7 +227,7 @@ def test_remote_files_are_read_as_local_ones_and_errors_keep_secrets(tmp_path, m
         with h5py.File(tmp_path / "t.h5", "w") as file:
             file["X"], file["label"] = X, y
         for name in ("t.csv", "t.csv.gz", "t.feather", "t.npz", "t.h5"):
-            found = read_all(open_tables([f"{server.url}/{name}"], target="label"))
+            found = read_all(open_tables([f"{server.url}/{name}"], target="label", readers=READERS))
             np.testing.assert_array_equal(found.X, X)
             np.testing.assert_array_equal(found.y, y)
         with pytest.raises(StorageError) as error:
@@ -284,7 +286,7 @@ def test_a_head_that_does_not_do_says_why(tmp_path, text, message):
 def test_a_glob_is_in_natural_order_and_may_match_nothing(tmp_path):
     for part in (10, 9, 1):
         np.savez(tmp_path / f"part-{part}.npz", X=np.full((2, 1), part))
-    X = read_all(open_tables([tmp_path / "part-*.npz"])).X
+    X = read_all(open_tables([tmp_path / "part-*.npz"], readers=READERS)).X
     assert X[:, 0].tolist() == [1, 1, 9, 9, 10, 10]
     with pytest.raises(StorageError, match="no file matches"):
         open_tables([tmp_path / "nothing-*.csv"])
@@ -307,7 +309,7 @@ def test_python_objects_are_refused_unread(tmp_path):
 def test_a_file_that_is_not_what_its_name_says_is_one_clear_error(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00\xff\n" * 50)
     with pytest.raises((StorageError, DataError), match=name):
-        open_tables([tmp_path / name])
+        open_tables([tmp_path / name], readers=READERS)
 
 
 def test_a_file_cut_short_after_it_was_opened_is_an_error(tmp_path):
@@ -318,12 +320,30 @@ def test_a_file_cut_short_after_it_was_opened_is_an_error(tmp_path):
         source.read(0)
 
 
+@pytest.mark.parametrize("name", ["t.h5", "t.npz"])
+def test_files_of_named_arrays_are_read_by_ingest_alone(tmp_path, name):
+    X, y = np.eye(4), np.arange(4)
+    if name == "t.npz":
+        np.savez(tmp_path / name, X=X, label=y)
+    else:
+        with h5py.File(tmp_path / name, "w") as file:
+            file["X"], file["label"] = X, y
+    for use in (sk.open_dataset, sk.inspect, lambda path: open_tables([path])):
+        with pytest.raises(sk.UsageError, match=rf"ingest alone(.|\n)*streamkern ingest .*{name}"):
+            use(tmp_path / name)
+    sk.ingest(tmp_path / name, tmp_path / "t.zarr", target="label")
+    np.testing.assert_array_equal(read_all(sk.open_dataset(tmp_path / "t.zarr").source).y, y)
+
+
 def test_several_targets_make_rows_of_targets(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
     source = open_tables([tmp_path / "t.csv"], target=["c", "a"])
     assert read_all(source).y.tolist() == [[3, 1], [6, 4]]
     np.savez(tmp_path / "t.npz", X=np.zeros((2, 1)), a=np.array([1, 4]), c=np.array([3, 6]))
-    assert read_all(open_tables([tmp_path / "t.npz"], target=["c", "a"])).y.tolist() == [[3, 1], [6, 4]]
+    assert read_all(open_tables([tmp_path / "t.npz"], target=["c", "a"], readers=READERS)).y.tolist() == [
+        [3, 1],
+        [6, 4],
+    ]
 
 
 def test_pairs_of_arrays_keep_the_name_of_the_target():

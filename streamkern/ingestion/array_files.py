@@ -1,9 +1,10 @@
-"""HDF5 files as a Source, read by the optional h5py."""
+"""Files of named arrays that ``ingest`` converts: HDF5, by the optional h5py, and archives of NumPy's arrays."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from streamkern.errors import StorageError, UsageError
 from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.formats.named_arrays import NamedArrays, StoredRows, may_be_read, read_of, roles_of
+from streamkern.formats.numpy_files import NumpyArray
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
@@ -119,3 +121,16 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
         for name in read_of(roles):
             _require_inside(opened[name], arrays[name].where)
     return NamedArrays(arrays, roles, request, [file], remote=file.remote)
+
+
+def open_npz(file: TableFile, request: Request) -> NamedArrays:
+    """Open the arrays of an archive by name."""
+    with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
+        members = archive.namelist()
+    arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}
+    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
+    return NamedArrays(arrays, roles, request, [file])
+
+
+READERS = {"hdf5": open_hdf5, "npz": open_npz}
+"""Readers by the kind of a file, for ``open_tables``."""
