@@ -45,20 +45,23 @@ class Errors:
 
 
 class Scored(Protocol):
-    """A model with its errors on the rows that others are compared on."""
+    """A model with its mean squared error on the rows that others are compared on."""
 
     @property
-    def errors(self) -> Errors:
-        """Squared errors."""
+    def mse(self) -> float:
+        """The error."""
 
 
 M = TypeVar("M", bound=Scored)
 
 
-def first_unbeaten(models: Sequence[M]) -> M:
-    """Return the first of models, in the order of preference, that the one of the least error does not beat."""
-    least = min(models, key=lambda model: model.errors.mean)
-    return next(model for model in models if not least.errors.beats(model.errors))
+def first_as_good(models: Sequence[M]) -> M:
+    """Return the first of models, in the order of preference, whose error is the least, or so near that none beats it.
+
+    Standard errors do not count: on noisy rows much worse models are within them.
+    """
+    least = min(model.mse for model in models)
+    return next(model for model in models if least >= MAX_ERROR_RATIO * model.mse)
 
 
 class ModelErrors(NamedTuple):

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from streamkern.defaults import (
 )
 from streamkern.engine.ridge import RidgePath
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
-from streamkern.evaluation.paired_errors import Errors, first_unbeaten
+from streamkern.evaluation.paired_errors import first_as_good
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows
@@ -75,7 +75,6 @@ class Trial:
         ridge: its λ, for as many rows as it was fitted to.
         mse: mean squared error, over rows and outputs.
         score: accuracy, or R².
-        errors: squared errors on the rows held out.
         seconds: the prediction of ``plan`` for a run of the pipeline with as many centers; None if not requested, or
             the run would not fit the memory.
     """
@@ -85,13 +84,11 @@ class Trial:
     ridge: float
     mse: float
     score: float
-    errors: Errors = field(repr=False, compare=False)
     seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The trial as JSON-serialisable data, without its errors."""
-        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "errors"}
-        return given | {"kernel": self.kernel.to_json()}
+        """The trial as JSON-serialisable data."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"kernel": self.kernel.to_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,9 +223,8 @@ def tune(
     A fixed subsample is read once and cut in two. For each kernel one sweep over the first part sums the normal
     equations; one decomposition then gives the weights for every ridge, and one sweep over the second part their
     errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
-    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths that it does not beat the
-    one nearest to the median distance, and the fewest centers that no other number beats. One model beats another
-    where its squared error is 1% lower, and lower by more than the standard error of the difference. Rows are not
+    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
+    nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
     augmented, and count by their class weights, whatever their sample weights.
 
     Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
@@ -283,7 +279,7 @@ def tune(
         listeners = [each for each in (on_trial, None if display is None else display.trial) if each is not None]
         flat = _bandwidth_trials(bench, families, medians, listeners)
         curve = bench.curve(_nearest(flat, medians).kernel)
-    choice = first_unbeaten(curve)
+    choice = first_as_good(curve)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
         curve = _timed(made, curve, budget, granted.slots, prices)
@@ -414,8 +410,8 @@ class _TrialData:
         # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
         compared = HeldOut.of(problem, self.held).errors(problem, path.weights(TUNING_RIDGES))
         return [
-            Trial(problem.kernel, len(path.gram), ridge, float(mse), float(score), compared.errors(i))
-            for i, (ridge, mse, score) in enumerate(zip(TUNING_RIDGES, compared.mse, compared.score, strict=True))
+            Trial(problem.kernel, len(path.gram), ridge, float(mse), float(score))
+            for ridge, mse, score in zip(TUNING_RIDGES, compared.mse, compared.score, strict=True)
         ]  # fmt: skip
 
 
@@ -530,11 +526,11 @@ def _chosen(
     if isinstance(given, Uniform) and choice.centers < most.centers:
         pipeline = replace(pipeline, centers=replace(given, p=choice.centers))
         reasons.append(
-            f"centers: the fewest whose squared error others do not beat by {1 - MAX_ERROR_RATIO:.0%}, and surely"
+            f"centers: the fewest whose squared error is within {1 - MAX_ERROR_RATIO:.0%} of that of {most.centers:,}"
         )
     elif isinstance(given, Uniform) and count <= most.centers:
         reasons.append(
-            f"centers: {most.centers:,}; half of them surely cost {1 - MAX_ERROR_RATIO:.0%} of the squared error"
+            f"centers: {most.centers:,}, and half of them cost more than {1 - MAX_ERROR_RATIO:.0%} of the squared error"
         )
         pipeline = replace(pipeline, centers=replace(given, p=most.centers))
     else:
@@ -587,7 +583,7 @@ def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
         return least
     near = [t for t in trials if _differ_in_bandwidth(t.kernel, least.kernel)]
     near.sort(key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
-    return first_unbeaten(near)
+    return first_as_good(near)
 
 
 def _bandwidth(kernel: Kernel) -> float | None:
