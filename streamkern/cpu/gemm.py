@@ -23,7 +23,6 @@ from numba.extending import intrinsic
 
 from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.engine.base import TILE
 from streamkern.engine.elementwise import has_dense_rows
 from streamkern.engine.packed_triangle import cuts
 from streamkern.types import Array
@@ -253,7 +252,8 @@ def pack(Z: Array) -> Array | None:
 def packed_by(Z: Array, width: int) -> Array:
     """Return Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), padded with zeros."""
     packed = aligned((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
-    for part in cuts(len(Z), TILE // width * width):  # a matrix without contiguous rows is never copied whole
+    step = len(Z) if has_dense_rows(Z) else 4 * width  # other rows are copied, but never all at once
+    for part in cuts(len(Z), step):
         panels = slice(part.start // width, -(-part.stop // width))
         pack_rows(dense(Z[part], Z.dtype), packed[panels], 1.0)
     return packed
