@@ -252,7 +252,7 @@ def pack(Z: Array) -> Array | None:
 def packed_by(Z: Array, width: int) -> Array:
     """Return Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), padded with zeros."""
     packed = aligned((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
-    step = len(Z) if has_dense_rows(Z) else 4 * width  # other rows are copied, but never all at once
+    step = max(len(Z), 1) if has_dense_rows(Z) else 4 * width  # other rows are copied, but never all at once
     for part in cuts(len(Z), step):
         panels = slice(part.start // width, -(-part.stop // width))
         pack_rows(dense(Z[part], Z.dtype), packed[panels], 1.0)
