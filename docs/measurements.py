@@ -1,4 +1,4 @@
-"""Draws the measured numbers of pages from docs/results: ``python docs/numbers.py`` rewrites the blocks of all pages.
+"""Draws numbers of pages from docs/results: ``python docs/measurements.py`` rewrites the marked blocks of all pages.
 
 A file of results is a list of runs, as ``tests/benchmarks/results.py`` writes them: command, date, machine, load,
 versions, commit and values. A value is a number, a list (one of each repetition), or an object with median, low and
@@ -203,19 +203,19 @@ def tables_summary() -> str:
     light = [each.trees["LightGBM"]["processor_seconds"] for each in found]
     return (
         f"With its defaults streamkern is better than the strongest trees on {won} of {len(found)} tables and worse on "
-        f"{', '.join(lost[:-1])} and {lost[-1]}. A fit takes {min(ours)} to {max(ours)} s of the processor, LightGBM's "
-        f"with its defaults {min(light)} to {max(light)} s."
+        f"{', '.join(lost[:-1])} and {lost[-1]}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, "
+        f"LightGBM's with its defaults {min(light):.0f} to {max(light):.0f} s."
     )
 
 
 def tables_short() -> str:
     """Return each table's score and that of the strongest trees."""
-    rows = [
-        [each.name, f"{each.ours['rows']:,}", each.ours["metric"], each.score(each.ours),
-         each.score(each.strongest), each.strongest["model"].replace("HistGradientBoosting", "scikit-learn")]
-        for each in compared()
-    ]  # fmt: skip
-    return grid(["table", "rows", "score", OURS, "strongest trees", "which"], rows)
+    rows = []
+    for each in compared():
+        trees = each.strongest["model"].split(",")[0].replace("HistGradientBoosting", "scikit-learn")
+        score = f"{each.ours['metric']} {each.score(each.ours)}"
+        rows.append([each.name, f"{each.ours['rows']:,}", score, f"{each.score(each.strongest)} {trees}"])
+    return grid(["table", "rows", OURS, "strongest trees"], rows)
 
 
 def tables_costs() -> str:
@@ -226,7 +226,7 @@ def tables_costs() -> str:
         ours = each.ours
         seconds = [each.trees[name]["processor_seconds"] if name in each.trees else None for name in TREES]
         size = [f"{ours[name]:,}" for name in ("memory_mib", "leaves", "centers")]
-        rows.append([each.name, str(ours["processor_seconds"]), *("" if s is None else f"{s:.0f}" for s in seconds),
+        rows.append([each.name, f"{ours['processor_seconds']:.0f}", *("" if s is None else f"{s:.0f}" for s in seconds),
                      *size])  # fmt: skip
     return grid(headings, rows)
 
@@ -293,6 +293,38 @@ def leaves_before() -> str:
     return f"{grid(['default', *names], rows)}\n\n{source('leaves_before')}"
 
 
+SIDES = {
+    "streamkern": "`EigenPro`, Laplace kernel",
+    "published": "EigenPro 3 as published",
+    "cg": "conjugate gradients (Falkon)",
+    "streamkern-gaussian": "`Direct`, Gaussian kernel",
+    "nystroem": "scikit-learn's Nystroem and Ridge, the same centers",
+}
+
+
+def time_to_accuracy() -> str:
+    """Return the seconds of each side to two accuracies."""
+    rows = []
+    for each in records("time_to_accuracy"):
+        seconds = (each["seconds"].get(goal) for goal in ("0.863", "0.875"))
+        reached = ("" if found is None else f"{Value(found):.1f}" for found in seconds)
+        rows.append([SIDES[each["side"]], *reached, filled("{peak_mib:,}", each), filled("{end_accuracy:.2%}", each)])
+    headings = ["model", "s to 86.3%", "s to 87.5%", "peak, MiB", "at its end"]
+    return f"{grid(headings, rows)}\n\n{source('time_to_accuracy')}"
+
+
+def time_to_published() -> str:
+    """Return one line for each run of this library beside EigenPro 3 as published."""
+    headings = ["processor", "streamkern, s", "of which before training", "EigenPro 3 as published, s", "ratio"]
+    rows = []
+    for run in runs("time_to_published"):
+        ours, theirs = ({name: Value(each) for name, each in record.items()} for record in run["values"])
+        times = [f"{each['seconds']['0.863']:.1f}" for each in (ours, theirs)]
+        before, ratio = f"{ours['before_training_seconds']:.1f}", f"{theirs['ratio']['0.863']:.1f}"
+        rows.append([processor(run["machine"]), times[0], before, times[1], ratio])
+    return f"{grid(headings, rows)}\n\n{source('time_to_published')}"
+
+
 def workers() -> str:
     """Return one line for each quantity, one column for each run."""
     names = {
@@ -332,6 +364,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "leaves-before": leaves_before,
     "around-10000": around,
     "workers": workers,
+    "time-to-accuracy": time_to_accuracy,
+    "time-to-published": time_to_published,
     "ceiling": Table(
         "ceiling",
         {
@@ -355,26 +389,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
             "setup, s": "{setup_seconds:.1f}",
             "training, s": "{training_seconds:.1f}",
             **PEAK,
-        },
-    ),
-    "time-to-accuracy": Table(
-        "time_to_accuracy",
-        {
-            "model": "{model}",
-            "s to 86.3%": "{seconds[0.863]:.1f}",
-            "s to 87.5%": "{seconds[0.875]:.1f}",
-            "peak, MiB": "{peak_mib:,}",
-            "at its end": "{end_accuracy:.2%}",
-        },
-    ),
-    "time-to-published": Table(
-        "time_to_published",
-        {
-            "processor": "{processor}",
-            "streamkern, s": "{ours_seconds:.1f}",
-            "of which before training": "{before_training_seconds:.1f}",
-            "EigenPro 3 as published, s": "{published_seconds:.1f}",
-            "ratio": "{ratio:.1f}",
         },
     ),
     "nystroem": Table(
