@@ -354,7 +354,13 @@ def main() -> None:
                         "columns": columns,
                         "metric": "accuracy" if classes else "R²",
                     }
-                    record |= {"model": title, "split": split, "score": score, "processor_seconds": round(took[1], 1)}
+                    record |= {
+                        "model": title,
+                        "split": split,
+                        "score": score,
+                        "processor_seconds": round(took[1], 1),
+                        "clock_seconds": round(took[0], 1),
+                    }
                     own = {"memory_mib": held >> 20, "leaves": leaves, "centers": p}
                     measured.append(record | (own if title in MINE else {}))
                     centers = f"{p:7,} centers  {why}" if p else ""
